@@ -58,7 +58,7 @@ class SearchResults(BaseModel):
 
 
 class Fetched(BaseModel):
-    """A part of a document's text; ``next_offset`` is where the next one begins, null at the end."""
+    """A part of a document's text; ``next_offset`` is where the next begins, null at the end."""
 
     id: str
     title: str

@@ -127,7 +127,7 @@ class Service:
             lane,
             ("search", content.number, name, where, request.k, apart),
             queries,
-            [query_cost(stage, query) for query in queries],
+            [self._cost(stage, query) for query in queries],
             lambda texts: search_all(stage, texts, request.k, ends if apart else None),
             ends,
         )
@@ -152,7 +152,7 @@ class Service:
                 explained(stage, query, request.k, ids, name, content.number) for query in queries
             ]
 
-        cost = 2 * query_cost(stage, request.query)
+        cost = self._cost(stage, request.query)
         (answered,) = await self._run(lane, object(), [request.query], [cost], run)
         return answered  # type: ignore[no-any-return]
 
@@ -242,6 +242,10 @@ class Service:
             raise late(
                 f"no answer within {self.settings.timeout:g} s, the service's limit; ask for less"
             ) from None
+
+    def _cost(self, stage: Stage, query: str) -> int:
+        """Return a query's tokens; one query, however deep, leaves room for others."""
+        return min(query_cost(stage, query), max(1, self.settings.queue_tokens // 4))
 
     def _lane_of(self, content: Content, name: str, stage: Stage) -> str:
         key = (content.number, name)

@@ -10,13 +10,12 @@ from sluice.encoders.encoder import encodes, hooks_of
 from sluice.encoders.foundation.errors import suggest
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.rerank import Rerank
-from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.folder import Head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.serving.faults import Fault
 
-PAIR_TOKENS = 256  # of a pair whose scorer does not say how much it reads
+PAIR_TOKENS = 256  # that a reranker is taken to read of a query and a document
 CHARACTERS = 4  # of a token, about
 
 
@@ -137,9 +136,7 @@ def query_cost(stage: Stage, query: str) -> int:
         if isinstance(each, Retriever):
             total += own
         elif isinstance(each, Rerank):
-            longest = ScorerHooks(each.scorer).weights
-            length = longest[2] if longest and isinstance(longest[2], int) else PAIR_TOKENS
-            total += each.depth * min(length, PAIR_TOKENS)
+            total += each.depth * PAIR_TOKENS
     return max(1, total)
 
 
