@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # as the dense retriever of the quickstart
 START = 180  # seconds that a server may take to answer
 NAIVE = """
 import json, sys
@@ -242,6 +242,7 @@ def main() -> None:
         arguments["bodies"] = [body.encode() for body in arguments["bodies"]]
         print(json.dumps(asyncio.run(globals()[call["function"]](**arguments))))
         return
+    from sluice.encoders.model_files.locate import model_folder
     from sluice.retrieval import load_dataset
 
     queries = list(load_dataset("pydocs").queries.values())[:256]
@@ -278,7 +279,7 @@ def main() -> None:
     own = [json.dumps({"input": text, "model": "dense"}).encode() for text in texts]
     embed: dict[str, Any] = {"path": "/v1/embeddings", "clients": options.clients}
     embed |= {"bodies": own, "seconds": seconds}
-    with serving(port + 1, ["-c", NAIVE, str(port + 1), MODEL], log):
+    with serving(port + 1, ["-c", NAIVE, str(port + 1), str(model_folder(MODEL))], log):
         facts["naive"] = loaded(closed_loop, port=port + 1, **embed)
         say(f"embeddings, sentence-transformers, no batches: {facts['naive']}")
     for window in options.window_ms:

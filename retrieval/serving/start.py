@@ -47,6 +47,7 @@ def run_http(folder: Path, settings: ServeSettings, said: Callable[[str], None])
         timeout_keep_alive=30,
         timeout_graceful_shutdown=max(1, round(settings.stop_within)),
         limit_concurrency=CONNECTIONS,
+        backlog=BACKLOG,
         h11_max_incomplete_event_size=64 * 1024,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
@@ -74,8 +75,7 @@ def listening(settings: ServeSettings) -> socket.socket:
         raise ConfigError(
             f"--port {settings.port}: {error}; choose another one with --port"
         ) from None
-    listener.listen(BACKLOG)
-    return listener
+    return listener  # it listens when the models are loaded: no request waits for that
 
 
 def run_mcp(folder: Path, settings: ServeSettings) -> None:
