@@ -90,6 +90,11 @@ def serve(
     window_ms: Annotated[
         float, option("MS", "How long a batch waits for more requests.", panel=LIMITS)
     ] = 0.0,
+    most_wait: Annotated[
+        float,
+        option("SECONDS", "Requests that would wait longer for their turn are refused.",
+               panel=LIMITS),
+    ] = 3.0,
     most_inputs: Annotated[
         int, option("N", "Texts in one request.", panel=LIMITS, min=1)
     ] = 1_024,
@@ -146,6 +151,7 @@ def serve(
         batch_tokens=batch_tokens,
         queue_tokens=queue_tokens,
         window_ms=window_ms,
+        longest_wait=most_wait,
         inputs=most_inputs,
         depth=most_hits,
         body_bytes=body_kb * 1024,

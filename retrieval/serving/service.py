@@ -56,6 +56,7 @@ class Service:
         window = settings.window_ms / 1000
         common: dict[str, Any] = {
             "batch_tokens": settings.batch_tokens,
+            "longest_wait": settings.longest_wait,
             "seen": self.metrics.saw_batch,
         }
         self._lanes = {

@@ -19,6 +19,7 @@ class ServeSettings:
     ``hosts`` are the names that a request's Host header may have, beside those of the loopback.
     Times are in seconds, except ``window_ms``: how long the first request of a batch waits for
     others. ``queue_tokens`` bounds what waits or runs, ``batch_tokens`` one pass of a model.
+    ``longest_wait`` is for the first part of a request; what would wait longer is refused.
     ``rate`` is the most requests of one client in a second, None for any number. ``inputs`` is the
     most texts of one request and ``depth`` the largest ``k``.
     """
@@ -35,6 +36,7 @@ class ServeSettings:
     batch_tokens: int = 16_384
     queue_tokens: int = 262_144
     window_ms: float = 0.0
+    longest_wait: float = 3.0
     inputs: int = 1_024
     depth: int = 1_000
     body_bytes: int = 2 * 1024 * 1024
@@ -49,7 +51,7 @@ class ServeSettings:
         for name in ("batch_tokens", "queue_tokens", "inputs", "depth", "body_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: {getattr(self, name)!r}; expected 1 or more")
-        for name in ("timeout", "body_timeout", "reload_every", "stop_within"):
+        for name in ("timeout", "longest_wait", "body_timeout", "reload_every", "stop_within"):
             value = getattr(self, name)
             if not is_number(value) or not value > 0:
                 raise ConfigError(f"{name}: {value!r}; expected seconds above 0")

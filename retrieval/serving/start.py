@@ -54,12 +54,13 @@ def run_http(folder: Path, settings: ServeSettings, said: Callable[[str], None])
     server = uvicorn.Server(config)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    listener.listen(BACKLOG)  # not earlier: no request waits for models to be loaded
     said(f"http://{shown}:{port}")
     server.run(sockets=[listener])
 
 
 def listening(settings: ServeSettings) -> socket.socket:
-    """Return the socket that will be served; port 0 takes a free one."""
+    """Return a socket of the address, which does not listen yet; port 0 takes a free one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM
@@ -75,7 +76,7 @@ def listening(settings: ServeSettings) -> socket.socket:
         raise ConfigError(
             f"--port {settings.port}: {error}; choose another one with --port"
         ) from None
-    return listener  # it listens when the models are loaded: no request waits for that
+    return listener
 
 
 def run_mcp(folder: Path, settings: ServeSettings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -11,12 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluice.retrieval.serving.faults import late, stopping
+from sluice.retrieval.serving.faults import late, overloaded, stopping
 from sluice.retrieval.serving.work.budget import Budget
 
 log = logging.getLogger("sluice.serve")
 
 SHARES = 8  # a request first gives a batch no more than one part of so many, so that all advance
+
+LATEST = 0.2  # the weight of the latest batch in the speed that waits are estimated by
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -39,6 +42,7 @@ class Job:
     arrived: float = field(default_factory=time.perf_counter)
     started: float | None = None
     taken: int = 0
+    left: int = 0  # tokens of the units that are not taken
     done: int = 0
     results: list[Any] = field(default_factory=list)
 
@@ -68,7 +72,8 @@ class Lane:
 
     A free thread takes what is there; with ``window`` seconds it waits so long after the oldest
     job came, unless a whole batch is there. Of one key, the jobs take turns, so that a large one
-    does not hold up small ones.
+    does not hold up small ones. Where a new job would wait for more than ``longest_wait`` seconds
+    for its first units, by the speed of late, it is refused.
     """
 
     def __init__(
@@ -79,11 +84,15 @@ class Lane:
         batch_tokens: int,
         window: float = 0.0,
         threads: int = 1,
+        longest_wait: float | None = None,
         seen: Callable[[Ran], None] | None = None,
     ) -> None:
         self.name, self.budget = name, budget
         self.batch_tokens, self.window = batch_tokens, window
+        self.longest_wait = longest_wait
         self._seen = seen
+        self._speed = 0.0  # tokens a second, of all threads
+        self._share = max(1, batch_tokens // SHARES)
         self._jobs: list[Job] = []
         self._change = threading.Condition()
         self._closed = False
@@ -96,13 +105,20 @@ class Lane:
 
     def submit(self, job: Job) -> Future[list[Any]]:
         """Queue a job; a ``Fault`` where there is no room for it."""
-        job.results = [None] * len(job.units)
+        job.results, job.left = [None] * len(job.units), job.tokens
         if not job.units:
             job.future.set_result([])
             return job.future
         with self._change:
             if self._closed:
                 raise stopping()
+            wait = self._wait()
+            if self.longest_wait is not None and wait > self.longest_wait:
+                raise overloaded(
+                    f"a request waits {wait:.1f} s already; try again after the seconds of "
+                    "Retry-After",
+                    max(1, math.ceil(wait - self.longest_wait)),
+                )
             self.budget.take(job.tokens)
             self._jobs.append(job)
             self._change.notify()
@@ -112,8 +128,15 @@ class Lane:
     def waiting(self) -> tuple[int, int]:
         """How many jobs and tokens wait."""
         with self._change:
-            left = [sum(job.costs[job.taken :]) for job in self._jobs]
+            left = [job.left for job in self._jobs]
         return len(left), sum(left)
+
+    def _wait(self) -> float:
+        """Return about how many seconds a new job would wait for its first units."""
+        if not self._speed:
+            return 0.0
+        ahead = sum(min(job.left, max(self._share, job.costs[job.taken])) for job in self._jobs)
+        return ahead / self._speed
 
     def close(self, seconds: float) -> bool:
         """Refuse new jobs and finish those accepted; whether all were done in time."""
@@ -148,7 +171,7 @@ class Lane:
     def _is_full(self) -> bool:
         key, tokens = self._jobs[0].key, 0
         for job in self._jobs:
-            tokens += sum(job.costs[job.taken :]) if job.key == key else 0
+            tokens += job.left if job.key == key else 0
             if tokens >= self.batch_tokens:
                 return True
         return False
@@ -162,8 +185,8 @@ class Lane:
             if not (over or job.future.done()):
                 kept.append(job)
                 continue
-            self.budget.give_back(sum(job.costs[job.taken :]), done=False)
-            job.taken = len(job.units)
+            self.budget.give_back(job.left, done=False)
+            job.taken, job.left = len(job.units), 0
             if over:
                 waited = (now - job.arrived) * 1000
                 _fail(job, late(f"deadline_ms: over after {waited:,.0f} ms in the queue"))
@@ -173,7 +196,7 @@ class Lane:
         """Take units of the oldest job's key: in turns, until the batch is full."""
         key = self._jobs[0].key
         mates = [job for job in self._jobs if job.key == key]
-        room, share = self.batch_tokens, max(1, self.batch_tokens // SHARES)
+        room, share = self.batch_tokens, self._share
         parts: dict[int, Share] = {}
         now = time.perf_counter()
         while mates and room > 0:
@@ -185,7 +208,7 @@ class Lane:
                         room = 0  # the next one does not fit, and the batch is not empty
                         break
                     room, spent = room - cost, spent + cost
-                    job.taken += 1
+                    job.taken, job.left = job.taken + 1, job.left - cost
                 if job.taken > first:
                     job.started = job.started or now
                     before = parts.get(id(job), (job, first, first))
@@ -215,8 +238,10 @@ class Lane:
                 job.results[place] = result
             self._finish(shares)
         self.budget.give_back(tokens, done=True)
+        seconds = time.perf_counter() - start
+        speed = len(self._threads) * tokens / max(seconds, 1e-6)
+        self._speed = LATEST * speed + (1 - LATEST) * (self._speed or speed)
         if self._seen is not None:
-            seconds = time.perf_counter() - start
             self._seen(Ran(self.name, len(pairs), tokens, seconds, waits, error))
 
     def _run_apart(self, shares: list[Share], failure: Exception) -> None:

@@ -10,7 +10,7 @@ from sluice.retrieval.documents.snippet import best_part, matches
     [
         ("Rivers of gold, a golden river", "the river of gold", ["Rivers", "gold", "river"]),
         ("nothing of it", "gold", []),
-        ("黄金在河里", "在", ["在"]),
+        ("黄金在河里", "黄金", ["黄金在河里"]),
         ("", "gold", []),
         ("x" * 50 + " gold", "gold " + "x" * 50, ["gold"]),
     ],

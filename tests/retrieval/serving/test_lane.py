@@ -227,6 +227,42 @@ def test_a_large_request_lets_small_ones_pass(bench: Bench) -> None:
     assert "small" in bench.batches[1]
 
 
+@pytest.mark.parametrize("bench", [{"longest_wait": 0.5, "batch_tokens": 10}], indirect=True)
+def test_what_would_wait_too_long_is_refused(bench: Bench) -> None:
+    """Twice what can be done is asked for: accepted requests wait for a bounded time."""
+    own = bench.run
+
+    def slow(units: Sequence[Any]) -> list[Any]:
+        time.sleep(0.01 * len(units))  # 100 tokens a second
+        return own(units)
+
+    def job(*units: Any) -> Job:
+        return Job("a", units, [1] * len(units), slow)
+
+    for number in range(3):
+        bench.lane.submit(job(number)).result(5)
+    accepted, refused, waits = [], [], []
+    for number in range(300):
+        start = time.perf_counter()
+        try:
+            future = bench.lane.submit(job(number))
+        except Fault as fault:
+            refused.append(fault)
+            waits.append(time.perf_counter() - start)
+        else:
+            accepted.append(future)
+    assert 20 <= len(accepted) <= 200
+    assert {fault.status for fault in refused} == {429}
+    assert max(waits) < 0.1
+    assert all(future.result(10) for future in accepted)
+    # A long request holds up nobody: others take turns with it, and are not refused for it.
+    large = bench.lane.submit(job(*range(100)))
+    small = bench.lane.submit(job("small"))
+    assert small.result(5) == ["<small>"]
+    assert not large.done()
+    large.result(10)
+
+
 @pytest.mark.parametrize("bench", [{"window": 0.2}], indirect=True)
 def test_a_window_gathers_and_a_full_batch_does_not_wait(bench: Bench) -> None:
     start = time.perf_counter()
