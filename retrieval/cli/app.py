@@ -23,6 +23,7 @@ from sluice.retrieval.cli import (
     model,
     score,
     search,
+    serve,
     training_data,
 )
 from sluice.retrieval.cli.terminal.options import Command
@@ -36,7 +37,7 @@ FILES = "Data and files"
 
 HEADINGS: dict[str, dict[str, Command]] = {
     EXPERIMENTS: experiment.COMMANDS,
-    SEARCH: search.COMMANDS,
+    SEARCH: search.COMMANDS | serve.COMMANDS,
     MEASURE: score.COMMANDS,
     TRAINING: training_data.COMMANDS,
     FILES: data.COMMANDS | exchange.COMMANDS,

@@ -146,7 +146,7 @@ def index(
       sluice index configs/bm25.yaml dataset=scifact
       sluice index configs/index-splade.yaml --dry-run
     """
-    from sluice.retrieval.cli.own_documents import is_documents, own_experiment
+    from sluice.retrieval.cli.terminal.own_documents import is_documents, own_experiment
     from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
 
     columns = {"id": id, "text": text, "title": title, "metadata": metadata}

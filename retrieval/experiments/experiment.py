@@ -446,6 +446,18 @@ class Experiment:
                 self._scorers[name] = make()
         return self._scorers[name]
 
+    def share_models(self, other: Experiment) -> None:
+        """Take the scorers, and encoders that no document changes, that another one has loaded.
+
+        ``other`` is of the same folder, before a change of its documents.
+        """
+        self._scorers.update(other._scorers)
+        for name, loaded in other._retrievers.items():
+            own, head = self.retriever(name), loaded.head
+            same = own.head.encoder_fingerprint == head.encoder_fingerprint
+            if same and own.head.encoder_generation is None:
+                own.state.encoder = loaded.encoder
+
     def stage(self, name: str) -> Stage:
         """Return a pipeline or retriever by name (a pipeline comes before a retriever).
 

@@ -18,7 +18,7 @@ from sluice.encoders.given import as_scorer
 from sluice.retrieval.pipelines.hit import Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
-from sluice.retrieval.pipelines.searchable import TextsOf, documents_in
+from sluice.retrieval.pipelines.searchable import TextsOf, documents_in, seconds_left
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, Span, note
 from sluice.retrieval.runs.queries import Queries
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 AT_ONCE = 16  # pairs between two looks at the clock
+FIRST_UNDER_A_LIMIT = 4  # of a search with a time limit: their pace tells how many more fit
+OUT_OF_TIME = "out of time"  # a fact of a search with a limit: query to candidates not scored
 
 
 class DepthRule(Protocol):
@@ -59,6 +61,8 @@ class Rerank(Stage):
 
     ``fitted`` is the file that depth and interpolation are from, and the ``leaves`` of the stage
     that they were fitted over: ``check_first`` refuses another.
+
+    The ``time_limit`` of a search stops it too, or a list scorer from starting.
     """
 
     needs_candidates = True
@@ -170,6 +174,9 @@ class Rerank(Stage):
         with counting_tokens() as counts:
             scored = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
         note({"pairs": {query: len(scored.get(query, ())) for query in heads}})
+        if seconds_left() is not None:
+            left = {query: len(head) - len(scored.get(query, ())) for query, head in heads.items()}
+            note({OUT_OF_TIME: {query: count for query, count in left.items() if count}})
         self._say_cuts(counts, sum(map(len, scored.values())), queries=len(heads))
         merged = {}
         for query, ranking in rankings.items():
@@ -211,7 +218,8 @@ class Rerank(Stage):
 
     def _scored(self, queries: Queries, heads: dict[str, Ranking]) -> dict[str, Scores]:
         """Return the scores of each query's head, or of its first documents under a deadline."""
-        if not heads:
+        remaining = seconds_left()
+        if not heads or (remaining is not None and remaining <= 0):
             return {}
         if self._of_lists:
             documents = self._documents
@@ -232,7 +240,7 @@ class Rerank(Stage):
         repeated = chain.from_iterable(repeat(queries[q], len(head)) for q, head in heads.items())
         pairs = list(zip(repeated, texts, strict=True))
         ends = list(accumulate(map(len, heads.values())))
-        if self.deadline_ms is not None:
+        if self.deadline_ms is not None or remaining is not None:
             spans = zip(heads, [0, *ends], ends, strict=False)
             return {query: self._in_time(pairs[start:end]) for query, start, end in spans}
         scores = self._pair_scores(pairs)
@@ -258,15 +266,20 @@ class Rerank(Stage):
 
     def _in_time(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Score pairs few by few, as long as the next few can be expected to be done in time."""
-        limit = float(self.deadline_ms or 0) / 1000
-        scores: list[Scores] = []
-        start, took = time.perf_counter(), 0.0
-        for place in range(0, len(pairs), AT_ONCE):
+        limit = np.inf if self.deadline_ms is None else float(self.deadline_ms) / 1000
+        scores: list[Scores] = [np.zeros(0, np.float32)]
+        start, took, place = time.perf_counter(), 0.0, 0
+        at_once = AT_ONCE if seconds_left() is None else FIRST_UNDER_A_LIMIT
+        while place < len(pairs):
             before = time.perf_counter()
-            if scores and before - start + took > limit:
+            remaining = seconds_left()
+            if place and before - start + took > limit:
                 break
-            scores.append(self._pair_scores(pairs[place : place + AT_ONCE]))
+            if remaining is not None and remaining < took:
+                break
+            scores.append(self._pair_scores(pairs[place : place + at_once]))
             took = time.perf_counter() - before
+            place += at_once
         return np.concatenate(scores)
 
     def _list_scores(self, lists: Mapping[str, Any], query: str, head: Ranking) -> Scores:

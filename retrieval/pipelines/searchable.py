@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from sluice.encoders.foundation.errors import ConfigError
@@ -25,6 +28,31 @@ Several = list[str] | tuple[str, ...]
 
 # The passages of a query's documents, from the trace of its run.
 PassagesOf = Callable[[str, Sequence[str], Span], list[Passage | None]]
+
+
+_ends: ContextVar[float | None] = ContextVar("sluice_time_limit", default=None)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Let the rerankers of a search in the block, in this thread, stop after so many seconds.
+
+    What they have not scored by then keeps its order below what they have, as with a reranker's
+    own ``deadline_ms``. Retrievers are not stopped. Inside another limit the earlier one holds.
+    """
+    outer = _ends.get()
+    ends = time.perf_counter() + seconds
+    token = _ends.set(ends if outer is None else min(ends, outer))
+    try:
+        yield
+    finally:
+        _ends.reset(token)
+
+
+def seconds_left() -> float | None:
+    """Return what is left of the time limit, 0 or less when it is over; None without a limit."""
+    ends = _ends.get()
+    return None if ends is None else ends - time.perf_counter()
 
 
 class Texts(Protocol):

@@ -35,7 +35,10 @@ class Browser:
         self._base = f"{address}/session/{session}"
 
     def open(self, path: Path) -> None:
-        _asked(f"{self._base}/url", {"url": path.as_uri()})
+        self.visit(path.as_uri())
+
+    def visit(self, address: str) -> None:
+        _asked(f"{self._base}/url", {"url": address})
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Run a script's body in the page and return what it returns."""

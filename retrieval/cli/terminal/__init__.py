@@ -1,4 +1,4 @@
-"""What all verbs share on a terminal: options, messages, and how hits are printed.
+"""What all verbs share on a terminal: options, messages, how hits and own documents are printed.
 
-May import: `retrieval.pipelines` and below.
+May import: `retrieval.jobs` and below.
 """

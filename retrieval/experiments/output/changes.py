@@ -58,22 +58,31 @@ Apply = Callable[[Retriever], Mapping[str, int]]
 
 
 def add_documents(
-    folder: str | Path, documents: Iterable[Document], *, allow: Collection[str] = ()
+    folder: str | Path,
+    documents: Iterable[Document],
+    *,
+    allow: Collection[str] = (),
+    models: Mapping[str, Any] | None = None,
 ) -> list[Changed]:
     """Add documents to a retriever's folder, or to all retrievers of an experiment's output.
 
     ``DataError`` for an id that a retriever has already; nothing is added then. ``allow`` lists
-    what the folder may do beside reading, see ``sluice.encoders.foundation.trust``.
+    what the folder may do beside reading, see ``sluice.encoders.foundation.trust``; ``models`` are
+    encoders that are loaded, by fingerprint.
     """
 
     def apply(retriever: Retriever, store: Iterable[Document]) -> Mapping[str, int]:
         return {"added": retriever.add(store)}
 
-    return _change(Path(folder), "add", documents, apply, allow)
+    return _change(Path(folder), "add", documents, apply, allow, models)
 
 
 def update_documents(
-    folder: str | Path, documents: Iterable[Document], *, allow: Collection[str] = ()
+    folder: str | Path,
+    documents: Iterable[Document],
+    *,
+    allow: Collection[str] = (),
+    models: Mapping[str, Any] | None = None,
 ) -> list[Changed]:
     """Replace the documents whose ids exist and add the others, as ``add_documents`` does.
 
@@ -83,11 +92,16 @@ def update_documents(
     def apply(retriever: Retriever, store: Iterable[Document]) -> Mapping[str, int]:
         return retriever.update(store)._asdict()
 
-    return _change(Path(folder), "update", documents, apply, allow)
+    return _change(Path(folder), "update", documents, apply, allow, models)
 
 
 def delete_documents(
-    folder: str | Path, ids: Sequence[str], *, compact: bool = False, allow: Collection[str] = ()
+    folder: str | Path,
+    ids: Sequence[str],
+    *,
+    compact: bool = False,
+    allow: Collection[str] = (),
+    models: Mapping[str, Any] | None = None,
 ) -> list[Changed]:
     """Delete documents by id from a retriever's folder, or from all of an experiment's output.
 
@@ -100,10 +114,10 @@ def delete_documents(
         present = names if _is_one(folder) else [name for name in names if name in retriever.store]
         return {"deleted": retriever.delete(present) if present else 0}
 
-    changed = _change(folder, "delete", distinct, apply, allow)
+    changed = _change(folder, "delete", distinct, apply, allow, models)
     if compact:  # changes no document, so a kill in between leaves nothing to repair
         for each in changed:
-            open_built(each.path, allow).compact()
+            open_built(each.path, allow, models).compact()
     return changed
 
 
@@ -117,6 +131,7 @@ def _change(
     content: Any,
     apply: Callable[[Retriever, Any], Mapping[str, int]],
     allow: Collection[str],
+    models: Mapping[str, Any] | None,
 ) -> list[Changed]:
     """Apply a change: ``content`` are the documents, or the ids to delete."""
     refuse_links(folder, allow)
@@ -125,7 +140,7 @@ def _change(
         if folder.absolute().parent.name == RETRIEVERS and (output / FOLDER).exists():
             refuse_links(output, allow)
             undo_interrupted(output)
-        retriever = open_built(folder, allow)
+        retriever = open_built(folder, allow, models)
         counts = apply(retriever, content)
         return [Changed(folder, len(retriever), **counts)]
     paths = retrievers_in(folder)
@@ -137,7 +152,7 @@ def _change(
             digest = content.fingerprint if verb != "delete" else fingerprint_of(sorted(content))
             if finished is not None and (finished["verb"], finished["digest"]) == (verb, digest):
                 return [Changed(path, read_head(path).documents) for path in paths]
-            retrievers = [open_built(path, allow) for path in paths]
+            retrievers = [open_built(path, allow, models) for path in paths]
             _check_ids(folder, verb, content, retrievers)
             with _journal(folder, verb, digest, retrievers):
                 counts_of = [apply(retriever, content) for retriever in retrievers]

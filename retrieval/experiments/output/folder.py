@@ -70,13 +70,22 @@ def retrievers_in(output: Path) -> list[Path]:
     return list(built.values())
 
 
-def open_built(path: Path, allow: Collection[str] = ()) -> Retriever:
-    """Open a retriever's folder with the options that its build noted (device, dtype)."""
-    config = read_head(path).origin.get("config")
+def open_built(
+    path: Path, allow: Collection[str] = (), models: Mapping[str, Any] | None = None
+) -> Retriever:
+    """Open a retriever's folder with the options that its build noted (device, dtype).
+
+    ``models`` are loaded encoders by fingerprint: one of them is taken where it is the folder's and
+    does not change with the documents.
+    """
+    head = read_head(path)
+    config = head.origin.get("config")
     section = config.get("retriever") if isinstance(config, Mapping) else None
     encoder = section.get("encoder") if isinstance(section, Mapping) else None
     options = encoder_options(encoder) if isinstance(encoder, Mapping) else {}
-    return Retriever.open(path, allow=allow, **options)
+    lasting = head.encoder_generation is None
+    encoder = (models or {}).get(head.encoder_fingerprint) if lasting else None
+    return Retriever.open(path, encoder=encoder, allow=allow, **options)
 
 
 def open_section(path: Path, section: RetrieverSection, *, quick: bool = False) -> Retriever:

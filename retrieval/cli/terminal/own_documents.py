@@ -45,7 +45,7 @@ def own_experiment(
         raise ConfigError("--model: goes without --bm25, which uses no model")
     if language is not None:
         analyzer(language)  # an unknown one is an error before any work
-    folder = output or Path("runs") / _short_name(source)
+    folder = output or Path("runs") / short_name(source)
     named = {key: value for key, value in columns.items() if value is not None}
     own = survey(source, named, folder, language)
     echo(str(own))
@@ -58,7 +58,7 @@ def own_experiment(
     return config
 
 
-def _short_name(source: str) -> str:
+def short_name(source: str) -> str:
     """Return the folder's name below ``runs`` for a source."""
     if source == "-":
         return "documents"

@@ -1,0 +1,147 @@
+"""A folder that is served while it changes: readers switch from one state to the next."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sluice.encoders.foundation.errors import SluiceError
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.experiments.output.changes import (
+    Changed,
+    add_documents,
+    delete_documents,
+    unfinished,
+    update_documents,
+)
+from sluice.retrieval.retrievers.folder import read_head
+from sluice.retrieval.serving.content.content import Content
+from sluice.retrieval.serving.content.opening import heads_in, kind_of, models_of, open_content
+from sluice.retrieval.serving.settings import ServeSettings
+
+log = logging.getLogger("sluice.serve")
+
+ATTEMPTS = 20  # at a state that does not change while it is opened
+
+State = tuple[tuple[str, int, int, int], ...]
+
+
+class LiveFolder:
+    """The newest complete state of a folder, and the writes to it, one at a time.
+
+    A new state is opened beside the one that is served, and takes its place when all of it is
+    there: a request is answered from one of them as a whole. A change that has not reached all
+    retrievers of an experiment yet is waited for.
+    """
+
+    def __init__(self, folder: Path, settings: ServeSettings) -> None:
+        self.folder, self._settings = folder, settings
+        self.kind = kind_of(folder)
+        self.fault = ""  # why the newest state is not served
+        self._state = self._seen()
+        self._content = self._opened(None)
+        self._writing = threading.Lock()
+        self._refreshing = threading.Lock()
+        self._stopped = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    @property
+    def content(self) -> Content:
+        """The state that requests are answered from."""
+        return self._content
+
+    def watch(self) -> None:
+        """Look for changes by other processes, until ``close``."""
+        if self.kind.writable and self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name="sluice-watch", daemon=True)
+            self._watcher.start()
+
+    def close(self) -> None:
+        """End watching."""
+        self._stopped.set()
+        if self._watcher is not None:
+            self._watcher.join()
+
+    def refresh(self) -> bool:
+        """Serve the folder's newest state; whether it is another one than before."""
+        with self._refreshing:
+            seen = self._seen()
+            if seen == self._state:
+                return False
+            if waiting := unfinished(self.folder):
+                self.fault = waiting
+                return False
+            try:
+                self._content = self._opened(self._content)
+            except (SluiceError, OSError) as error:
+                if str(error) != self.fault:
+                    log.warning("still serving the state before: %s", error)
+                self.fault = str(error)
+                return False
+            self._state, self.fault = seen, ""
+            log.info("serving state %d of the documents", self._content.number)
+            return True
+
+    def add(self, documents: Iterable[Document]) -> list[Changed]:
+        """Add documents and serve them; ``DataError`` for an id that is there."""
+        with self._writing:
+            models = models_of(self._content)
+            changed = add_documents(
+                self.folder, documents, allow=self._settings.allow, models=models
+            )
+            self.refresh()
+            return changed
+
+    def update(self, documents: Iterable[Document]) -> list[Changed]:
+        """Replace documents by id, add the others, and serve them."""
+        with self._writing:
+            models = models_of(self._content)
+            changed = update_documents(
+                self.folder, documents, allow=self._settings.allow, models=models
+            )
+            self.refresh()
+            return changed
+
+    def delete(self, ids: Sequence[str]) -> list[Changed]:
+        """Delete documents by id; ``DataError`` for an id that none has."""
+        with self._writing:
+            models = models_of(self._content)
+            changed = delete_documents(self.folder, ids, allow=self._settings.allow, models=models)
+            self.refresh()
+            return changed
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._settings.reload_every):
+            try:
+                self.refresh()
+            except Exception:  # the service answers from the state it has
+                log.exception("looking for changes failed")
+
+    def _opened(self, before: Content | None) -> Content:
+        """Open a state that no change went through meanwhile."""
+        number = 1 if before is None else before.number + 1
+        for _ in range(ATTEMPTS):
+            content = open_content(
+                self.folder, number, pipelines=self._settings.pipelines,
+                allow=self._settings.allow, before=before,
+            )  # fmt: skip
+            if not self.kind.writable:
+                return content
+            if before is not None and (waiting := unfinished(self.folder)):
+                raise SluiceError(waiting)
+            now = {head.name: head for head in map(read_head, self._folders())}
+            if all(now.get(name) == head for name, head in content.heads.items()):
+                return content
+        raise SluiceError(f"{self.folder}: it changes all the time; try again later")
+
+    def _folders(self) -> list[Path]:
+        return [path.parent for path in heads_in(self.folder)]
+
+    def _seen(self) -> State:
+        """Return what tells one state of the folder's documents from another."""
+        if not self.kind.writable:
+            return ()
+        stats = [(path, path.stat()) for path in heads_in(self.folder)]
+        return tuple((str(p), s.st_mtime_ns, s.st_ino, s.st_size) for p, s in stats)

@@ -1,0 +1,177 @@
+"""Opens a folder for serving: a retriever, an experiment, a saved pipeline or a model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.disk.generations import MANIFEST
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.model_files.registry import open_encoder
+from sluice.retrieval.experiments.experiment import Experiment, load_pipeline, open_experiment
+from sluice.retrieval.experiments.output.changes import retrievers_of
+from sluice.retrieval.experiments.output.folder import RETRIEVERS, SETTINGS, open_built
+from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.saving import PIPELINE
+from sluice.retrieval.pipelines.scorer import ScorerHooks
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.retrievers.folder import HEAD
+from sluice.retrieval.serving.content.content import Content, encodable, stages_in
+
+WARM = "a query to warm up with"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a folder is: its ``name``, and whether documents can be written to it."""
+
+    name: str
+    writable: bool
+
+
+RETRIEVER, EXPERIMENT = Kind("retriever", True), Kind("experiment", True)
+SAVED, MODEL = Kind("pipeline", False), Kind("model", False)
+
+
+def kind_of(folder: Path) -> Kind:
+    """Return what a folder is; ``ConfigError`` for one that cannot be served."""
+    if (folder / HEAD).exists():
+        return RETRIEVER
+    if (folder / PIPELINE).exists():
+        return SAVED
+    if (folder / SETTINGS).exists():
+        return EXPERIMENT
+    if any((folder / name).exists() for name in ("config.json", "modules.json", MANIFEST)):
+        return MODEL
+    parts = sorted(file.parent.name for file in folder.glob(f"datasets/*/{SETTINGS}"))
+    if parts:
+        raise ConfigError(
+            f"{folder}: is an evaluation of several datasets; serve one of them: "
+            f"{folder}/datasets/NAME ({', '.join(parts)})"
+        )
+    raise ConfigError(
+        f"{folder}: nothing to serve; expected an experiment's output, a retriever's, a pipeline's "
+        "or a model's folder, or documents to index"
+    )
+
+
+def heads_in(folder: Path) -> list[Path]:
+    """Return the files whose change is a change of the documents."""
+    if (folder / HEAD).exists():
+        return [folder / HEAD]
+    return sorted(folder.glob(f"{RETRIEVERS}/*/{HEAD}"))
+
+
+def open_content(
+    folder: Path,
+    number: int,
+    *,
+    pipelines: Sequence[str] = (),
+    allow: Collection[str] = (),
+    before: Content | None = None,
+) -> Content:
+    """Open a folder's current state, and load and try all that a request may need.
+
+    ``pipelines`` names those that are served, by default all, with the retrievers. Models that
+    ``before`` has loaded are shared.
+    """
+    kind = kind_of(folder)
+    if kind is MODEL:
+        return _of_model(folder, number, pipelines)
+    if kind is EXPERIMENT:
+        return _of_experiment(folder, number, pipelines, allow, before)
+    stage: Stage
+    if kind is RETRIEVER:
+        models = {} if before is None else models_of(before)
+        stage = open_built(folder, allow, models)
+        name = stage.name or folder.name
+    else:
+        stage, name = load_pipeline(folder, allow=allow), folder.absolute().name
+    _known(pipelines, [name])
+    return _content(number, {name: stage}, {}, {}, stage, tried=before is None)
+
+
+def models_of(content: Content) -> dict[str, Any]:
+    """Return the encoders that no document changes, by fingerprint."""
+    return {
+        retriever.head.encoder_fingerprint: retriever.encoder
+        for stage in content.stages.values()
+        for retriever in retrievers_of(stage)
+        if retriever.head.encoder_generation is None
+    }
+
+
+def _of_model(folder: Path, number: int, pipelines: Sequence[str]) -> Content:
+    if pipelines:
+        raise ConfigError(f"--pipeline {pipelines[0]}: {folder} is a model and has no pipelines")
+    model = open_encoder(folder)
+    name = folder.absolute().name
+    if encodable(model):
+        return Content(number, {}, {name: model}, {}, {})
+    return Content(number, {}, {}, {name: model}, {})
+
+
+def _of_experiment(
+    folder: Path,
+    number: int,
+    pipelines: Sequence[str],
+    allow: Collection[str],
+    before: Content | None,
+) -> Content:
+    experiment = open_experiment(folder, allow=allow)
+    if before is not None and isinstance(before.source, Experiment):
+        experiment.share_models(before.source)
+    config = experiment.config
+    names = [*(name for name in config.retrievers if name not in config.pipelines)]
+    names += list(config.pipelines)
+    _known(pipelines, names)
+    served = [name for name in names if not pipelines or name in pipelines]
+    stages = {name: experiment.stage(name) for name in served}
+    scorers = {}
+    if not pipelines:
+        opened = {name: experiment.scorer(name) for name in config.rerankers}
+        scorers = {name: each for name, each in opened.items() if ScorerHooks(each).scores_pairs}
+    texts = {name: text for name, text in config.pipelines.items() if name in stages}
+    return _content(number, stages, scorers, texts, experiment, tried=before is None)
+
+
+def _known(pipelines: Iterable[str], names: Sequence[str]) -> None:
+    for name in pipelines:
+        if name not in names:
+            known = f"known: {', '.join(names)}{suggest(name, names)}"
+            raise ConfigError(f"--pipeline {name}: no such pipeline or retriever; {known}")
+
+
+def _content(
+    number: int,
+    stages: Mapping[str, Stage],
+    scorers: Mapping[str, Any],
+    texts: Mapping[str, str],
+    source: Any,
+    *,
+    tried: bool,
+) -> Content:
+    retrievers = {each.name: each for stage in stages.values() for each in retrievers_of(stage)}
+    heads = {}
+    for name, retriever in retrievers.items():
+        _ = retriever.documents  # opens what a later change deletes
+        _try(retriever)
+        heads[name] = retriever.head
+    if tried:
+        for stage in stages.values():
+            _try(stage)
+    encoders = {name: each.encoder for name, each in retrievers.items()}
+    own = dict(scorers) or {
+        stage.name: stage.scorer
+        for pipeline in stages.values()
+        for stage in stages_in(pipeline)
+        if isinstance(stage, Rerank) and ScorerHooks(stage.scorer).scores_pairs
+    }
+    return Content(number, dict(stages), encoders, own, heads, texts, source)
+
+
+def _try(stage: Stage) -> None:
+    """Search once: what is loaded or compiled at first use is then there."""
+    stage.run({"warm": WARM}, None, 10)

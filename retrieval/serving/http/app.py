@@ -1,0 +1,176 @@
+"""The ASGI application: the end points, the page and MCP, behind the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from sluice.encoders.foundation.errors import MissingPackageError
+from sluice.retrieval.serving.faults import Fault, fault_of
+from sluice.retrieval.serving.http.call import Call, Reply
+from sluice.retrieval.serving.http.endpoints import END_POINTS, SEARCH, EndPoint
+from sluice.retrieval.serving.http.guard import (
+    CALL,
+    App,
+    Guard,
+    Receive,
+    Scope,
+    Send,
+    internal,
+    refusal,
+    send_reply,
+)
+from sluice.retrieval.serving.http.openapi import openapi
+from sluice.retrieval.serving.keys import Keys
+from sluice.retrieval.serving.page.reading import page_files
+from sluice.retrieval.serving.service import Service
+
+try:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Mount, Route
+except ImportError:
+    raise MissingPackageError("starlette", "serve", "serving over HTTP") from None
+
+log = logging.getLogger("sluice.serve")
+
+MCP_PATH = "/mcp"
+
+
+class Answering:
+    """An end point as an ASGI application: its reply, or what is wrong as an answer."""
+
+    def __init__(self, service: Service, points: Mapping[str, EndPoint], path: str) -> None:
+        self.service, self.points, self.path = service, points, path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        call: Call = scope[CALL]
+        scope["sluice.route"] = self.path
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        point = self.points.get(method)
+        try:
+            if point is None:
+                known = ", ".join(self.points)
+                raise Fault(405, "method_not_allowed", f"{method}: expected {known}")
+            call.path = scope.get("path_params", {})
+            if scope["query_string"]:
+                call.query = dict(Request(scope).query_params)
+            reply = await point.handler(self.service, call)
+        except Exception as error:
+            fault = fault_of(error)
+            if fault is None:
+                log.exception("request %s failed", call.request_id)
+                fault = internal()
+            fault.message = self.service.readable(fault.message)
+            scope["sluice.refused"] = fault.kind
+            reply = refusal(fault, call.request_id)
+        await send_reply(reply, send)
+
+
+def make_app(service: Service) -> App:
+    """Return the application that answers from a service, which its lifespan starts and closes."""
+    settings = service.settings
+    keys = None if settings.keys is None else Keys(settings.keys)
+    service.metrics.watch(
+        lambda: service.waiting()[0],
+        lambda: service.budget.used,
+        lambda: service.content.number,
+    )
+    paths: dict[str, dict[str, EndPoint]] = {}
+    for point in END_POINTS:
+        paths.setdefault(point.path, {})[point.method] = point
+    routes: list[Any] = [
+        _route(path, Answering(service, points, path)) for path, points in paths.items()
+    ]
+    document = Reply(openapi(keys=keys is not None))
+    pages = page_files().items()
+    files = {path: Reply(page.body, media=page.media) for path, page in pages}
+    files["/openapi.json"] = document
+    routes += [_route(path, _static(path, reply)) for path, reply in files.items()]
+    managers: list[Any] = []
+    if settings.mcp:
+        from sluice.retrieval.serving.mcp import mcp_http
+
+        application, manager = mcp_http(service)
+        routes.append(Mount(MCP_PATH, app=application))
+        managers.append(manager)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        service.start()
+        async with AsyncExitStack() as stack:
+            for manager in managers:
+                await stack.enter_async_context(manager())
+            try:
+                yield
+            finally:
+                if not await asyncio.to_thread(service.close):
+                    log.warning("stopped before all that was accepted was done")
+
+    application = Starlette(
+        routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _not_here}
+    )
+    return Guard(application, service, keys, scope_of(frozenset(files)))
+
+
+def scope_of(public: frozenset[str]) -> Any:
+    """Return the function that says what scope a key needs for a method and a path."""
+    patterns = [
+        (each.method, re.compile(re.sub(r"{\w+:path}", ".+", each.path)), each.scope)
+        for each in END_POINTS
+    ]
+
+    def needed(method: str, path: str) -> str | None:
+        if path in public:
+            return None
+        for known, pattern, scope in patterns:
+            if known == ("GET" if method == "HEAD" else method) and pattern.fullmatch(path):
+                return scope
+        return SEARCH
+
+    return needed
+
+
+def _route(path: str, application: App) -> Any:
+    return Route(path, endpoint=application, methods=None)
+
+
+def _static(path: str, reply: Reply) -> App:
+    body = Reply(reply.body, media=reply.media, headers={"cache-control": "no-cache"})
+
+    async def send_file(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["sluice.route"] = path
+        if scope["method"] not in ("GET", "HEAD"):
+            fault = Fault(405, "method_not_allowed", f"{scope['method']}: expected GET")
+            await send_reply(refusal(fault, scope[CALL].request_id), send)
+            return
+        await send_reply(body, send)
+
+    return _Application(send_file)
+
+
+class _Application:
+    """A function as an ASGI application: Starlette takes a function for one of a request."""
+
+    def __init__(self, answer: App) -> None:
+        self.answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await self.answer(scope, receive, send)
+
+
+async def _not_here(request: Request, error: HTTPException) -> Response:
+    """Answer a path that no end point has."""
+    call: Call = request.scope[CALL]
+    fault = Fault(error.status_code, "not_found", "no such path; /openapi.json lists them")
+    request.scope["sluice.refused"] = fault.kind
+    reply = refusal(fault, call.request_id)
+    return Response(reply.body, reply.status, reply.headers, reply.media)

@@ -1,0 +1,58 @@
+"""One request as the end points see it, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from pydantic_core import to_json
+
+from sluice.retrieval.serving.shapes.base import Shape, read_json, read_values
+
+JSON = "application/json"
+
+Read = TypeVar("Read", bound=Shape)
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that was let in: ``arrived`` is its ``time.perf_counter``.
+
+    ``gone`` returns when the client has closed the connection.
+    """
+
+    request_id: str
+    arrived: float
+    body: bytes
+    gone: Callable[[], Awaitable[Any]]
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    def read(self, kind: type[Read]) -> Read:
+        """Return the body as a shape; a ``Fault`` that names the field that is wrong."""
+        return read_json(kind, self.body)
+
+    def asked(self, kind: type[Read], values: Mapping[str, Any]) -> Read:
+        """Return the values of a query string as a shape."""
+        return read_values(kind, dict(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: a shape, a list of such, plain values, or bytes of a ``media`` type."""
+
+    content: Any
+    status: int = 200
+    media: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def body(self) -> bytes:
+        """The bytes to send."""
+        if isinstance(self.content, bytes):
+            return self.content
+        if isinstance(self.content, BaseModel):
+            return self.content.__pydantic_serializer__.to_json(self.content)
+        return to_json(self.content)

@@ -1,0 +1,296 @@
+"""The service: what HTTP and MCP ask, answered from one state of a folder by lanes of work."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sluice.encoders.encoder import Side, hooks_of
+from sluice.encoders.foundation.errors import UnknownDocumentError
+from sluice.encoders.foundation.machine import cores
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.experiments.output.changes import Changed
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.serving.content.content import Content, needs_model, query_cost, reranks
+from sluice.retrieval.serving.content.live import LiveFolder
+from sluice.retrieval.serving.faults import Fault, late, too_large
+from sluice.retrieval.serving.metrics import Metrics
+from sluice.retrieval.serving.settings import ServeSettings
+from sluice.retrieval.serving.shapes.search import (
+    ExplainRequest,
+    Explanation,
+    SearchAnswer,
+    SearchRequest,
+)
+from sluice.retrieval.serving.tasks.embedding import Vector, cost_of, encode_all
+from sluice.retrieval.serving.tasks.explaining import explained
+from sluice.retrieval.serving.tasks.reranking import Pair, pair_cost, score_all
+from sluice.retrieval.serving.tasks.searching import answer, search_all
+from sluice.retrieval.serving.work.budget import Budget
+from sluice.retrieval.serving.work.lane import Job, Lane
+
+MODELS, INDEXES = "models", "indexes"
+MOST_SEARCHERS = 8  # threads for searches without a model
+
+Answer = TypeVar("Answer")
+
+
+class Service:
+    """Answers from one folder; ``open`` loads it, ``close`` finishes what was accepted.
+
+    All that asks a model runs in one thread, in batches over the requests that wait; searches by
+    words alone run beside it. Both share one bounded queue. Methods are for one event loop.
+    """
+
+    def __init__(self, live: LiveFolder, settings: ServeSettings) -> None:
+        self.live, self.settings = live, settings
+        self.metrics = Metrics()
+        self.budget = Budget(settings.queue_tokens)
+        self.stopping = False
+        window = settings.window_ms / 1000
+        common: dict[str, Any] = {
+            "batch_tokens": settings.batch_tokens,
+            "longest_wait": settings.longest_wait,
+            "seen": self.metrics.saw_batch,
+        }
+        self._lanes = {
+            MODELS: Lane(MODELS, self.budget, window=window, **common),
+            INDEXES: Lane(INDEXES, self.budget, threads=min(MOST_SEARCHERS, cores()), **common),
+        }
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="sluice-writes")
+        self._lane_names: dict[tuple[int, str], str] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path, settings: ServeSettings | None = None) -> Service:
+        """Open a folder and load its models; ``ConfigError`` for one that cannot be served."""
+        settings = settings or ServeSettings()
+        return cls(LiveFolder(Path(folder), settings), settings)
+
+    @property
+    def content(self) -> Content:
+        """The state that new requests are answered from."""
+        return self.live.content
+
+    @property
+    def name(self) -> str:
+        """What the folder is called."""
+        return self.live.folder.absolute().name
+
+    def readable(self, message: str) -> str:
+        """Return a message without the folder's place on this machine."""
+        folder = self.live.folder
+        for place in (str(folder.absolute()), str(folder)):
+            message = message.replace(place, folder.absolute().name)
+        return message
+
+    def start(self) -> None:
+        """Look for changes of the folder from now on."""
+        self.live.watch()
+
+    def close(self) -> bool:
+        """Refuse new work and finish what was accepted; whether that was done in time."""
+        self.stopping = True
+        ends = time.monotonic() + self.settings.stop_within
+        done = [lane.close(max(0.0, ends - time.monotonic())) for lane in self._lanes.values()]
+        self._writer.shutdown(wait=True, cancel_futures=True)
+        self.live.close()
+        return all(done)
+
+    def waiting(self) -> tuple[int, int]:
+        """How many requests and tokens wait."""
+        counts = [lane.waiting for lane in self._lanes.values()]
+        return sum(jobs for jobs, _ in counts), sum(tokens for _, tokens in counts)
+
+    async def search(
+        self, request: SearchRequest, arrived: float | None = None
+    ) -> list[SearchAnswer]:
+        """Return the answer of each query; the deadline counts from ``arrived``."""
+        arrived = time.perf_counter() if arrived is None else arrived
+        content = self.content
+        queries = [request.query] if isinstance(request.query, str) else request.query
+        self._check_inputs(len(queries), "query")
+        self._check_depth(request.k)
+        name, stage = content.stage(request.pipeline)
+        lane = self._lane_of(content, name, stage)
+        ends = None if request.deadline_ms is None else arrived + request.deadline_ms / 1000
+        if request.where is not None:
+            stage = stage.filtered(request.where)
+        where = json.dumps(request.where, sort_keys=True)
+        # A request with a deadline that a reranker keeps is run by itself: others have their own.
+        apart = object() if ends is not None and reranks(stage) else None
+        found = await self._run(
+            lane,
+            ("search", content.number, name, where, request.k, apart),
+            queries,
+            [self._cost(stage, query) for query in queries],
+            lambda texts: search_all(stage, texts, request.k, ends if apart else None),
+            ends,
+        )
+        pairs = zip(queries, found, strict=True)
+        return [answer(request, query, name, each, content.number) for query, each in pairs]
+
+    async def explain(self, request: ExplainRequest) -> Explanation:
+        """Follow a query's documents through a pipeline."""
+        content = self.content
+        self._check_depth(request.k)
+        name, stage = content.stage(request.pipeline)
+        lane = self._lane_of(content, name, stage)
+        if request.where is not None:
+            stage = stage.filtered(request.where)
+        if request.ids is not None:
+            self._check_inputs(len(request.ids), "ids")
+            self._documents_of(content, request.ids)
+
+        def run(queries: Sequence[str]) -> list[Explanation]:
+            ids = request.ids
+            return [
+                explained(stage, query, request.k, ids, name, content.number) for query in queries
+            ]
+
+        cost = self._cost(stage, request.query)
+        (answered,) = await self._run(lane, object(), [request.query], [cost], run)
+        return answered  # type: ignore[no-any-return]
+
+    async def embed(
+        self, model: str | None, side: Side, texts: Sequence[str], *, sparse: bool, field: str
+    ) -> tuple[str, Any, list[Vector]]:
+        """Return the encoder's name, the encoder and the vectors of texts."""
+        content = self.content
+        self._check_inputs(len(texts), field)
+        name, encoder = content.encoder(model, sparse=sparse)
+        fingerprint = str(encoder.fingerprint)
+        vectors = await self._run(
+            MODELS,
+            ("embed", fingerprint, side),
+            texts,
+            [cost_of(encoder, side, text) for text in texts],
+            partial(encode_all, encoder, side),
+        )
+        return name, encoder, vectors
+
+    async def rerank(self, model: str | None, pairs: Sequence[Pair]) -> tuple[str, list[float]]:
+        """Return the reranker's name and its own score of each pair."""
+        self._check_inputs(len(pairs), "texts")
+        name, scorer = self.content.scorer(model)
+        key = ("rerank", name, id(scorer))
+        run = partial(score_all, scorer)
+        return name, await self._run(MODELS, key, pairs, list(map(pair_cost, pairs)), run)
+
+    def documents(self, ids: Sequence[str]) -> list[Document]:
+        """Return documents by id; ``UnknownDocumentError`` for an id that none has."""
+        return self._documents_of(self.content, ids)
+
+    def _documents_of(self, content: Content, ids: Sequence[str]) -> list[Document]:
+        store = content.store
+        if store is None:
+            raise Fault(404, "not_found", "no documents are served here")
+        found = [store.find(doc_id) for doc_id in ids]
+        for doc_id, document in zip(ids, found, strict=True):
+            if document is None:
+                raise UnknownDocumentError(
+                    f"id: no document {doc_id[:80]!r} among {len(store):,}; ids are those of hits"
+                )
+        return [document for document in found if document is not None]
+
+    async def add(self, documents: Sequence[Document]) -> list[Changed]:
+        """Add documents; they are on disk and served when this returns."""
+        return await self._write(lambda: self.live.add(documents))
+
+    async def update(self, documents: Sequence[Document]) -> list[Changed]:
+        """Replace documents by id and add the others."""
+        return await self._write(lambda: self.live.update(documents))
+
+    async def delete(self, ids: Sequence[str]) -> list[Changed]:
+        """Delete documents by id."""
+        return await self._write(lambda: self.live.delete(ids))
+
+    async def _write(self, change: Callable[[], list[Changed]]) -> list[Changed]:
+        if not self.settings.writable:
+            raise Fault(
+                403, "read_only", "documents cannot be changed here; sluice serve --writable allows"
+            )
+        if not self.live.kind.writable:
+            raise Fault(
+                403, "read_only", f"the documents of a saved {self.live.kind.name} do not change"
+            )
+        loop = asyncio.get_running_loop()
+        # Shielded: a change that is under way is not half given up when the client leaves.
+        return await asyncio.shield(loop.run_in_executor(self._writer, change))
+
+    async def _run(
+        self,
+        lane: str,
+        key: Hashable,
+        units: Sequence[Any],
+        costs: Sequence[int],
+        run: Callable[[Sequence[Any]], Sequence[Any]],
+        ends: float | None = None,
+    ) -> list[Any]:
+        """Run a job in a lane and wait for it; a cancelled wait takes it out of the queue."""
+        job = Job(key, units, costs, run, ends)
+        future = self._lanes[lane].submit(job)
+        self.metrics.saw_input(job.tokens)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self.settings.timeout)
+        except TimeoutError:
+            future.cancel()
+            raise late(
+                f"no answer within {self.settings.timeout:g} s, the service's limit; ask for less"
+            ) from None
+
+    def _cost(self, stage: Stage, query: str) -> int:
+        """Return a query's tokens; one query, however deep, leaves room for others."""
+        return min(query_cost(stage, query), max(1, self.settings.queue_tokens // 4))
+
+    def _lane_of(self, content: Content, name: str, stage: Stage) -> str:
+        key = (content.number, name)
+        if key not in self._lane_names:
+            lanes = {n: lane for n, lane in self._lane_names.items() if n[0] == content.number}
+            lanes[key] = MODELS if needs_model(stage) else INDEXES
+            self._lane_names = lanes
+        return self._lane_names[key]
+
+    def _check_inputs(self, count: int, field: str) -> None:
+        if count > self.settings.inputs:
+            raise too_large(
+                f"{field}: {count:,} in one request; expected at most {self.settings.inputs:,}; "
+                "send them in parts",
+                field,
+            )
+
+    def _check_depth(self, k: int) -> None:
+        if k > self.settings.depth:
+            raise Fault(
+                400, "invalid_request", f"k: {k:,}; expected {self.settings.depth:,} or less",
+                param="k",
+            )  # fmt: skip
+
+
+async def unless_gone(work: Awaitable[Answer], gone: Awaitable[Any]) -> Answer:
+    """Return what ``work`` does; where ``gone`` returns first, cancel the work and stop."""
+    task = asyncio.ensure_future(work)
+    watcher = asyncio.ensure_future(gone)
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Fault(499, "client_closed_request", "the client closed the connection")
+        return task.result()
+    finally:
+        task.cancel()
+        watcher.cancel()
+
+
+def model_facts(encoder: Any) -> Mapping[str, Any]:
+    """Return what /info says of an encoder."""
+    hooks = hooks_of(encoder)
+    return {
+        "dim": hooks.dim,
+        "max_input_length": max(hooks.lengths.values(), default=None),
+        "fingerprint": str(encoder.fingerprint),
+    }

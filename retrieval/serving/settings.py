@@ -1,0 +1,87 @@
+"""How a folder is served: addresses, limits, batches, keys."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import is_number
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """The settings of a service, with their limits checked.
+
+    ``hosts`` are the names that a request's Host header may have, beside those of the loopback.
+    Times are in seconds, except ``window_ms``: how long the first request of a batch waits for
+    others. ``queue_tokens`` bounds what waits or runs, ``batch_tokens`` one pass of a model.
+    ``longest_wait`` is for the first part of a request; what would wait longer is refused.
+    ``rate`` is the most requests of one client in a second, None for any number. ``inputs`` is the
+    most texts of one request and ``depth`` the largest ``k``.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    hosts: tuple[str, ...] = ()
+    keys: Path | None = None
+    open_to_all: bool = False
+    writable: bool = False
+    mcp: bool = False
+    pipelines: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    batch_tokens: int = 16_384
+    queue_tokens: int = 262_144
+    window_ms: float = 0.0
+    longest_wait: float = 3.0
+    inputs: int = 1_024
+    depth: int = 1_000
+    body_bytes: int = 2 * 1024 * 1024
+    rate: float | None = None
+    timeout: float = 60.0
+    body_timeout: float = 10.0
+    reload_every: float = 1.0
+    stop_within: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse limits that no request could meet, and an open port without keys."""
+        for name in ("batch_tokens", "queue_tokens", "inputs", "depth", "body_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: {getattr(self, name)!r}; expected 1 or more")
+        for name in ("timeout", "longest_wait", "body_timeout", "reload_every", "stop_within"):
+            value = getattr(self, name)
+            if not is_number(value) or not value > 0:
+                raise ConfigError(f"{name}: {value!r}; expected seconds above 0")
+        if self.rate is not None and not self.rate > 0:
+            raise ConfigError(f"rate: {self.rate!r}; expected requests a second, above 0")
+        if not self.window_ms >= 0:
+            raise ConfigError(f"window_ms: {self.window_ms!r}; expected milliseconds, 0 or more")
+        if self.queue_tokens < self.batch_tokens:
+            raise ConfigError(
+                f"queue_tokens: {self.queue_tokens:,}, and a batch has up to "
+                f"{self.batch_tokens:,}; expected at least as many"
+            )
+        if not self.is_local and self.keys is None and not self.open_to_all:
+            raise ConfigError(
+                f"host {self.host}: other machines reach it, and no keys are set; give --keys FILE "
+                "(sluice key makes one), or --open to answer everybody"
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the service."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def allowed_hosts(self) -> frozenset[str]:
+        """The names that a Host header may have, without a port, in small letters."""
+        own = () if self.host in ("0.0.0.0", "::") else (self.host,)
+        return frozenset(name.lower() for name in (*LOOPBACK, *own, *self.hosts))

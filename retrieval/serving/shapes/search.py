@@ -1,0 +1,162 @@
+"""Searching and explaining: requests and answers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from sluice.retrieval.serving.shapes.base import Shape
+
+FieldName = Literal["title", "text", "metadata", "passage"]
+FIELDS: tuple[FieldName, ...] = ("title", "text", "metadata", "passage")
+
+
+class SearchRequest(Shape):
+    """One query, or several that are searched together."""
+
+    query: str | list[str] = Field(description="A query, or a list of them.")
+    pipeline: str | None = Field(
+        default=None, description="A name of /info; without it the last one."
+    )
+    k: int = Field(default=10, ge=1, description="The most hits of a query.")
+    where: dict[str, Any] | None = Field(
+        default=None,
+        description='A filter on metadata: {"lang": "en", "year": {"gte": 2020}}; conditions are '
+        "gte, gt, lte, lt and not, and a list stands for any of its values.",
+    )
+    fields: list[FieldName] = Field(
+        default_factory=lambda: list(FIELDS), description="What hits have beside id and score."
+    )
+    highlight: bool = Field(
+        default=False,
+        description="Whether hits have a snippet, and where words of the query stand in it.",
+    )
+    deadline_ms: float | None = Field(
+        default=None,
+        gt=0,
+        description="Rerankers stop after so many milliseconds from the request's arrival; the "
+        "answer then says complete: false. Over while waiting, it is refused with 504.",
+    )
+
+
+class PassageShape(Shape):
+    """The part of a text by which a document was found: characters start to end (excluded)."""
+
+    number: int
+    start: int
+    end: int
+    text: str
+
+
+class Snippet(Shape):
+    """A part of a text, and where words of the query stand in it: [start, end (excluded)]."""
+
+    text: str
+    marks: list[tuple[int, int]]
+
+
+class HitShape(Shape):
+    """One document found; what was not asked for is null."""
+
+    id: str
+    rank: int
+    score: float
+    title: str | None = None
+    text: str | None = None
+    metadata: dict[str, Any] | None = None
+    passage: PassageShape | None = None
+    snippet: Snippet | None = None
+
+
+class StageTime(Shape):
+    """A stage that ran, with the milliseconds of its own of all queries searched together."""
+
+    name: str
+    milliseconds: float
+    documents: int
+
+
+class SearchAnswer(Shape):
+    """The hits of one query, best first.
+
+    ``complete`` is false where the deadline stopped a reranker, and ``note`` says what was left
+    out. ``together`` counts the queries, of other requests too, that ``stages`` are the times of.
+    """
+
+    query: str
+    pipeline: str
+    hits: list[HitShape]
+    complete: bool = True
+    note: str | None = None
+    stages: list[StageTime]
+    together: int
+    state: int = Field(description="The state of the documents that answered.")
+
+
+class SearchAnswers(Shape):
+    """The answers of several queries, in their order."""
+
+    results: list[SearchAnswer]
+
+
+class ExplainRequest(Shape):
+    """A query whose best documents, or those named, are followed through a pipeline."""
+
+    query: str
+    pipeline: str | None = Field(
+        default=None, description="A name of /info; without it the last one."
+    )
+    k: int = Field(default=10, ge=1, description="The most hits that are followed.")
+    where: dict[str, Any] | None = Field(default=None, description="A filter, as in /search.")
+    ids: list[str] | None = Field(default=None, description="Other documents to follow instead.")
+
+
+class StepShape(Shape):
+    """A stage that ran: whether it finds documents, its own time, and its facts."""
+
+    name: str
+    finds: bool
+    milliseconds: float
+    documents: int
+    facts: dict[str, Any]
+
+
+class PlaceShape(Shape):
+    """A document's rank and score after a stage, null where it was not returned."""
+
+    step: str
+    rank: int | None
+    score: float | None
+
+
+class TermShape(Shape):
+    """A term's part of a sparse score."""
+
+    term: str
+    query_weight: float
+    impact: float
+    contribution: float
+
+
+class PathShape(Shape):
+    """A document's way through a pipeline; ``decided`` is [stage, rank before, rank after]."""
+
+    id: str
+    rank: int | None
+    score: float | None
+    places: list[PlaceShape]
+    found_by: list[str]
+    decided: tuple[str, int, int] | None
+    terms: dict[str, list[TermShape]]
+
+
+class Explanation(Shape):
+    """What each stage did with a query and with its documents."""
+
+    query: str
+    pipeline: str
+    milliseconds: float
+    steps: list[StepShape]
+    documents: list[PathShape]
+    state: int

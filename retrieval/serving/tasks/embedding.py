@@ -1,0 +1,95 @@
+"""Encodes texts of several requests in one pass of an encoder."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from sluice.encoders.encoder import Side, hooks_of
+from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.retrieval.serving.content.content import tokens_of
+from sluice.retrieval.serving.faults import invalid, too_large
+from sluice.retrieval.serving.shapes.models import SparseValue
+
+
+class Vector(NamedTuple):
+    """A text's vector, and the tokens that the text has and that were read of it."""
+
+    values: Any  # float32 [dim], or a sparse row
+    full: int
+    read: int
+
+
+def encode_all(encoder: Any, side: Side, texts: Sequence[str]) -> list[Vector]:
+    """Return the vectors of texts, encoded together."""
+    encode = encoder.encode_queries if side == "query" else encoder.encode_documents
+    with counting_tokens() as counted:
+        vectors = encode(list(texts))
+    counts = TokenCounts.joined(counted, len(texts)) if counted else None
+    if counts is None:
+        sizes = [tokens_of(text) for text in texts]
+        return [Vector(vectors[row], size, size) for row, size in enumerate(sizes)]
+    pairs = zip(counts.full.tolist(), counts.read.tolist(), strict=True)
+    return [Vector(vectors[row], full, read) for row, (full, read) in enumerate(pairs)]
+
+
+def cost_of(encoder: Any, side: Side, text: str) -> int:
+    """Return about how many tokens of a text the encoder reads."""
+    return tokens_of(text, hooks_of(encoder).lengths.get(side))
+
+
+def side_of(input_type: str, prompt_name: str | None) -> Side:
+    """Return the side of the encoder that a request asks."""
+    named = input_type if prompt_name is None else prompt_name
+    return "query" if named.endswith("query") else "document"
+
+
+def refuse_cut(vectors: Sequence[Vector], field: str) -> None:
+    """Raise the ``Fault`` of the first text that was cut."""
+    for place, vector in enumerate(vectors):
+        if vector.full > vector.read:
+            path = f"{field}[{place}]" if len(vectors) > 1 else field
+            raise too_large(
+                f"{path}: {vector.full:,} tokens, and the model reads {vector.read:,}; shorten it, "
+                "or set truncate: true to have its end left out",
+                path,
+            )
+
+
+def dense_rows(
+    vectors: Sequence[Vector], *, normalize: bool | None = None, dimensions: int | None = None
+) -> np.ndarray:
+    """Return vectors as an array ``[n, dim]``: cut to their first numbers, or of length 1."""
+    rows = np.stack([np.asarray(vector.values, np.float32) for vector in vectors])
+    if dimensions is not None:
+        if dimensions > rows.shape[1]:
+            raise invalid(
+                f"dimensions: {dimensions}; the vectors have {rows.shape[1]}, expected at most "
+                "as many",
+                "dimensions",
+            )
+        rows = rows[:, :dimensions]
+    if normalize or dimensions is not None:
+        lengths = np.sqrt(np.sum(rows.astype(np.float64) ** 2, axis=1, keepdims=True))
+        rows = (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
+    return rows
+
+
+def in_base64(row: np.ndarray) -> str:
+    """Return a vector's float32 bytes, little-endian, in base64."""
+    return base64.b64encode(row.astype("<f4").tobytes()).decode("ascii")
+
+
+def sparse_values(encoder: Any, vector: Vector) -> list[SparseValue]:
+    """Return a sparse vector's entries by index, with their terms."""
+    row = sp.csr_array(vector.values.reshape(1, -1))
+    row.sort_indices()
+    columns = row.indices.tolist()
+    named = hooks_of(encoder).terms
+    terms = [None] * len(columns) if named is None else list(named(columns))
+    entries = zip(columns, row.data.tolist(), terms, strict=True)
+    return [SparseValue(index=i, value=value, term=term) for i, value, term in entries]

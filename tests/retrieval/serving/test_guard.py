@@ -1,0 +1,311 @@
+"""Who may ask and how much: keys, hosts, sizes, rates; and that no request brings it down."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+from serving import asker
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval.serving.keys import Keys, add_key, read_keys
+from sluice.retrieval.serving.settings import ServeSettings
+
+SEARCH = ("POST", "/search", {"query": "gold", "pipeline": "bm25"})
+ADD = ("POST", "/documents", {"documents": [{"id": "z", "text": "zebra"}]})
+
+
+def test_keys_are_kept_hashed(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    key = add_key(file, "page", ["search"])
+    text = file.read_text()
+    assert key not in text
+    assert hashlib.sha256(key.encode()).hexdigest() in text
+    assert file.stat().st_mode & 0o077 == 0
+    keys = Keys(file)
+    found = keys.find(key)
+    assert found is not None
+    assert (found.name, found.scopes) == ("page", {"search"})
+    assert keys.find(key + "x") is None
+    other = add_key(file, "page", ["search", "admin"])
+    assert keys.find(key) is None  # the file is read again, and the name has another key
+    assert keys.find(other) is not None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "not a file of keys"),
+        ('{"keys": [{"name": "a"}]}', r"keys\[0\]: expected name, sha256 and scopes"),
+        ('{"keys": [{"name": 1, "sha256": "a", "scopes": ["search"]}]}', "are texts"),
+        ('{"keys": [{"name": "a", "sha256": "a", "scopes": ["serch"]}]}', "did you mean 'search'"),
+        ('{"keys": [{"name": "a", "sha256": "a", "scopes": []}]}', "expected some of search"),
+    ],
+)
+def test_a_file_of_anything_else_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "keys.json").write_text(content)
+    with pytest.raises((ConfigError, DataError), match=message):
+        read_keys(tmp_path / "keys.json")
+
+
+def test_scopes(own: Any, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    texts = {scope: add_key(file, scope, [scope]) for scope in ("search", "write", "admin")}
+    service = own(keys=file, writable=True)
+    requests = {"search": SEARCH, "write": ADD, "admin": ("GET", "/metrics")}
+    for held, text in texts.items():
+        ask = asker(service, authorization=f"Bearer {text}")
+        for needed, request in requests.items():
+            response = ask(*request)
+            assert response.status_code == (200 if held == needed else 403), (held, needed)
+    for headers in ({}, {"authorization": "Bearer no"}, {"authorization": f"Basic {text}"}):
+        refused = asker(service, **headers)(*SEARCH)
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+    nobody = asker(service)
+    for path in ("/", "/page.js", "/health", "/ready", "/openapi.json"):
+        assert nobody("GET", path).status_code == 200
+    for path in ("/documents/d01", "/info", "/v1/models", "/mcp", "/nothing"):
+        assert nobody("GET", path).status_code == 401
+
+
+def test_only_names_of_this_service_are_answered(own: Any) -> None:
+    service = own(hosts=("Search.Example.org",))
+    for name in ("localhost:80", "127.0.0.1", "[::1]:8080", "search.example.org:443"):
+        assert asker(service, host=name)(*SEARCH).status_code == 200
+    for name in ("evil.example", "localhost.evil.example", "", "127.0.0.1.evil.example"):
+        refused = asker(service, host=name)(*SEARCH)
+        assert (refused.status_code, refused.json()["error"]["type"]) == (421, "unknown_host")
+
+
+def test_bodies_have_a_size_a_type_and_a_time(own: Any) -> None:
+    service = own(body_bytes=1_000, body_timeout=0.05)
+    ask = asker(service)
+    large = ask("POST", "/search", {"query": "x" * 2_000})
+    assert (large.status_code, large.headers["connection"]) == (413, "close")
+    assert "above 1,000 bytes" in large.json()["error"]["message"]
+    assert _raw(service, [b'{"query": "gold"}'], kind=b"text/plain")[0] == 415
+    assert _raw(service, [b'{"query": "', b"gold", b'"}'])[0] == 200
+    assert _raw(service, [b"x" * 400] * 3)[0] == 413  # no length was announced
+    assert _raw(service, [b'{"query"', None])[0] == 408  # the rest never comes
+
+
+def test_a_client_that_leaves_is_no_error(own: Any) -> None:
+    service = own()
+    status, _ = _raw(service, [b'{"query": "gold"}'], stays=False)
+    assert status in (200, 499)
+    end = time.monotonic() + 10
+    while service.budget.used:  # what a batch had taken already
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_rate_is_kept_for_each_client(own: Any, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    one, two = (add_key(file, name, ["search"]) for name in ("one", "two"))
+    service = own(keys=file, rate=0.001)
+    first = asker(service, authorization=f"Bearer {one}")
+    assert first(*SEARCH).status_code == 200
+    refused = first(*SEARCH)
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 0
+    assert asker(service, authorization=f"Bearer {two}")(*SEARCH).status_code == 200
+
+
+def test_a_full_queue_refuses_at_once(own: Any) -> None:
+    """TEI's issue 662 over HTTP: one input and a list of one are refused by the same rule."""
+    service = own(queue_tokens=100, batch_tokens=100)
+    service.budget.take(100)
+    ask = asker(service)
+    for body in ({"inputs": "gold"}, {"inputs": ["gold"]}):
+        refused = ask("POST", "/embed", body)
+        assert refused.status_code == 429
+        assert 1 <= int(refused.headers["retry-after"]) <= 60
+    service.budget.give_back(100, done=False)
+    assert ask("POST", "/embed", {"inputs": "gold"}).status_code == 200
+    never = ask("POST", "/embed", {"inputs": ["gold river"] * 50})
+    assert (never.status_code, never.json()["error"]["type"]) == (413, "too_large")
+
+
+def test_limits_are_named(own: Any) -> None:
+    ask = asker(own(inputs=2, depth=5))
+    many = ask("POST", "/search", {"query": ["a", "b", "c"]})
+    assert (many.status_code, many.json()["error"]["param"]) == (413, "query")
+    assert ask("POST", "/embed", {"inputs": ["a", "b", "c"]}).json()["error"]["param"] == "inputs"
+    deep = ask("POST", "/search", {"query": "a", "k": 6})
+    assert (deep.status_code, deep.json()["error"]["message"]) == (400, "k: 6; expected 5 or less")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "message"),
+    [
+        ("/search", b"{", None, "body: not JSON"),
+        ("/search", b"[]", "body", "body: []; expected an object"),
+        ("/search", {}, "query", "query: missing; it is required"),
+        ("/search", {"query": "a", "k": 0}, "k", "k: 0; expected 1 or more"),
+        ("/search", {"query": "a", "k": "3"}, "k", "k: '3'; expected a whole number"),
+        ("/search", {"query": 1}, "query", "query: 1; expected a text or a list"),
+        ("/search", {"query": "a", "fields": ["x"]}, "fields[0]", "expected 'title', 'text'"),
+        ("/search", {"query": "a", "kk": 1}, "kk", "did you mean 'k'?"),
+        ("/search", {"query": "a", "where": {"x": {"about": 1}}}, None, "unknown condition"),
+        ("/search", {"query": "a", "deadline_ms": 0}, "deadline_ms", "expected a number above 0"),
+        ("/embed", {"inputs": ["a", 1]}, "inputs[1]", "inputs[1]: 1; expected a text"),
+        ("/v1/embeddings", {"input": [1, 2], "model": "dense"}, "input", "token ids"),
+        ("/v1/embeddings", {"input": "", "model": "dens"}, "model", "did you mean 'dense'?"),
+        ("/embed", {"inputs": "a", "model": "bm25"}, "model", "ask /embed_sparse"),
+        ("/search", {"query": "a", "pipeline": "x"}, "pipeline", "known: bm25, dense, hybrid"),
+    ],
+)
+def test_faults_name_the_field(
+    ask: Any, path: str, body: Any, param: str | None, message: str
+) -> None:
+    response = ask("POST", path, body)
+    error = response.json()["error"]
+    assert response.status_code in (400, 404)
+    assert message in error["message"]
+    assert error["param"] == param
+
+
+def test_answers_have_ids_and_closed_doors(ask: Any, service: Any) -> None:
+    response = ask("GET", "/")
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    assert "unsafe" not in response.headers["content-security-policy"]
+    assert response.headers["x-content-type-options"] == "nosniff"
+    given_id = asker(service, **{"x-request-id": "mine-1"})("GET", "/health")
+    assert given_id.headers["x-request-id"] == "mine-1"
+    forged = asker(service, **{"x-request-id": "a b<script>"})("GET", "/nothing")
+    assert forged.status_code == 404
+    assert forged.headers["x-request-id"] == forged.json()["request_id"] != "a b<script>"
+    assert len(forged.json()["request_id"]) == 16
+
+
+def test_no_path_of_a_request_reaches_the_files(ask: Any) -> None:
+    for path in (
+        "/documents/..%2f..%2fexperiment.yaml", "/../page.css", "/page/..%2fpage.js",
+        "/files/index.html", "/documents/%00",
+    ):  # fmt: skip
+        assert ask("GET", path).status_code in (200, 404)
+        assert "output:" not in ask("GET", path).text
+
+
+def test_a_failure_keeps_its_cause_to_the_log(
+    own: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = own()
+    monkeypatch.setattr(service, "documents", lambda ids: 1 / 0)
+    with caplog.at_level(logging.ERROR, "sluice.serve"):
+        response = asker(service)("GET", "/documents/d01")
+    assert response.status_code == 500
+    assert "ZeroDivision" not in response.text
+    assert response.json()["request_id"] in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_the_log_has_no_secrets(own: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "keys.json"
+    key = add_key(file, "page", ["search"])
+    ask = asker(own(keys=file), authorization=f"Bearer {key}")
+    with caplog.at_level(logging.INFO, "sluice.serve.requests"):
+        ask("GET", "/search?q=my+private+words&pipeline=bm25")
+        ask("GET", "/documents/d01")
+    lines = [json.loads(r.message) for r in caplog.records if r.name == "sluice.serve.requests"]
+    assert [(each["path"], each["status"], each["key"]) for each in lines] == [
+        ("/search", 200, "page"), ("/documents/{id:path}", 200, "page"),
+    ]  # fmt: skip
+    assert all(set(each) >= {"time", "id", "ms", "method", "refused"} for each in lines)
+    assert key not in caplog.text
+    assert "private" not in caplog.text
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+FIELDS = ("query", "k", "where", "fields", "inputs", "input", "model", "texts", "documents", "ids")
+
+
+@given(
+    path=st.sampled_from(
+        [
+            "/search",
+            "/explain",
+            "/embed",
+            "/embed_sparse",
+            "/v1/embeddings",
+            "/rerank",
+            "/documents",
+        ]
+    ),
+    body=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4) | st.binary(max_size=20),
+)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_no_request_brings_it_down(ask: Any, path: str, body: Any) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    response = ask("POST", path, content)
+    assert response.status_code < 500, (path, body, response.text)
+    assert response.headers["x-request-id"]
+    assert "Traceback" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"host": "0.0.0.0"}, "other machines reach it, and no keys are set"),
+        ({"batch_tokens": 0}, "batch_tokens: 0; expected 1 or more"),
+        ({"queue_tokens": 10, "batch_tokens": 20}, "expected at least as many"),
+        ({"timeout": 0}, "timeout: 0; expected seconds above 0"),
+        ({"rate": 0}, "rate: 0; expected requests a second"),
+        ({"window_ms": -1}, "window_ms: -1; expected milliseconds"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ServeSettings(**options)
+    assert ServeSettings(host="0.0.0.0", open_to_all=True).is_local is False
+    assert ServeSettings(host="::1").is_local
+
+
+def _raw(
+    service: Any,
+    parts: list[bytes | None],
+    *,
+    kind: bytes = b"application/json",
+    stays: bool = True,
+) -> tuple[int, bytes]:
+    """Send a body in parts, without its length; None is a part that never comes."""
+    from sluice.retrieval.serving import make_app
+
+    sent: list[Any] = []
+    left = list(parts)
+    done = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if not left:
+            if stays:
+                await done.wait()
+            return {"type": "http.disconnect"}
+        part = left.pop(0)
+        if part is None:
+            await asyncio.sleep(5)
+        return {"type": "http.request", "body": part, "more_body": bool(left)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/search", "raw_path": b"/search",
+        "query_string": b"", "root_path": "", "scheme": "http", "http_version": "1.1",
+        "headers": [(b"host", b"localhost"), (b"content-type", kind)], "client": ("test", 1),
+    }  # fmt: skip
+    asyncio.run(make_app(service)(scope, receive, send))
+    return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])

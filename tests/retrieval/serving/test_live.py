@@ -1,0 +1,200 @@
+"""A folder that changes while it is served: no lost, mixed or stale answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from serving import asker
+
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.experiments.output import changes
+from sluice.retrieval.serving.content import live
+from sluice.retrieval.serving.shapes.search import SearchRequest
+
+
+def test_writes_are_served_when_they_return(own: Any) -> None:
+    ask = asker(own(writable=True))
+    new = {"documents": [{"_id": "z1", "title": "Zebra", "text": "zebra crossing"}]}
+    answer = ask("POST", "/documents", new).json()
+    assert {each["retriever"]: each["added"] for each in answer["retrievers"]} == {
+        "bm25": 1, "dense": 1,
+    }  # fmt: skip
+    assert answer["state"] == 2
+    (hit,) = ask("POST", "/search", {"query": "zebra", "pipeline": "bm25"}).json()["hits"]
+    assert (hit["id"], hit["title"]) == ("z1", "Zebra")
+    changed = {"documents": [{"id": "z1", "text": "giraffe"}, {"id": "z2", "text": "lion"}]}
+    answer = ask("PUT", "/documents", changed).json()
+    assert [(e["added"], e["replaced"]) for e in answer["retrievers"]] == [(1, 1), (1, 1)]
+    assert ask("POST", "/search", {"query": "zebra", "pipeline": "bm25"}).json()["hits"] == []
+    assert ask("DELETE", "/documents", {"ids": ["z2"]}).json()["state"] == 4
+    assert ask("DELETE", "/documents/z1").status_code == 200
+    assert ask("GET", "/documents/z1").status_code == 404
+    assert ask("GET", "/info").json()["documents"] == 40
+
+
+def test_a_write_that_cannot_be_changes_nothing(own: Any) -> None:
+    service = own(writable=True)
+    ask = asker(service)
+    twice = ask("POST", "/documents", {"documents": [{"id": "new"}, {"id": "d01"}]})
+    assert twice.status_code == 400
+    message = twice.json()["error"]["message"]
+    assert "document 'd01' is already there" in message
+    assert str(service.live.folder.parent) not in message
+    assert ask("DELETE", "/documents", {"ids": ["d01", "no"]}).status_code == 400
+    assert ask("GET", "/info").json()["documents"] == 40
+    assert ask("GET", "/ready").json()["state"] == 1
+
+
+def test_reading_is_the_default(ask: Any) -> None:
+    refused = ask("POST", "/documents", {"documents": [{"id": "a"}]})
+    assert (refused.status_code, refused.json()["error"]["type"]) == (403, "read_only")
+    assert "--writable" in refused.json()["error"]["message"]
+
+
+def test_models_are_not_loaded_again(own: Any) -> None:
+    service = own(writable=True)
+    before = service.content
+    asyncio.run(service.add([Document("z1", "", "zebra")]))
+    after = service.content
+    assert after.number == before.number + 1
+    assert after.encoders["dense"] is before.encoders["dense"]
+    assert after.scorers["cross"] is before.scorers["cross"]
+    assert after.encoders["bm25"] is not before.encoders["bm25"]
+
+
+def test_every_answer_is_of_one_state(own: Any) -> None:
+    """Searches of all pipelines while documents are replaced: text and scores fit the state."""
+    service = own(writable=True)
+    words = ("gold", "river", "stone")
+    text_of = {1: service.documents(["d00"])[0].text}
+    answers: list[Any] = []
+
+    async def read(pipeline: str) -> None:
+        while len(text_of) < 4:
+            request = SearchRequest(query="gold river", k=40, pipeline=pipeline)
+            answers.extend(await service.search(request))
+            await asyncio.sleep(0.002)
+
+    async def write() -> None:
+        for number in range(2, 5):
+            text = f"{words[number % 3]} zebra{number} gold"
+            await service.update([Document("d00", "", text)])
+            text_of[service.content.number] = text
+            await asyncio.sleep(0.02)
+
+    async def both() -> None:
+        await asyncio.gather(write(), *map(read, ("bm25", "dense", "hybrid")))
+
+    asyncio.run(both())
+    assert sorted(text_of) == [1, 2, 3, 4]
+    assert len({answer.state for answer in answers}) >= 3
+    scores: dict[tuple[int, str], Any] = {}
+    for answer in answers:
+        hits = {hit.id: hit for hit in answer.hits}
+        assert len(hits) == len(answer.hits)
+        if "d00" in hits:
+            assert hits["d00"].text == text_of[answer.state]
+        elif answer.pipeline != "bm25":
+            pytest.fail("a document was lost")
+        first = scores.setdefault((answer.state, answer.pipeline), answer.hits)
+        np.testing.assert_allclose(
+            [hit.score for hit in answer.hits], [hit.score for hit in first], atol=2e-5
+        )
+
+
+def test_a_change_by_another_process_is_seen(own: Any) -> None:
+    service = own(reload_every=0.05)
+    service.start()
+    ask = asker(service)
+    assert ask("POST", "/search", {"query": "zebra", "pipeline": "bm25"}).json()["hits"] == []
+    changes.add_documents(service.live.folder, [Document("z1", "", "zebra")])
+    end = time.monotonic() + 10
+    while service.content.number == 1:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    (hit,) = ask("POST", "/search", {"query": "zebra", "pipeline": "bm25"}).json()["hits"]
+    assert hit["id"] == "z1"
+
+
+def test_a_half_done_change_is_waited_for(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = own()
+    changes.add_documents(service.live.folder, [Document("z1", "", "zebra")])
+    with monkeypatch.context() as patched:
+        patched.setattr(live, "unfinished", lambda folder: f"{folder}: sluice add is running")
+        assert not service.live.refresh()
+        assert service.content.number == 1
+        fault = asker(service)("GET", "/ready").json()["fault"]
+        assert fault == "world: sluice add is running"
+    assert service.live.refresh()
+    assert service.content.number == 2
+    assert not service.live.refresh()
+
+
+def test_a_broken_folder_leaves_the_state_that_is_served(own: Any) -> None:
+    service = own()
+    (service.live.folder / "retrievers" / "bm25" / "retriever.json").write_text("{}")
+    assert not service.live.refresh()
+    ask = asker(service)
+    assert ask("POST", "/search", {"query": "gold", "pipeline": "bm25"}).json()["hits"]
+    ready = ask("GET", "/ready").json()
+    assert ready["ready"]
+    assert "retriever.json" in ready["fault"]
+
+
+def test_a_deadline_gives_what_is_done_and_says_so(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = own()
+    ask = asker(service)
+    whole = ask("POST", "/search", {"query": "gold river", "k": 40}).json()
+    scorer = service.content.scorers["cross"]
+    scored, own_score = [], scorer.score
+
+    def slow(pairs: Any) -> Any:
+        scored.append(len(pairs))
+        time.sleep(0.02 * len(pairs))
+        return own_score(pairs)
+
+    monkeypatch.setattr(scorer, "score", slow)
+    answer = ask("POST", "/search", {"query": "gold river", "k": 40, "deadline_ms": 250}).json()
+    assert 0 < sum(scored) < 20
+    assert answer["complete"] is False
+    assert answer["note"].startswith(f"the deadline left {20 - sum(scored)} candidates unscored")
+    assert {hit["id"] for hit in answer["hits"]} == {hit["id"] for hit in whole["hits"]}
+    hybrid = ask("POST", "/search", {"query": "gold river", "k": 40, "pipeline": "hybrid"}).json()
+    order = [hit["id"] for hit in hybrid["hits"]]
+    tail = [hit["id"] for hit in answer["hits"]][sum(scored) :]
+    assert tail == order[sum(scored) :]
+    generous = ask("POST", "/search", {"query": "gold river", "k": 40, "deadline_ms": 60_000})
+    assert generous.json()["complete"]
+    # Its time is over while it waits: it is refused, and not run.
+    held = threading.Event()
+    monkeypatch.setattr(scorer, "score", lambda pairs: (held.wait(5), own_score(pairs))[1])
+    threading.Timer(0.3, held.set).start()
+    _, late = ask(
+        ("POST", "/search", {"query": "gold"}),
+        ("POST", "/search", {"query": "gold", "pipeline": "dense", "deadline_ms": 50}),
+    )
+    assert late.status_code == 504
+    assert late.json()["error"]["param"] == "deadline_ms"
+
+
+def test_closing_finishes_what_was_accepted(own: Any) -> None:
+    service = own()
+
+    async def go() -> Any:
+        requests = [SearchRequest(query=f"gold {n}", pipeline="dense") for n in range(20)]
+        tasks = [asyncio.ensure_future(service.search(request)) for request in requests]
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(service.close)
+        return await asyncio.gather(*tasks)
+
+    assert all(len(answers[0].hits) == 10 for answers in asyncio.run(go()))
+    refused = asker(service)("POST", "/search", {"query": "gold"})
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    assert asker(service)("GET", "/ready").status_code == 503

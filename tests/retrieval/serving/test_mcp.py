@@ -1,0 +1,117 @@
+"""The tools for agents, asked by the official client in memory and over standard streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import EXTRA
+from small_world import documents
+
+from sluice.encoders import BM25Encoder
+from sluice.retrieval import Document, Retriever
+from sluice.retrieval.experiments.experiment import Experiment
+
+LONG = " ".join(f"word{number} gold" for number in range(20_000))
+
+
+@pytest.fixture(scope="module")
+def long_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("long") / "bm25"
+    page = Document("page", "A page", "zebra", {"url": "https://example.org/page", "year": 2020})
+    Retriever.build(BM25Encoder(), [*documents(), Document("long", "", LONG), page], path=folder)
+    return folder
+
+
+def _call(service: Any, name: str, arguments: dict[str, Any]) -> Any:
+    client_of = pytest.importorskip("mcp.client.client", reason=EXTRA)
+    from sluice.retrieval.serving import mcp_server
+
+    async def call() -> Any:
+        async with client_of.Client(mcp_server(service)) as client:
+            return await client.call_tool(name, arguments)
+
+    return asyncio.run(call())
+
+
+def test_search_has_the_published_shape(service: Any, library: Experiment) -> None:
+    found = _call(service, "search", {"query": "gold river", "limit": 3})
+    content = found.structured_content
+    assert json.loads(found.content[0].text) == content
+    expected = [hit.doc_id for hit in library.stage("cascade").search("gold river", 3)]
+    assert [each["id"] for each in content["results"]] == expected
+    assert all(set(each) == {"id", "title", "url", "snippet"} for each in content["results"])
+    assert all(each["url"] and each["title"] and each["snippet"] for each in content["results"])
+
+
+def test_results_keep_to_their_tokens(own: Any, long_texts: Path) -> None:
+    service = own(long_texts)
+    for most in (100, 400, 4_000):
+        content = _call(
+            service, "search", {"query": "gold", "limit": 40, "max_tokens": most}
+        ).structured_content
+        assert sum(len(json.dumps(each)) for each in content["results"]) <= 4 * most
+        hits = service.content.stages["bm25"].search("gold", 40)
+        assert len(content["results"]) + content["left_out"] == len(hits)
+        assert content["results"]
+
+
+def test_a_long_document_comes_in_parts(own: Any, long_texts: Path) -> None:
+    service = own(long_texts)
+    text, offset, parts = "", 0, 0
+    while offset is not None:
+        part = _call(service, "fetch", {"id": "long", "offset": offset}).structured_content
+        assert part["total_characters"] == len(LONG)
+        assert len(part["text"]) <= 32_000
+        assert part["offset"] == len(text)
+        text, offset, parts = text + part["text"], part["next_offset"], parts + 1
+    assert text == LONG
+    assert parts > 5
+    page = _call(service, "fetch", {"id": "page"}).structured_content
+    assert (page["url"], page["metadata"]["year"]) == ("https://example.org/page", 2020)
+    assert page["next_offset"] is None
+
+
+def test_faults_are_said_in_words(service: Any) -> None:
+    lost = _call(service, "fetch", {"id": "nothing"})
+    assert lost.is_error
+    assert "no document 'nothing'" in lost.content[0].text
+    assert str(service.live.folder.parent) not in lost.content[0].text
+    wrong = _call(service, "search", {"query": "gold", "limit": 0})
+    assert wrong.is_error
+
+
+def test_tools_say_what_they_do(service: Any) -> None:
+    client_of = pytest.importorskip("mcp.client.client", reason=EXTRA)
+    from sluice.retrieval.serving import mcp_server
+
+    async def tools() -> Any:
+        async with client_of.Client(mcp_server(service)) as client:
+            return (await client.list_tools()).tools
+
+    listed = {tool.name: tool for tool in asyncio.run(tools())}
+    assert set(listed) == {"search", "fetch"}
+    assert all(tool.annotations.read_only_hint for tool in listed.values())
+    assert listed["search"].input_schema["required"] == ["query"]
+    assert listed["search"].input_schema["properties"]["limit"]["maximum"] == 100
+
+
+def test_over_standard_streams(long_texts: Path) -> None:
+    stdio = pytest.importorskip("mcp.client.stdio", reason=EXTRA)
+    client_of = pytest.importorskip("mcp.client.client", reason=EXTRA)
+    command = "from sluice.retrieval.cli import main; main()"
+    words = ["-c", command, "serve", str(long_texts), "--mcp", "stdio"]
+    server = stdio.StdioServerParameters(
+        command=sys.executable, args=words, env={"PYTHONPATH": str(Path.cwd()), "PATH": ""}
+    )
+
+    async def call() -> Any:
+        async with client_of.Client(stdio.stdio_client(server)) as client:
+            return await client.call_tool("search", {"query": "zebra"})
+
+    content = asyncio.run(call()).structured_content
+    assert [each["id"] for each in content["results"]] == ["page"]
