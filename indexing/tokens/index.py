@@ -159,6 +159,7 @@ class TokenIndex(Index):
         if self.rows:
             raise DataError("train: the index already holds documents; make a new one")
         self._learn(documents)
+        self._vectors.dim = documents.dim
         if self._gathering is not None:
             self._gathering.train(documents)
 
@@ -167,7 +168,6 @@ class TokenIndex(Index):
             from sluice.indexing.tokens.storage.codebook import learn_codebook
 
             self._vectors.codebook = learn_codebook(documents, self.seed)
-            self._vectors.dim = documents.dim
 
     def spool(self, folder: Path) -> None:
         """Keep codes and values added from now on in files."""
@@ -286,7 +286,9 @@ class TokenIndex(Index):
     def _append(self, documents: TokenVectors) -> None:
         if self.store == "float16":
             check_halves(documents)
-        if self.store == "residual4" and self._vectors.codebook is None:
+        book = self._vectors.codebook
+        blank = book is not None and book.blank and not self.tokens and len(documents.values)
+        if self.store == "residual4" and (book is None or blank):
             self._learn(documents)
             log.info(
                 "tokens: no codebook was learnt before the first add; learnt from its %s documents",
@@ -339,6 +341,6 @@ class TokenIndex(Index):
         index._vectors = TokenRows.read(store, folder, facts)
         if "gathering" in facts:
             own = fact(facts, "gathering", dict, folder)
-            index._gathering = Gathering.read(folder, own, len(index._vectors), index.seed)
+            index._gathering = Gathering.read(folder, own, index._vectors, index.seed)
             index.mode, index.settings = index._gathering.mode, index._gathering.settings
         return index

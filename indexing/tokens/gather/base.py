@@ -29,6 +29,11 @@ class Gather(ABC):
 
     @property
     @abstractmethod
+    def dim(self) -> int | None:
+        """Width of the vectors it learnt from; None before ``train``."""
+
+    @property
+    @abstractmethod
     def size_bytes(self) -> int:
         """Bytes of all arrays."""
 

@@ -65,6 +65,11 @@ class CentroidGather(Gather):
         return self._centroids is not None
 
     @property
+    def dim(self) -> int | None:
+        """Width of the centroids."""
+        return None if self._centroids is None else int(self._centroids.values.shape[1])
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of centroids and lists."""
         found = self._centroids

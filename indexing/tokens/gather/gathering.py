@@ -33,6 +33,7 @@ from sluice.indexing.tokens.gather.settings import (
     checked_mode,
 )
 from sluice.indexing.tokens.gather.tuning import choose_depth, choose_mode
+from sluice.indexing.tokens.storage.rows import TokenRows
 
 log = logging.getLogger("sluice")
 
@@ -224,8 +225,9 @@ class Gathering:
         }
 
     @classmethod
-    def read(cls, folder: Path, facts: Mapping[str, Any], rows: int, seed: int) -> Self:
-        """Open what ``write`` wrote, for an index of so many rows."""
+    def read(cls, folder: Path, facts: Mapping[str, Any], stored: TokenRows, seed: int) -> Self:
+        """Open what ``write`` wrote, for an index of these rows."""
+        rows = len(stored)
         saved = fact(facts, "settings", dict, folder)
         depth = fact(facts, "depth", list, folder)
         try:
@@ -247,7 +249,12 @@ class Gathering:
                 f"{CentroidGather.type_name}; rebuild the index, or open it with a newer version"
             )
         opened.gather = CentroidGather.read(seed, folder, own)
-        opened._unlisted = not opened.gather.trained and rows > 0
+        if opened.gather.dim not in (None, stored.dim):
+            raise IndexFormatError(
+                f"{folder}: the gather has {opened.gather.dim} dimensions, the index {stored.dim}; "
+                "rebuild the index"
+            )
+        opened._unlisted = not opened.gather.trained and stored.tokens > 0
         if len(opened.gather) != rows:
             raise IndexFormatError(
                 f"{folder}: the gather has {len(opened.gather):,} documents, the index {rows:,}; "

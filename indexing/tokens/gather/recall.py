@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Rows
@@ -53,9 +54,12 @@ class MeasuredRecall:
     @classmethod
     def of(cls, note: Any) -> MeasuredRecall | None:
         """Return the recall a saved note tells of; None where there is none, or not a whole one."""
-        if not isinstance(note, Mapping) or not all(name in note for name in cls.__slots__):
+        if not isinstance(note, Mapping):
             return None
-        return cls(**{name: note[name] for name in cls.__slots__})
+        facts = {name: note.get(name) for name in cls.__slots__}
+        numbers = [value for name, value in facts.items() if name != "source"]
+        known = facts["source"] in ("queries", "documents")
+        return cls(**facts) if known and all(map(is_number, numbers)) else None
 
     def __str__(self) -> str:
         """Return a line for reports."""

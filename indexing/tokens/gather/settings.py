@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.numbers import is_number, whole_number
 
 Mode = Literal["exact", "gather", "auto"]
 MODES: Final[tuple[Mode, ...]] = ("exact", "gather", "auto")
@@ -54,9 +53,9 @@ class GatherSettings:
                 f"candidates {candidates} and recall {recall}: a depth is either fixed or chosen "
                 "for a recall; remove one of them"
             )
-        if recall is not None and not 0 < recall <= 1:
+        if recall is not None and not (is_number(recall) and 0 < recall <= 1):
             raise ConfigError(f"recall is {recall!r}, expected a share above 0, at most 1")
-        if latency_ms is not None and not 0 < latency_ms < math.inf:
+        if latency_ms is not None and not (is_number(latency_ms) and latency_ms > 0):
             raise ConfigError(f"latency_ms is {latency_ms!r}, expected milliseconds above 0")
         return cls(
             None if candidates is None else whole_number(candidates, "candidates", 1),

@@ -36,6 +36,11 @@ class Codebook(NamedTuple):
     levels: NDArray[np.int8]
     unit: float
 
+    @property
+    def blank(self) -> bool:
+        """Whether it was learnt from no tokens, or from zeros alone."""
+        return len(self.table) == 1 and bool((self.table == ZERO).all())
+
 
 def learn_codebook(sample: TokenVectors, seed: int) -> Codebook:
     """Return the codebook of sample documents: spherical k-means, and Lloyd's levels of the rest.
@@ -57,7 +62,10 @@ def learn_codebook(sample: TokenVectors, seed: int) -> Codebook:
     centroids = _k_means(directions, rng)
     nearest = _nearest(directions, centroids)
     # Few values lie beyond; they are cut off there.
-    unit = float(np.quantile(np.abs(directions), 0.9999)) / LEVELS
+    reach = float(np.quantile(np.abs(directions), 0.9999))
+    if not reach:  # of wide vectors that are nearly all zeros
+        reach = float(np.abs(directions).max())
+    unit = reach / LEVELS
     table = np.clip(np.rint(centroids / unit), -LEVELS, LEVELS)
     rest = (directions / unit - table[nearest]).ravel()
     filled = np.full((len(centroids), wide), ZERO, np.uint8)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
+from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.kernels.calls import lent
 from sluice.indexing.kernels.threads import in_parallel
@@ -292,6 +293,10 @@ def _opened_codebook(folder: Path, facts: Mapping[str, Any], dim: int) -> Any:
     count, unit = fact(facts, "centroids", int, folder), fact(facts, "unit", float, folder)
     table = open_array(folder / "table.npy", np.uint8, (count, code_width(dim)), mapped=False)
     levels = open_array(folder / "levels.npy", np.int8, (STEPS,), mapped=False)
+    if not count or not is_number(unit) or unit <= 0:
+        raise IndexFormatError(
+            f"{folder}: a codebook of {count:,} centroids in steps of {unit!r}; rebuild the index"
+        )
     return Codebook(table, levels, unit)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import FlatIndex, Hits, TokenIndex, open_index
 from sluice.indexing.tokens.search import search as searching
 from sluice.indexing.tokens.storage import rows as storing
-from sluice.indexing.tokens.storage.segment import STORES
+from sluice.indexing.tokens.storage.segment import STORES, Store
 from tests.support.forging import forge
 from tests.support.token_oracle import awkward, brute_hits, brute_scores
 
@@ -369,6 +371,62 @@ def test_edited_centroids_stay_inside_the_codebook(tmp_path: Path) -> None:
     forge(tmp_path / "index", path)
     opened = open_index(tmp_path / "index")
     assert np.isfinite(opened.search(unit(rng, [4], 12), 5).scores).all()
+
+
+def edited(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the manifest says of the index."""
+    file = folder / "manifest.json"
+    facts = json.loads(file.read_text())
+    change(facts)
+    file.write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize("unit_step", [0.0, -1.0, float("nan")])
+def test_a_codebook_without_steps_or_centroids_is_refused(tmp_path: Path, unit_step: float) -> None:
+    rng = np.random.default_rng(12)
+    index = TokenIndex("residual4")
+    index.add(unit(rng, [5] * 20, 12))
+    index.save(tmp_path / "index")
+    edited(tmp_path / "index", lambda facts: facts["index"].update(unit=unit_step))
+    with pytest.raises(IndexFormatError, match="a codebook of 1 centroids in steps of"):
+        open_index(tmp_path / "index")
+    edited(tmp_path / "index", lambda facts: facts["index"].update(unit=0.01, centroids=0))
+    (table,) = (tmp_path / "index").glob("*/table.npy")
+    np.save(table, np.zeros((0, 12), np.uint8))
+    forge(tmp_path / "index", table)
+    with pytest.raises(IndexFormatError, match="a codebook of 0 centroids"):
+        open_index(tmp_path / "index")
+
+
+def test_documents_without_tokens_teach_no_codebook(tmp_path: Path) -> None:
+    rng = np.random.default_rng(13)
+    documents = unit(rng, [6] * 200, 16)
+    index, late = TokenIndex("residual4"), TokenIndex("residual4")
+    index.add(documents)
+    late.add(TokenVectors.of([np.zeros((0, 16), np.float32)] * 3, 16))
+    late.save(tmp_path / "index")
+    late = open_index(tmp_path / "index")
+    late.add(documents)
+    found = late.documents(np.arange(3, 203)).values
+    np.testing.assert_array_equal(found, index.documents(np.arange(200)).values)
+
+
+def test_wide_vectors_of_almost_only_zeros_are_learnt() -> None:
+    wide = np.zeros((40, 11_000), np.float32)
+    wide[np.arange(40), np.arange(40)] = 2
+    index = TokenIndex("residual4")
+    index.add(TokenVectors(wide, np.arange(41)))
+    np.testing.assert_allclose(index.documents(np.arange(40)).values, wide, atol=0.02)
+
+
+@every_store
+def test_training_sets_the_width(store: Store) -> None:
+    rng = np.random.default_rng(14)
+    index = TokenIndex(store, mode="gather")
+    index.train(unit(rng, [4] * 50, 8))
+    assert index.width == 8
+    with pytest.raises(DataError, match="16 dimensions, this index holds 8"):
+        index.add(unit(rng, [4] * 5, 16))
 
 
 @pytest.mark.parametrize("features", ["+avx2,+fma,+avxvnni", "+avx2,+fma", ""])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
 from sluice.indexing.tokens.gather.gathering import EXACT_BELOW
+from tests.support.forging import forge
 from tests.support.token_clusters import clustered
 
 
@@ -123,3 +127,60 @@ def test_exact_mode_measures_nothing(documents: TokenVectors, tmp_path: Path) ->
     index.save(tmp_path / "index")
     assert index.measure_recall() is None
     assert "recall" not in index.notes
+
+
+@pytest.mark.parametrize("name", ["at_10", "queries", "source", "documents", "probes", "added"])
+@pytest.mark.parametrize("value", ["x", None, [], float("nan")])
+def test_a_note_with_other_values_is_none(documents: TokenVectors, name: str, value: Any) -> None:
+    index = TokenIndex("int8", mode="gather", candidates=20)
+    index.add(documents)
+    index.measure_recall()
+    index.notes["recall"][name] = value
+    assert index.recall_note is None
+    index.add(documents)
+    index.delete([1])
+
+
+@pytest.mark.parametrize("setting", [{"recall": "x"}, {"recall": True}, {"latency_ms": "x"}])
+def test_settings_that_are_no_numbers_are_refused(
+    documents: TokenVectors, tmp_path: Path, setting: dict[str, Any]
+) -> None:
+    (name,) = setting
+    with pytest.raises(ConfigError, match=f"{name} is "):
+        TokenIndex(mode="auto", **setting)
+    index = TokenIndex(mode="auto")
+    index.add(documents)
+    index.save(tmp_path / "index")
+    file = tmp_path / "index" / "manifest.json"
+    facts = json.loads(file.read_text())
+    facts["index"]["gathering"]["settings"].update(setting)
+    file.write_text(json.dumps(facts))
+    with pytest.raises(IndexFormatError, match=f"{name} is "):
+        open_index(tmp_path / "index")
+
+
+def test_a_gather_of_another_width_is_refused(documents: TokenVectors, tmp_path: Path) -> None:
+    index = TokenIndex(mode="gather", candidates=20)
+    index.add(documents)
+    index.save(tmp_path / "index")
+    file = tmp_path / "index" / "manifest.json"
+    facts = json.loads(file.read_text())
+    facts["index"]["gathering"]["gather"]["dim"] = 3
+    file.write_text(json.dumps(facts))
+    for name in ("centroids", "cells"):
+        (path,) = (tmp_path / "index").glob(f"*/gather_{name}.npy")
+        np.save(path, np.ascontiguousarray(np.load(path)[:, :3]))
+        forge(tmp_path / "index", path)
+    with pytest.raises(IndexFormatError, match="the gather has 3 dimensions, the index"):
+        open_index(tmp_path / "index")
+
+
+def test_documents_without_tokens_do_not_keep_a_saved_index_from_gathering(
+    documents: TokenVectors, tmp_path: Path
+) -> None:
+    index = TokenIndex("int8", mode="gather", candidates=20)
+    index.add(TokenVectors.of([np.zeros((0, documents.dim), np.float32)] * 3, documents.dim))
+    index.save(tmp_path / "index")
+    opened = open_index(tmp_path / "index")
+    opened.add(documents)
+    assert opened.measure_recall() is not None
