@@ -56,7 +56,7 @@ class MeasuredRecall:
         """Return the recall a saved note tells of; None where there is none, or not a whole one."""
         if not isinstance(note, Mapping):
             return None
-        facts = {name: note.get(name) for name in cls.__slots__}
+        facts: dict[str, Any] = {name: note.get(name) for name in cls.__slots__}
         numbers = [value for name, value in facts.items() if name != "source"]
         known = facts["source"] in ("queries", "documents")
         return cls(**facts) if known and all(map(is_number, numbers)) else None
