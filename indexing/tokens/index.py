@@ -138,8 +138,14 @@ class TokenIndex(Index):
 
     @property
     def searches(self) -> str:
-        """How it searches: ``exact`` or ``gather``; ``mode: auto`` decides when it is measured."""
-        return "exact" if self._gathering is None else self._gathering.searches
+        """How it searches: ``exact`` or ``gather``; ``mode: auto`` decides when it is measured.
+
+        Where no centroids are learnt, such as of few documents, ``auto`` searches exactly.
+        """
+        gathering = self._gathering
+        if gathering is None or not gathering.gather.trained:
+            return "exact"
+        return gathering.searches
 
     def empty(self) -> Self:
         """Return an index without documents that has the settings of this one, not its codebook."""

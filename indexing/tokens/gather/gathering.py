@@ -40,6 +40,7 @@ log = logging.getLogger("sluice")
 SAMPLE = 4_096  # documents that centroids are learnt from, and more in large indexes
 SAMPLE_ROOTS = 12  # so many times the root of the number of documents
 PIECES = 8
+MOST_CANDIDATES = 1 << 25  # of all queries together
 
 
 class Exact(Protocol):
@@ -127,8 +128,16 @@ class Gathering:
         Where there are no more documents than candidates, where only so few are allowed, and where
         a query's lists hold fewer documents than ``k``, all allowed documents are searched.
         """
-        exact = exact_search(queries)
         count = max(k, int(parameters.get("candidates", self.candidates)))
+        step = max(1, MOST_CANDIDATES // max(1, min(count, len(self.gather))))
+        if len(queries) > step:
+            parts = [
+                self.search(exact_search, queries[start : start + step], k, allowed, parameters)
+                for start in range(0, len(queries), step)
+            ]
+            rows, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
+            return Hits(rows, scores)
+        exact = exact_search(queries)
         mode = parameters.get("mode", self.searches)
         few = len(self.gather) if allowed is None else int(np.count_nonzero(allowed))
         if mode == "exact" or few <= count or not self.gather.trained:

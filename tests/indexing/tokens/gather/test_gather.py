@@ -12,6 +12,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
+from sluice.indexing.tokens.gather import gathering
 from sluice.indexing.tokens.gather.centroid_gather import CentroidGather
 from sluice.indexing.tokens.gather.centroids import Centroids
 from sluice.indexing.tokens.gather.lists import CentroidLists
@@ -282,3 +283,24 @@ def test_centroids_of_few_vectors() -> None:
     zeros = Centroids.trained(np.zeros((9, DIM), np.float32), 3, 1)
     assert np.isfinite(zeros.values).all()
     np.testing.assert_array_equal(zeros.assign(np.zeros((2, DIM), np.float32)) < len(zeros), True)
+
+
+def test_few_queries_at_a_time_find_the_same(
+    documents: TokenVectors, queries: TokenVectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = filled(documents, candidates=50)
+    together = index.search(queries, 10)
+    monkeypatch.setattr(gathering, "MOST_CANDIDATES", 150)
+    sizes: list[int] = []
+    exact = gathering.Gathering.search
+
+    def sized(
+        self: gathering.Gathering, search: object, texts: TokenVectors, *rest: object
+    ) -> object:
+        sizes.append(len(texts))
+        return exact(self, search, texts, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(gathering.Gathering, "search", sized)
+    same(index.search(queries, 10), together)
+    assert sizes[0] == len(queries)
+    assert max(sizes[1:]) == 3

@@ -184,3 +184,13 @@ def test_documents_without_tokens_do_not_keep_a_saved_index_from_gathering(
     opened = open_index(tmp_path / "index")
     opened.add(documents)
     assert opened.measure_recall() is not None
+
+
+def test_an_index_without_centroids_says_that_it_is_exact(documents: TokenVectors) -> None:
+    index = TokenIndex("int8", mode="auto")
+    index.add(documents)  # too few to prepare a gather for
+    assert index.searches == "exact"
+    assert index.measure_recall() is None
+    gathering = TokenIndex("int8", mode="gather")
+    gathering.add(documents)
+    assert gathering.searches == "gather"
