@@ -316,6 +316,21 @@ def test_the_file_of_a_reranker_over_another_first_stage_is_refused(world: Path)
             assert experiment.stage("other").search("gold", k=1)
 
 
+def test_a_file_goes_with_the_fusion_read_from_a_file_whose_part_has_no_weight(
+    world: Path,
+) -> None:
+    run(settings(world, both="fitted(bm25, dense) >> fitted(good, depth=10)"))
+    fusion, rerank = (world / "out" / "fitted" / f"both{end}.json" for end in ("", "~2"))
+    facts = json.loads(fusion.read_text())
+    facts["fusion"] = {"method": "weighted", "weights": [1.0, 0.0]}
+    fusion.write_text(json.dumps(facts))
+    facts = json.loads(rerank.read_text())
+    rerank.write_text(json.dumps({**facts, "parts": ["bm25"]}))  # what ran: bm25 alone
+    text = f"fused(bm25, dense, fitted='{fusion}') >> good(fitted='{rerank}')"
+    stage = Experiment(load(settings(world, other=text))).stage("other")
+    assert stage.search("gold", k=1)
+
+
 def test_a_saved_pipeline_keeps_what_was_fitted(world: Path, tmp_path: Path) -> None:
     experiment = Experiment(load(settings(world)))
     stage = experiment.stage("both")
