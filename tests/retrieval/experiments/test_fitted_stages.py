@@ -383,6 +383,15 @@ def test_the_datasets_level_decides_what_is_judged(world: Path, level: int, coun
     assert (len(queries.qrels), queries.level) == (count, level)
 
 
+def test_a_fit_by_command_counts_what_the_datasets_level_says(world: Path) -> None:
+    config = settings(world, bm25="bm25", dense="dense")
+    fit = fit_experiment_fusion(config, ["bm25", "dense"], measure="RR@10")
+    assert fit.measure == "RR@10"
+    config["dataset"] = {"name": str(world / "data"), "level": 2}
+    fit = fit_experiment_fusion(config, ["bm25", "dense"], measure="RR@10")
+    assert (fit.measure, fit.value) == ("RR(rel=2)@10", 0)  # no grade is above 1
+
+
 def test_fits_over_a_training_dataset_are_of_the_models_of_the_experiment(world: Path) -> None:
     config = settings(world, hybrid="fitted(bm25, dense) >> cross(depth=5)")
     encoder = {"type": "cross_encoder", "model": str(world)}
