@@ -56,8 +56,8 @@ def fit_experiment_fusion(
         run = run_on(stage, dataset, depth).top(depth)
         runs.append(Run(dict(run), name=name))
         parts.append(stage.name)
-    (measure,) = at_level([parse_measure(measure)], dataset.level)
-    fit = replace(fit_fusion(runs, dataset.qrels, measure, **options), parts=tuple(parts))
+    (parsed,) = at_level([parse_measure(measure)], dataset.level)
+    fit = replace(fit_fusion(runs, dataset.qrels, parsed, **options), parts=tuple(parts))
     return fit.with_origin(_origin(experiment, dataset, split, pipelines=list(pipelines)))
 
 

@@ -279,6 +279,11 @@ DAMAGE: dict[str, tuple[str, Any, str]] = {
         "config_sentence_transformers.json", {**COMMON, "document_length": "long"},
         "expected a number of tokens",
     ),
+    "flag": (
+        "config_sentence_transformers.json",
+        {**COMMON, "query_prefix": "", "attend_to_expansion_tokens": "false"},
+        "expected true or false",
+    ),
 }  # fmt: skip
 
 
