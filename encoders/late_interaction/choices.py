@@ -14,6 +14,7 @@ from sluice.encoders.late_interaction.markers import know_markers, make_tokens, 
 from sluice.encoders.model_files.loading import lengths_of as model_lengths
 from sluice.encoders.transformer.projection import (
     Projection,
+    as_projection,
     cut_vectors,
     draw_projection,
     linear_projection,
@@ -38,13 +39,16 @@ def head_of(
                 "dim: beside projection, which has its own number of dimensions; remove one of them"
             )
         return draw_projection(hidden, spec, seed, bias=False) if spec is not False else None
+    if dim is not None:
+        whole_number(dim, "dim", 1)
     if layout.linear is not None:
         head: Projection | None = linear_projection(layout.linear, hidden)
     elif layout.projections or layout.trained:
         head = read_projection(layout.projections, hidden)
     else:
         return draw_projection(hidden, DIM if dim is None else dim, seed, bias=False)
-    return cut_vectors(head, hidden, dim, {}).projection
+    cut = cut_vectors(head, hidden, dim, {})
+    return cut.projection if cut.shortened is None else as_projection(hidden, cut.shortened)
 
 
 def markers_of(

@@ -111,8 +111,8 @@ def _read_stanford(layout: TokenLayout, folder: Path) -> None:
     }
     layout.query_length = layout.expand_to = length_in(facts, "query_maxlen", folder) or 32
     layout.document_length = length_in(facts, "doc_maxlen", folder)
-    layout.attend = bool(facts.get("attend_to_mask_tokens"))
-    layout.skip_words = PUNCTUATION if facts.get("mask_punctuation", True) else ()
+    layout.attend = _flag(facts, "attend_to_mask_tokens", path) or False
+    layout.skip_words = () if _flag(facts, "mask_punctuation", path) is False else PUNCTUATION
 
 
 def _read_pylate(layout: TokenLayout, settings: dict[str, Any], folder: Path) -> None:
@@ -130,11 +130,11 @@ def _read_pylate(layout: TokenLayout, settings: dict[str, Any], folder: Path) ->
         layout.prompts[side] = layout.prompts[side].removeprefix(layout.markers[side])
     layout.document_length = length_in(settings, "document_length", folder)
     layout.query_length = length_in(settings, "query_length", folder)
-    if settings.get("do_query_expansion") is False:
+    if _flag(settings, "do_query_expansion", path) is False:
         layout.expand_to = 0
     else:
         layout.query_length = layout.expand_to = layout.query_length or 32
-    layout.attend = bool(settings.get("attend_to_expansion_tokens"))
+    layout.attend = _flag(settings, "attend_to_expansion_tokens", path) or False
     words = settings.get("skiplist_words")
     layout.skip_words = PUNCTUATION if words is None else _words(words, path)
 
@@ -167,7 +167,7 @@ def _read_modules(layout: TokenLayout, folder: Path) -> None:
             _documents_alone(facts, "tasks", path)
             layout.pool_factor = _factor(facts.get("pool_factor", 1.0), path)
             layout.protected_tokens = length_in(facts, "num_protected_tokens", place) or 0
-            layout.normalize_pooled = bool(facts.get("normalize_embeddings", False))
+            layout.normalize_pooled = _flag(facts, "normalize_embeddings", path) or False
     own = read_object(transformer_folder(folder) / SETTINGS)
     layout.query_length = length_in(own, "query_length", folder)
     layout.document_length = length_in(own, "document_length", folder)
@@ -186,7 +186,7 @@ def _read_expansion(layout: TokenLayout, facts: Any, folder: Path) -> None:
         layout.query_length = layout.expand_to
     elif layout.query_length is not None:
         layout.query_length = max(layout.query_length, layout.expand_to)
-    layout.attend = bool(facts.get("attend", False))
+    layout.attend = _flag(facts, "attend", path) or False
     layout.mask = _text(facts, "token", path)
 
 
@@ -223,6 +223,13 @@ def _text(facts: dict[str, Any], key: str, path: Path) -> str | None:
     value = facts.get(key)
     if not isinstance(value, str | None):
         raise ModelError(f"{path}: {key} is {value!r}, expected a text")
+    return value
+
+
+def _flag(facts: dict[str, Any], key: str, path: Path) -> bool | None:
+    value = facts.get(key)
+    if not isinstance(value, bool | None):
+        raise ModelError(f"{path}: {key} is {value!r}, expected true or false")
     return value
 
 

@@ -22,6 +22,8 @@ def token_names(encoder: TokenEncoder, texts: Sequence[str], side: Side) -> list
 
     Tokens that share a vector are one name, ``gold + river``; the texts are encoded to know them.
     """
+    if not texts:
+        return []
     features = encoder.tokenize(texts, side)
     scored = encoder.scored(features, side)
     names = [
@@ -31,7 +33,8 @@ def token_names(encoder: TokenEncoder, texts: Sequence[str], side: Side) -> list
     if side == "query" or encoder.pool_factor == 1:
         return names
     with torch.inference_mode():
-        vectors = encoder.embed(features, side)
+        there = {name: values.to(encoder.device) for name, values in features.items()}
+        vectors = encoder.embed(there, side)
     found = []
     for of_text, text, kept in zip(names, vectors, scored, strict=True):
         values = np.ascontiguousarray(text[kept].cpu().numpy())

@@ -73,7 +73,9 @@ def calibration(
         scale, bias = _fitted(*_pairs(run, qrels, judged[::2], k, max_grade))
         judged = judged[1::2]
     scores, grades = _pairs(run, qrels, judged, k, max_grade)
-    likely = _sigmoid(finite_number(scale, "scale") * scores + finite_number(bias, "bias"))
+    scale, bias = finite_number(scale, "scale"), finite_number(bias, "bias")
+    with np.errstate(over="ignore"):  # an endless logit is a certainty
+        likely = _sigmoid(scale * scores + bias)
     places = np.minimum((likely * bins).astype(np.int64), bins - 1)
     counts = np.bincount(places, minlength=bins)
     predicted = np.bincount(places, weights=likely, minlength=bins)

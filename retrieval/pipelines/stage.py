@@ -435,6 +435,12 @@ class Fuse(Stage):
         fuse.name = str(fuse._expression)
         return fuse
 
+    @property
+    def leaves(self) -> frozenset[str]:
+        """Those of the stages that count: what has weight 0 finds nothing."""
+        parts = [self.inner[place].leaves for place in self.fusion.used(len(self.inner))]
+        return frozenset[str]().union(*parts) if all(parts) else frozenset()
+
     def joins(self, method: str) -> bool:
         """Return whether operators write this fusion, so that another of ``method`` can join it."""
         fusion = self.fusion

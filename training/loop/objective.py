@@ -102,7 +102,7 @@ class Objective:
             sides = vectors.get("query", empty), vectors.get("document", empty)
             return VectorBatch(*sides, matrix=matrix, **targets)
         queries, documents = vectors["query"], vectors["document"]
-        if self.scoring is not None and not self._checked:
+        if self.scoring is not None and self.scoring.found and not self._checked:
             self._checked = True
             warn_of_all(self.scoring, documents)
         stacked: Sequence[tuple[Tensor, Tensor]] = ()

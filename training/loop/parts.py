@@ -162,12 +162,17 @@ def _token_scoring(
         key = "negatives: {type: live}" if live else "sparsity"
         raise ConfigError(f"{key}: is not for encoders of token vectors; leave it out")
     scoring = scoring or TokenScoring()
-    check_token_loss(loss, scoring)
+    check_token_loss(loss, scoring, unit=hooks_of(encoder).normalize is not False)
     return scoring
 
 
-def check_token_loss(loss: LossBase, scoring: TokenScoring, where: str = "loss") -> None:
-    """Raise ``ConfigError`` for a loss that means nothing over the scores of token vectors."""
+def check_token_loss(
+    loss: LossBase, scoring: TokenScoring, where: str = "loss", *, unit: bool = True
+) -> None:
+    """Raise ``ConfigError`` for a loss that means nothing over the scores of token vectors.
+
+    ``unit``: each has length 1.
+    """
     if loss.encoders is not None and "tokens" not in loss.encoders:
         raise ConfigError(
             f"{where}: {type_name(loss)} trains {', '.join(loss.encoders)} and needs one vector a "
@@ -184,4 +189,9 @@ def check_token_loss(loss: LossBase, scoring: TokenScoring, where: str = "loss")
             f"{where}.similarity: {loss.similarity}, and scoring is {scoring.name}: the scores of "
             "token vectors are what scoring says; leave similarity out, or for psl, which needs "
             "scores from -1 to 1, set scoring: mean_max_sim"
+        )
+    if loss.similarity == "cosine" and not unit:
+        raise ConfigError(
+            f"{where}: {type_name(loss)} needs scores from -1 to 1, and these token vectors have "
+            "any length; leave normalize: false out of encoder, or take another loss"
         )

@@ -82,9 +82,18 @@ class Trunk(TextEncoder):
         loaded = load(AutoModel, str(model))
         network, tokenizer, folder, _ = loaded
         hidden = int(network.config.hidden_size)
+        sparse = _read_head(folder, "sparse", hidden, outputs=1)
+        tokens = _read_head(folder, "tokens", hidden, outputs=None)
+        layout = read_layout(folder)
+        if layout.pooling not in (None, "cls") or layout.projections:
+            further = f"{layout.pooling} pooling" if layout.pooling != "cls" else "a Dense module"
+            raise ModelError(
+                f"{folder}: modules.json has {further}; expected cls pooling alone: the dense head "
+                "of a model with three is the first token's state"
+            )
         sides = side_settings(
             loaded,
-            read_layout(folder),
+            layout,
             query_prompt=query_prompt,
             document_prompt=document_prompt,
             query_length=query_length,
@@ -93,8 +102,8 @@ class Trunk(TextEncoder):
         return cls(
             network,
             tokenizer,
-            sparse=_read_head(folder, "sparse", hidden, outputs=1),
-            tokens=_read_head(folder, "tokens", hidden, outputs=None),
+            sparse=sparse,
+            tokens=tokens,
             device=device,
             dtype=dtype,
             batch_tokens=batch_tokens,

@@ -50,4 +50,5 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
             f"{prefix}negatives: live candidates are for dense and splade; mine them: {{type: "
             "mined, retriever: self, refresh: 100}"
         )
-    check_token_loss(loss, scoring, f"{prefix}loss")
+    unit = section.encoder.get("normalize") is not False
+    check_token_loss(loss, scoring, f"{prefix}loss", unit=unit)

@@ -11,6 +11,7 @@ from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.sections import ConfigSource, ExperimentConfig, config_of
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import find_split
+from sluice.retrieval.evaluation.measures import at_level, parse_measure
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.fitting.queries import untested
 from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter
@@ -40,6 +41,7 @@ def fit_experiment_fusion(
     rebuild: bool = False,
     split: str = "dev",
     depth: int = 1000,
+    measure: str = "nDCG@10",
     **options: Any,
 ) -> FusionFit:
     """Fit weights and method of a fusion of pipelines or retrievers; see ``fit_fusion``.
@@ -54,7 +56,8 @@ def fit_experiment_fusion(
         run = run_on(stage, dataset, depth).top(depth)
         runs.append(Run(dict(run), name=name))
         parts.append(stage.name)
-    fit = replace(fit_fusion(runs, dataset.qrels, **options), parts=tuple(parts))
+    (parsed,) = at_level([parse_measure(measure)], dataset.level)
+    fit = replace(fit_fusion(runs, dataset.qrels, parsed, **options), parts=tuple(parts))
     return fit.with_origin(_origin(experiment, dataset, split, pipelines=list(pipelines)))
 
 

@@ -74,7 +74,7 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
     with contextlib.closing(ScoreCache(folder / "scores.sqlite")) as cache:
         tuner = Tuner(
             names, asked(dataset), dataset.qrels, config.tune,
-            seed=config.seed, cache=cache, pipelines=pipelines,
+            seed=config.seed, cache=cache, pipelines=pipelines, level=dataset.level,
         )  # fmt: skip
         try:
             tuning = tuned(tuner, list(config.retrievers), list(config.rerankers))

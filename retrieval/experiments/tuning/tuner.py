@@ -75,6 +75,7 @@ class Tuner:
     ``names`` opens the retrievers and scorers by name, as for ``parse``. ``queries`` and ``qrels``
     are those to tune on, never those of the test. ``cache`` keeps pair scores between runs.
     ``pipelines`` are expressions by name, for the names that are not parts.
+    ``level`` is the least grade of a relevant document.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class Tuner:
         seed: int = 13,
         cache: ScoreCache | None = None,
         pipelines: Mapping[str, str] | None = None,
+        level: int = 1,
     ) -> None:
         self.settings = settings
+        self.level = level
         kind = SelfExcluding if isinstance(queries, SelfExcluding) else dict
         judged = kind({query: text for query, text in queries.items() if qrels.get(query)})
         if not judged:
@@ -121,7 +124,7 @@ class Tuner:
             stage = self.stage(pipeline)
             with tracing() as spans:
                 run = stage.run(self.queries)
-            score = evaluate(run, self.qrels, [self.settings.measure])
+            score = evaluate(run, self.qrels, [self.settings.measure], level=self.level)
             spent = self.costs.of_pipeline(stage, spans[0])
             p50, p95 = (round(float(np.percentile(spent.milliseconds, p)), 3) for p in (50, 95))
             value = float(next(iter(score.mean.values())))

@@ -242,6 +242,21 @@ def test_lengths_given_anew(bert: Path, tmp_path: Path) -> None:
         TokenEncoder.from_pretrained(folder, query_length=65)
 
 
+def test_first_dimensions_of_a_trained_model_without_projection(bert: Path, tmp_path: Path) -> None:
+    TokenEncoder.from_pretrained(bert, projection=False).save_pretrained(tmp_path / "whole")
+    whole = TokenEncoder.from_pretrained(tmp_path / "whole").encode_documents(DOCUMENTS)
+    short = TokenEncoder.from_pretrained(tmp_path / "whole", dim=5)
+    first = whole.values[:, :5] / np.linalg.norm(whole.values[:, :5], axis=1, keepdims=True)
+    np.testing.assert_allclose(short.encode_documents(DOCUMENTS).values, first, atol=1e-5)
+    short.save_pretrained(tmp_path / "short")
+    again = TokenEncoder.from_pretrained(tmp_path / "short")
+    assert (again.dim, again.fingerprint) == (5, short.fingerprint)
+    with pytest.raises(ConfigError, match="dim: 99; the model's vectors have"):
+        TokenEncoder.from_pretrained(tmp_path / "whole", dim=99)
+    with pytest.raises(ConfigError, match=r"^dim is 0"):
+        TokenEncoder.from_pretrained(bert, dim=0)
+
+
 def test_first_dimensions_of_a_trained_model(bert: Path, tmp_path: Path) -> None:
     folder = pylate(bert, tmp_path / "pylate", ("[Q] ", "[D] "), **COMMON)
     whole = TokenEncoder.from_pretrained(folder).encode_documents(DOCUMENTS)
@@ -263,6 +278,11 @@ DAMAGE: dict[str, tuple[str, Any, str]] = {
     "length": (
         "config_sentence_transformers.json", {**COMMON, "document_length": "long"},
         "expected a number of tokens",
+    ),
+    "flag": (
+        "config_sentence_transformers.json",
+        {**COMMON, "query_prefix": "", "attend_to_expansion_tokens": "false"},
+        "expected true or false",
     ),
 }  # fmt: skip
 

@@ -35,3 +35,8 @@ def test_every_vector_has_a_name(bert: Path, factor: float) -> None:
                 if len(set(parts)) == len(parts):
                     mean = np.mean([vectors[parts.index(each)] for each in members], axis=0)
                     np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-5)
+
+
+def test_no_text_has_no_names(bert: Path) -> None:
+    encoder = TokenEncoder.from_pretrained(bert, dim=8)
+    assert encoder.token_texts([], "query") == encoder.token_texts([], "document") == []

@@ -1,6 +1,7 @@
 """Three heads of one transformer: BGE-M3's formulas, one pass for all, saved and opened."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,16 @@ def test_settings_share_a_model_only_where_equal(folder: Path) -> None:
     )
     assert one.trunk is not other.trunk
     assert HeadEncoder.from_pretrained(folder, head="sparse").trunk is one.trunk
+
+
+def test_a_dense_vector_of_another_kind_is_refused(folder: Path, tmp_path: Path) -> None:
+    ThreeHeadEncoder.from_pretrained(folder).save_pretrained(tmp_path / "saved")
+    ThreeHeadEncoder.from_pretrained(tmp_path / "saved")
+    pooling = tmp_path / "saved" / "1_Pooling" / "config.json"
+    changed = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    pooling.write_text(json.dumps({**json.loads(pooling.read_text()), **changed}))
+    with pytest.raises(ModelError, match="has mean pooling; expected cls pooling alone"):
+        ThreeHeadEncoder.from_pretrained(tmp_path / "saved")
 
 
 def test_what_cannot_be_opened(folder: Path, tmp_path: Path, bert: Path) -> None:

@@ -92,6 +92,14 @@ def test_unjudged_hits_are_not_relevant_and_queries_without_hits_do_not_count() 
     assert (found.hits, found.error) == (2, 0.0)
 
 
+def test_logits_beyond_floats_are_certain() -> None:
+    run = Run({"q": [("a", 9.0), ("b", -9.0)]})
+    found = calibration(run, {"q": {"a": 1}}, scale=1e308, bias=0.0)
+    assert [(each.hits, each.predicted, each.observed) for each in found.bins] == [
+        (1, 0.0, 0.0), (1, 1.0, 1.0),
+    ]  # fmt: skip
+
+
 def test_what_cannot_be_compared() -> None:
     run, qrels = Run({"a": {"x": 1.0}}), {"a": {"x": 1}}
     for options, message in (

@@ -316,6 +316,21 @@ def test_the_file_of_a_reranker_over_another_first_stage_is_refused(world: Path)
             assert experiment.stage("other").search("gold", k=1)
 
 
+def test_a_file_goes_with_the_fusion_read_from_a_file_whose_part_has_no_weight(
+    world: Path,
+) -> None:
+    run(settings(world, both="fitted(bm25, dense) >> fitted(good, depth=10)"))
+    fusion, rerank = (world / "out" / "fitted" / f"both{end}.json" for end in ("", "~2"))
+    facts = json.loads(fusion.read_text())
+    facts["fusion"] = {"method": "weighted", "weights": [1.0, 0.0]}
+    fusion.write_text(json.dumps(facts))
+    facts = json.loads(rerank.read_text())
+    rerank.write_text(json.dumps({**facts, "parts": ["bm25"]}))  # what ran: bm25 alone
+    text = f"fused(bm25, dense, fitted='{fusion}') >> good(fitted='{rerank}')"
+    stage = Experiment(load(settings(world, other=text))).stage("other")
+    assert stage.search("gold", k=1)
+
+
 def test_a_saved_pipeline_keeps_what_was_fitted(world: Path, tmp_path: Path) -> None:
     experiment = Experiment(load(settings(world)))
     stage = experiment.stage("both")
@@ -366,6 +381,15 @@ def test_the_datasets_level_decides_what_is_judged(world: Path, level: int, coun
     config = {**settings(world), "dataset": {"name": str(world / "data"), "level": level}}
     queries = Experiment(load(config)).fits.queries
     assert (len(queries.qrels), queries.level) == (count, level)
+
+
+def test_a_fit_by_command_counts_what_the_datasets_level_says(world: Path) -> None:
+    config = settings(world, bm25="bm25", dense="dense")
+    fit = fit_experiment_fusion(config, ["bm25", "dense"], measure="RR@10")
+    assert fit.measure == "RR@10"
+    config["dataset"] = {"name": str(world / "data"), "level": 2}
+    fit = fit_experiment_fusion(config, ["bm25", "dense"], measure="RR@10")
+    assert (fit.measure, fit.value) == ("RR(rel=2)@10", 0)  # no grade is above 1
 
 
 def test_fits_over_a_training_dataset_are_of_the_models_of_the_experiment(world: Path) -> None:

@@ -104,6 +104,16 @@ def test_a_warning_where_xtr_leaves_no_token_out(
     assert caplog.text.count("so all are found and this is mean_max_sim") == warned
 
 
+def test_no_such_warning_of_another_scoring(
+    tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = tiny.Tokens()
+    embed = encoder.embed
+    encoder.embed = lambda features, side: 0 * embed(features, side)  # no text has a token
+    fit(encoder, tiny.examples(), InfoNCE(), output=tmp_path, **job(tiny, max_steps=1))
+    assert "xtr" not in caplog.text
+
+
 def test_the_head_may_learn_faster(tiny: ModuleType, tmp_path: Path) -> None:
     ends = []
     for rate in (None, 1e-9):
@@ -203,6 +213,15 @@ def test_settings_that_do_not_fit(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         fit(tiny.Tokens(), tiny.examples(), loss, output=tmp_path, scoring=scoring, **job(tiny))
+
+
+def test_psl_refuses_vectors_of_any_length(tiny: ModuleType) -> None:
+    encoder = tiny.Tokens()
+    encoder.normalize = False
+    scoring = TokenScoring("mean_max_sim")
+    with pytest.raises(ConfigError, match="loss: psl needs scores from -1 to 1"):
+        choose_parts(encoder, PSL(), live=False, sparse=False, seed=1, scoring=scoring)
+    choose_parts(encoder, InfoNCE(), live=False, sparse=False, seed=1, scoring=scoring)
 
 
 def test_other_encoders_refuse_a_scoring(tiny: ModuleType, tmp_path: Path) -> None:

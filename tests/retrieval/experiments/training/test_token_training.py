@@ -230,6 +230,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"loss": {"type": "info_nce", "same_side": True}}, "loss.same_side: true: a MaxSim between"),
     ({"loss": {"type": "info_nce", "chunk": 8}}, "loss: info_nce trains dense, splade"),
     ({"loss": {"type": "psl"}}, "set scoring: mean_max_sim"),
+    (
+        {
+            "loss": {"type": "psl"}, "scoring": "mean_max_sim",
+            "encoder": {"type": "tokens", "model": "m", "normalize": False},
+        },
+        "leave normalize: false out of encoder",
+    ),
     ({"sparsity": {"target_doc_terms": 9}}, "sparsity: is for splade; a tokens encoder has no"),
     ({"encoder": {"type": "three_heads", "model": "m", "head": "tokens"}}, "is for search only"),
     ({"negatives": {"type": "live"}}, "negatives: live candidates are for dense and splade"),

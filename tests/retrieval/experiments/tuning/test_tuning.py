@@ -333,6 +333,18 @@ def test_only_judged_queries_are_sampled(world: Any) -> None:
         Tuner({"one": lambda: one}, {"x": "gold"}, dataset.qrels, TuneSection())
 
 
+def test_the_datasets_level_decides_what_is_relevant(world: Any) -> None:
+    dataset, one, _ = world
+    section = TuneSection(measure="RR@10", timed_queries=3)
+    values = [
+        Tuner({"one": lambda: one}, dataset.queries, dataset.qrels, section, level=level)
+        .measured("one")
+        .value
+        for level in (1, 2)
+    ]
+    assert values[0] > values[1] == 0  # no grade is above 1
+
+
 def test_texts_to_time_with_come_from_where_the_lists_do(world: Any) -> None:
     dataset, one, _ = world
     pruned = Retriever.build(BM25Encoder(), list(dataset.corpus)[:5], name="pruned")
