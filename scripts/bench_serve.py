@@ -276,7 +276,9 @@ def main() -> None:
             facts[f"open_{share}"] = loop
             say(f"dense, open loop at {share:g} of saturation: {loop}")
     texts = mixed_texts(512)
-    own = [json.dumps({"input": text, "model": "dense"}).encode() for text in texts]
+    own = [
+        json.dumps({"input": text, "model": "dense", "truncate": True}).encode() for text in texts
+    ]
     embed: dict[str, Any] = {"path": "/v1/embeddings", "clients": options.clients}
     embed |= {"bodies": own, "seconds": seconds}
     with serving(port + 1, ["-c", NAIVE, str(port + 1), str(model_folder(MODEL))], log):

@@ -33,6 +33,7 @@ class Content:
     scorers: Mapping[str, Any]
     heads: Mapping[str, Head]
     texts: Mapping[str, str] = field(default_factory=dict)  # of pipelines, as they were written
+    fingerprints: Mapping[str, str] = field(default_factory=dict)  # of encoders
     source: Any = None
 
     @property

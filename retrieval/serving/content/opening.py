@@ -109,7 +109,8 @@ def _of_model(folder: Path, number: int, pipelines: Sequence[str]) -> Content:
     model = open_encoder(folder)
     name = folder.absolute().name
     if encodable(model):
-        return Content(number, {}, {name: model}, {}, {})
+        fingerprints = {name: str(model.fingerprint)}
+        return Content(number, {}, {name: model}, {}, {}, fingerprints=fingerprints)
     return Content(number, {}, {}, {name: model}, {})
 
 
@@ -169,7 +170,8 @@ def _content(
         for stage in stages_in(pipeline)
         if isinstance(stage, Rerank) and ScorerHooks(stage.scorer).scores_pairs
     }
-    return Content(number, dict(stages), encoders, own, heads, texts, source)
+    fingerprints = {name: head.encoder_fingerprint for name, head in heads.items()}
+    return Content(number, dict(stages), encoders, own, heads, texts, fingerprints, source)
 
 
 def _try(stage: Stage) -> None:

@@ -90,7 +90,8 @@ def _pipeline(content: Content, name: str, stage: Stage) -> PipelineFacts:
 def _models(content: Content) -> Iterator[ModelFacts]:
     for name, encoder in content.encoders.items():
         kind = "sparse" if is_sparse(encoder) else "dense"
-        yield ModelFacts(name=name, kind=kind, **model_facts(encoder))
+        fingerprint = content.fingerprints.get(name)
+        yield ModelFacts(name=name, kind=kind, fingerprint=fingerprint, **model_facts(encoder))
     for name in content.scorers:
         yield ModelFacts(name=name, kind="reranker")
 

@@ -290,3 +290,20 @@ def test_the_openapi_document_describes_every_end_point(ask: Any) -> None:
         jsonschema.validate(response.json(), {**schema, "components": document["components"]})
         checked += 1
     assert checked == 6
+
+
+def test_no_request_hashes_a_model(ask: Any, service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fingerprint reads all weights, which would hold up every other request."""
+
+    def hashed(encoder: Any) -> str:
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr(type(service.content.encoders["dense"]), "fingerprint", property(hashed))
+    for request in (
+        ("POST", "/embed", {"inputs": "gold"}),
+        ("POST", "/search", {"query": "gold"}),
+        ("POST", "/rerank", {"query": "gold", "texts": ["a"]}),
+        ("GET", "/info"),
+        ("GET", "/ready"),
+    ):
+        assert ask(*request).status_code == 200
