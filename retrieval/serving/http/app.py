@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -34,7 +33,7 @@ try:
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import Mount, Route
+    from starlette.routing import Mount, Route, compile_path
 except ImportError:
     raise MissingPackageError("starlette", "serve", "serving over HTTP") from None
 
@@ -122,16 +121,14 @@ def make_app(service: Service) -> App:
 
 def scope_of(public: frozenset[str]) -> Any:
     """Return the function that says what scope a key needs for a method and a path."""
-    patterns = [
-        (each.method, re.compile(re.sub(r"{\w+:path}", ".+", each.path)), each.scope)
-        for each in END_POINTS
-    ]
+    # The router's own patterns: what it lets through to an end point needs that one's scope.
+    patterns = [(each.method, compile_path(each.path)[0], each.scope) for each in END_POINTS]
 
     def needed(method: str, path: str) -> str | None:
         if path in public:
             return None
         for known, pattern, scope in patterns:
-            if known == ("GET" if method == "HEAD" else method) and pattern.fullmatch(path):
+            if known == ("GET" if method == "HEAD" else method) and pattern.match(path):
                 return scope
         return SEARCH
 

@@ -50,6 +50,24 @@ def test_a_write_that_cannot_be_changes_nothing(own: Any) -> None:
     assert ask("GET", "/ready").json()["state"] == 1
 
 
+def test_changes_that_wait_are_few(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = own(writable=True)
+    ask = asker(service)
+    go = threading.Event()
+
+    def slow(ids: Any) -> list[Any]:
+        assert go.wait(20)
+        return []
+
+    monkeypatch.setattr(service.live, "delete", slow)
+    timer = threading.Timer(0.5, go.set)
+    timer.start()
+    one = ("DELETE", "/documents", {"ids": ["d01"]})
+    codes = [response.status_code for response in ask(*[one] * 20)]
+    assert sorted(codes) == [200] * 16 + [429] * 4
+    assert ask(*one).status_code == 200
+
+
 def test_reading_is_the_default(ask: Any) -> None:
     refused = ask("POST", "/documents", {"documents": [{"id": "a"}]})
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "read_only")
