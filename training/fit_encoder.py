@@ -154,7 +154,7 @@ def fit(
         arguments.load_best_model_at_end = False
         if patience is not None:
             log.warning(
-                "evaluate.patience: nobody judged the dev queries, so training goes on to its last "
+                "evaluate.patience: nobody judged the dev queries, so it runs to the last "
                 "step; leave patience out, or write by: examples"
             )
         patience = None

@@ -4,7 +4,7 @@ OpenMP's threads spin between two parallel loops, by default. On a core that ano
 too, they take the time that the thread they wait for would have worked in. oneDNN keeps the code it
 makes for every shape of a product, and torch a second time what oneDNN made (1,024 shapes of each
 kind); batches without padding have a new shape each, and nearly all that is kept of them is never
-used again, some 200 KB each: a training would grow by 8 MB a step.
+used again, some 200 KB each: the process would grow by 8 MB a step.
 """
 
 from __future__ import annotations

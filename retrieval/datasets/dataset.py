@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, listed, suggest
 from sluice.encoders.foundation.input.bounded import expanded
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.numbers import plural, whole_number
-from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import Corpus, MemorySource, Qrels, Source, find_split
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.runs.trec_files import read_qrels

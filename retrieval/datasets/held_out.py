@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.numbers import plural
-from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import Places, Qrels, Source
 from sluice.retrieval.documents.document import Document
 

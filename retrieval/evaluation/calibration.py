@@ -54,7 +54,7 @@ def calibration(
     """Compare ``sigmoid(scale * score + bias)`` of the first ``k`` hits with their grades.
 
     Grades are divided by ``max_grade``, and at most 1; a hit without judgement has 0. ``scale`` and
-    ``bias`` are those that a training with the loss bixse logs; without both they are fitted to
+    ``bias`` are those that training with the loss bixse logs; without both they are fitted to
     every second judged query (by maximum likelihood, Platt 1999) and the others are looked at.
     Raises ``ConfigError`` for one of the two alone, ``DataError`` without hits of judged queries.
     """

@@ -16,8 +16,8 @@ from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError, suggest
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.machine import give_back_memory
-from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.components import make_encoder, make_index, pruned
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
 from sluice.retrieval.config.sections import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.same_text import same_text_key
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import Qrels

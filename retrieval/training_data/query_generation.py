@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.encoders.foundation.disk.files import fingerprint_of, packed_file, writable, write_text
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.same_text import same_text_key
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.same_text import same_text_key
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.training.generation.decoding import (
     Continuations,
     DiverseBeams,

@@ -1,4 +1,4 @@
-"""Reads what somebody else wrote within bounds of time and memory: files, YAML, samples of streams.
+"""Reads what others wrote within bounds of time and memory, and tells when texts are the same.
 
 May import: `encoders.foundation.errors`.
 """

@@ -81,7 +81,7 @@ def choose_depth(
 def choose_mode(
     index: Searches, sample: Sample, chosen: Chosen, settings: GatherSettings
 ) -> Chosen:
-    """Return exact search where it is fast enough or no slower, else the chosen depth."""
+    """Return exact search where it is fast enough or at least as fast, else the chosen depth."""
     gathered = {"mode": "gather", "candidates": chosen.candidates, "probes": chosen.probes}
     exact_ms = _median_ms(index, sample, {"mode": "exact"})
     gather_ms = _median_ms(index, sample, gathered)
@@ -90,7 +90,7 @@ def choose_mode(
     if limit is not None and exact_ms <= limit:
         return _exact(chosen, f"exact search meets {limit:g} ms: {times}")
     if gather_ms >= exact_ms:
-        return _exact(chosen, f"exact search is no slower: {times}", limit is None)
+        return _exact(chosen, f"exact search is as fast: {times}", limit is None)
     meets = chosen.meets and (limit is None or gather_ms <= limit)
     return Chosen("gather", chosen.candidates, chosen.probes, times, meets)
 

@@ -43,7 +43,7 @@ def query_panels(queries: TokenVectors) -> Queries:
 
     A query token q is multiplied as ``q' = scale * codes``, a document's token t as its own codes
     ``t'``. By Cauchy and Schwarz ``|q.t - q'.t'| <= |q| |t - t'| + |q - q'| |t'|``, and the maximum
-    over tokens, being 1-Lipschitz, is no further off than the worst of them. To this come the
+    over tokens, being 1-Lipschitz, is off by at most the worst of them. To this come the
     roundings: of the product with the two scales, of the sum over the query's tokens, of the
     exact score to float32, and, in codes, of sums beyond 24 bits. A query with values outside of
     ``SMALLEST`` to ``LARGEST`` gets infinite bounds.

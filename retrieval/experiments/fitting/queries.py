@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.numbers import plural
-from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import Qrels, find_split
 from sluice.retrieval.experiments.training.tested_queries import STRAYS

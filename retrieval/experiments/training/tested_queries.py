@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.numbers import plural
-from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.config.sections import DevSection, TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset

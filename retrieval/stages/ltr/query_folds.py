@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.same_text import same_text_key
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.retrieval.datasets.source import Qrels
 
 

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.numbers import finite_number, whole_number
-from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.training_data.files.source import ExampleSource
 
 if TYPE_CHECKING:

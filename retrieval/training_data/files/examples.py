@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.same_text import same_text_key
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.columns import check_columns
 from sluice.retrieval.training_data.files.formats import FORMATS, rows_of

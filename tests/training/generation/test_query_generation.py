@@ -7,7 +7,7 @@ import transformers
 from tiny_models import save_tokenizer
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.same_text import same_text_key
+from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.training.generation.decoding import Continuations, DiverseBeams, TopKSampling
 from sluice.training.generation.inverse_cloze import Passage
 from sluice.training.generation.query_generation import KeySentences, ModelGenerator, distinct
