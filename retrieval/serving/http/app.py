@@ -33,7 +33,7 @@ try:
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import Mount, Route, compile_path
+    from starlette.routing import Route, compile_path
 except ImportError:
     raise MissingPackageError("starlette", "serve", "serving over HTTP") from None
 
@@ -98,7 +98,8 @@ def make_app(service: Service) -> App:
         from sluice.retrieval.serving.mcp import mcp_http
 
         application, manager = mcp_http(service)
-        routes.append(Mount(MCP_PATH, app=application))
+        posts = _posts(MCP_PATH, application)
+        routes += [_route(MCP_PATH, posts), _route(f"{MCP_PATH}/", posts)]
         managers.append(manager)
 
     @asynccontextmanager
@@ -151,6 +152,24 @@ def _static(path: str, reply: Reply) -> App:
         await send_reply(body, send)
 
     return _Application(send_file)
+
+
+def _posts(path: str, application: App) -> App:
+    """Return an application that is asked at its root, by POST alone.
+
+    Without sessions, a stream that a GET opens would stay empty and hold its connection.
+    """
+
+    async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["sluice.route"] = path
+        if scope["method"] != "POST":
+            fault = Fault(405, "method_not_allowed", f"{scope['method']}: expected POST")
+            scope["sluice.refused"] = fault.kind
+            await send_reply(refusal(fault, scope[CALL].request_id), send)
+            return
+        await application({**scope, "path": "/", "raw_path": b"/"}, receive, send)
+
+    return _Application(pass_on)
 
 
 class _Application:
