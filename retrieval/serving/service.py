@@ -236,10 +236,6 @@ class Service:
             raise Fault(
                 403, "read_only", "documents cannot be changed here; sluice serve --writable allows"
             )
-        if not self.live.kind.writable:
-            raise Fault(
-                403, "read_only", f"the documents of a saved {self.live.kind.name} do not change"
-            )
         if self.stopping:
             raise stopping()
         if self._writes >= MOST_WRITES:
@@ -266,13 +262,21 @@ class Service:
         job = Job(key, units, costs, run, ends)
         future = self._lanes[lane].submit(job)
         self.metrics.saw_input(job.tokens)
+        answered = asyncio.wrap_future(future)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.settings.timeout)
+            if ends is not None:  # a thread that is busy does not look at the clock
+                ahead = max(0.0, min(ends - time.perf_counter(), self.settings.timeout))
+                await asyncio.wait({answered}, timeout=ahead)
+                if not answered.done() and job.started is None and future.cancel():
+                    waited = (time.perf_counter() - job.arrived) * 1000
+                    raise late(f"deadline_ms: over after {waited:,.0f} ms in the queue")
+            return await asyncio.wait_for(answered, self.settings.timeout)
         except TimeoutError:
-            future.cancel()
             raise late(
                 f"no answer within {self.settings.timeout:g} s, the service's limit; ask for less"
             ) from None
+        finally:
+            future.cancel()  # no effect on one that is done
 
     def _cost(self, stage: Stage, query: str) -> int:
         """Return a query's tokens; one query, however deep, leaves room for others."""
