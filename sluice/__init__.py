@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sluice.indexing.folder import open_index as open_index
     from sluice.indexing.hits import Hits as Hits
     from sluice.indexing.inverted.index import InvertedIndex as InvertedIndex
+    from sluice.indexing.tokens.index import TokenIndex as TokenIndex
     from sluice.retrieval.datasets.dataset import Dataset as Dataset, load_dataset as load_dataset
     from sluice.retrieval.documents.document import Document as Document
     from sluice.retrieval.evaluation.comparison import compare as compare
