@@ -135,9 +135,12 @@ def serve(
     if mcp is not None:
         check_choice(mcp, "--mcp", ("http", "stdio"))
     if mcp == "stdio":
+        refuse_options("not for --mcp stdio, whose tools only read", writable=writable or None)
         refuse_options(
-            "not for --mcp stdio, which has no network", keys=keys, allow_host=allow_host, rate=rate
-        )
+            "not for --mcp stdio, which has no network", keys=keys, allow_host=allow_host,
+            rate=rate, open=open_to_all or None, host=None if host == "127.0.0.1" else host,
+            port=None if port == 8080 else port, body_kb=None if body_kb == 2_048 else body_kb,
+        )  # fmt: skip
     settings = ServeSettings(
         host=host,
         port=port,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
+import re
 import secrets
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import read_json, write_json
-from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError, suggest
+
+log = logging.getLogger("sluice.serve")
 
 SCOPES = ("search", "write", "admin")  # read and ask models; change documents; metrics
 PREFIX = "sluice_"
@@ -39,7 +43,11 @@ class Keys:
     def find(self, text: str) -> Key | None:
         """Return the key that a client sent, None for one that is not known."""
         if (stamp := self._now()) != self._stamp:
-            self._keys, self._stamp = read_keys(self.path), stamp
+            self._keys, self._stamp = [], stamp  # none is valid while the file cannot be read
+            try:
+                self._keys = read_keys(self.path)
+            except (SluiceError, OSError) as error:
+                log.error("no key is valid until this is mended: %s", error)
         given = digest(text)
         found = None
         for key in self._keys:  # all of them: the time says nothing of which
@@ -76,7 +84,10 @@ def _key(path: Path, place: int, entry: Any) -> Key:
         raise DataError(f"{path}: keys[{place}]: expected name, sha256 and scopes")
     if not all(isinstance(entry[name], str) for name in ("name", "sha256")):
         raise DataError(f"{path}: keys[{place}]: name and sha256 are texts")
-    return Key(entry["name"], entry["sha256"], _scopes(entry["scopes"], f"{path}: keys[{place}]"))
+    scopes = _scopes(entry["scopes"], f"{path}: keys[{place}]")
+    if not re.fullmatch(r"[0-9a-f]{64}", entry["sha256"]):
+        raise DataError(f"{path}: keys[{place}]: sha256 is not 64 hexadecimal digits")
+    return Key(entry["name"], entry["sha256"], scopes)
 
 
 def add_key(path: Path, name: str, scopes: Collection[str]) -> str:

@@ -19,7 +19,7 @@ from sluice.retrieval.experiments.output.changes import Changed
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.serving.content.content import Content, needs_model, query_cost, reranks
 from sluice.retrieval.serving.content.live import LiveFolder
-from sluice.retrieval.serving.faults import Fault, late, too_large
+from sluice.retrieval.serving.faults import Fault, late, overloaded, stopping, too_large
 from sluice.retrieval.serving.metrics import Metrics
 from sluice.retrieval.serving.settings import ServeSettings
 from sluice.retrieval.serving.shapes.search import (
@@ -37,6 +37,10 @@ from sluice.retrieval.serving.work.lane import Job, Lane
 
 MODELS, INDEXES = "models", "indexes"
 MOST_SEARCHERS = 8  # threads for searches without a model
+MOST_QUERY = 20_000  # characters of a query: rerankers read it anew with each document
+MOST_WRITES = 16  # that wait for those before
+FEW_HITS = 100  # whose snippets are made at once
+HITS_AT_ONCE = 16  # the most hits of a request, in largest ``k``
 
 Answer = TypeVar("Answer")
 
@@ -64,6 +68,7 @@ class Service:
             INDEXES: Lane(INDEXES, self.budget, threads=min(MOST_SEARCHERS, cores()), **common),
         }
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="sluice-writes")
+        self._writes = 0
         self._lane_names: dict[tuple[int, str], str] = {}
 
     @classmethod
@@ -115,7 +120,15 @@ class Service:
         content = self.content
         queries = [request.query] if isinstance(request.query, str) else request.query
         self._check_inputs(len(queries), "query")
+        for query in queries:
+            _check_query(query)
         self._check_depth(request.k)
+        if len(queries) * request.k > HITS_AT_ONCE * self.settings.depth:
+            raise too_large(
+                f"query: {len(queries):,} queries of {request.k:,} hits; expected at most "
+                f"{HITS_AT_ONCE * self.settings.depth:,} hits in one request; send it in parts",
+                "query",
+            )
         name, stage = content.stage(request.pipeline)
         lane = self._lane_of(content, name, stage)
         ends = None if request.deadline_ms is None else arrived + request.deadline_ms / 1000
@@ -133,11 +146,18 @@ class Service:
             ends,
         )
         pairs = zip(queries, found, strict=True)
-        return [answer(request, query, name, each, content.number) for query, each in pairs]
+
+        def answers() -> list[SearchAnswer]:
+            return [answer(request, query, name, each, content.number) for query, each in pairs]
+
+        # Snippets of many hits take long, and the loop answers all other clients.
+        few = len(queries) * request.k <= FEW_HITS
+        return answers() if few else await asyncio.to_thread(answers)
 
     async def explain(self, request: ExplainRequest) -> Explanation:
         """Follow a query's documents through a pipeline."""
         content = self.content
+        _check_query(request.query)
         self._check_depth(request.k)
         name, stage = content.stage(request.pipeline)
         lane = self._lane_of(content, name, stage)
@@ -176,6 +196,8 @@ class Service:
     async def rerank(self, model: str | None, pairs: Sequence[Pair]) -> tuple[str, list[float]]:
         """Return the reranker's name and its own score of each pair."""
         self._check_inputs(len(pairs), "texts")
+        for query in {query for query, _ in pairs}:
+            _check_query(query)
         name, scorer = self.content.scorer(model)
         key = ("rerank", name, id(scorer))
         run = partial(score_all, scorer)
@@ -214,13 +236,18 @@ class Service:
             raise Fault(
                 403, "read_only", "documents cannot be changed here; sluice serve --writable allows"
             )
-        if not self.live.kind.writable:
-            raise Fault(
-                403, "read_only", f"the documents of a saved {self.live.kind.name} do not change"
-            )
-        loop = asyncio.get_running_loop()
+        if self.stopping:
+            raise stopping()
+        if self._writes >= MOST_WRITES:
+            raise overloaded(f"{self._writes} changes wait already; try again later", 1)
+        self._writes += 1
+        write = asyncio.get_running_loop().run_in_executor(self._writer, change)
+        write.add_done_callback(self._wrote)
         # Shielded: a change that is under way is not half given up when the client leaves.
-        return await asyncio.shield(loop.run_in_executor(self._writer, change))
+        return await asyncio.shield(write)
+
+    def _wrote(self, _: Any) -> None:
+        self._writes -= 1
 
     async def _run(
         self,
@@ -235,13 +262,21 @@ class Service:
         job = Job(key, units, costs, run, ends)
         future = self._lanes[lane].submit(job)
         self.metrics.saw_input(job.tokens)
+        answered = asyncio.wrap_future(future)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.settings.timeout)
+            if ends is not None:  # a thread that is busy does not look at the clock
+                ahead = max(0.0, min(ends - time.perf_counter(), self.settings.timeout))
+                await asyncio.wait({answered}, timeout=ahead)
+                if not answered.done() and job.started is None and future.cancel():
+                    waited = (time.perf_counter() - job.arrived) * 1000
+                    raise late(f"deadline_ms: over after {waited:,.0f} ms in the queue")
+            return await asyncio.wait_for(answered, self.settings.timeout)
         except TimeoutError:
-            future.cancel()
             raise late(
                 f"no answer within {self.settings.timeout:g} s, the service's limit; ask for less"
             ) from None
+        finally:
+            future.cancel()  # no effect on one that is done
 
     def _cost(self, stage: Stage, query: str) -> int:
         """Return a query's tokens; one query, however deep, leaves room for others."""
@@ -269,6 +304,13 @@ class Service:
                 400, "invalid_request", f"k: {k:,}; expected {self.settings.depth:,} or less",
                 param="k",
             )  # fmt: skip
+
+
+def _check_query(query: str) -> None:
+    if len(query) > MOST_QUERY:
+        raise too_large(
+            f"query: {len(query):,} characters; expected at most {MOST_QUERY:,}", "query"
+        )
 
 
 async def unless_gone(work: Awaitable[Answer], gone: Awaitable[Any]) -> Answer:

@@ -9,6 +9,7 @@ from pathlib import Path
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import is_number
 
+LONGEST = 86_400  # seconds or milliseconds of a setting
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -53,12 +54,14 @@ class ServeSettings:
                 raise ConfigError(f"{name}: {getattr(self, name)!r}; expected 1 or more")
         for name in ("timeout", "longest_wait", "body_timeout", "reload_every", "stop_within"):
             value = getattr(self, name)
-            if not is_number(value) or not value > 0:
-                raise ConfigError(f"{name}: {value!r}; expected seconds above 0")
+            if not is_number(value) or not 0 < value <= LONGEST:
+                raise ConfigError(f"{name}: {value!r}; expected seconds above 0, up to {LONGEST:,}")
         if self.rate is not None and not self.rate > 0:
             raise ConfigError(f"rate: {self.rate!r}; expected requests a second, above 0")
-        if not self.window_ms >= 0:
-            raise ConfigError(f"window_ms: {self.window_ms!r}; expected milliseconds, 0 or more")
+        if not 0 <= self.window_ms <= LONGEST:
+            raise ConfigError(
+                f"window_ms: {self.window_ms!r}; expected milliseconds, 0 to {LONGEST:,}"
+            )
         if self.queue_tokens < self.batch_tokens:
             raise ConfigError(
                 f"queue_tokens: {self.queue_tokens:,}, and a batch has up to "

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sluice.encoders.foundation.errors import SluiceError
+from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.experiments.output.changes import (
     Changed,
@@ -39,6 +39,11 @@ class LiveFolder:
     def __init__(self, folder: Path, settings: ServeSettings) -> None:
         self.folder, self._settings = folder, settings
         self.kind = kind_of(folder)
+        if settings.writable and not self.kind.writable:
+            raise ConfigError(
+                f"--writable: {folder} is a saved {self.kind.name}, whose documents do not change; "
+                "leave it out, or serve an experiment's or a retriever's folder"
+            )
         self.fault = ""  # why the newest state is not served
         self._state = self._seen()
         self._content = self._opened(None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -34,7 +33,7 @@ try:
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import Mount, Route
+    from starlette.routing import Route, compile_path
 except ImportError:
     raise MissingPackageError("starlette", "serve", "serving over HTTP") from None
 
@@ -99,7 +98,8 @@ def make_app(service: Service) -> App:
         from sluice.retrieval.serving.mcp import mcp_http
 
         application, manager = mcp_http(service)
-        routes.append(Mount(MCP_PATH, app=application))
+        posts = _posts(MCP_PATH, application)
+        routes += [_route(MCP_PATH, posts), _route(f"{MCP_PATH}/", posts)]
         managers.append(manager)
 
     @asynccontextmanager
@@ -122,16 +122,14 @@ def make_app(service: Service) -> App:
 
 def scope_of(public: frozenset[str]) -> Any:
     """Return the function that says what scope a key needs for a method and a path."""
-    patterns = [
-        (each.method, re.compile(re.sub(r"{\w+:path}", ".+", each.path)), each.scope)
-        for each in END_POINTS
-    ]
+    # The router's own patterns: what it lets through to an end point needs that one's scope.
+    patterns = [(each.method, compile_path(each.path)[0], each.scope) for each in END_POINTS]
 
     def needed(method: str, path: str) -> str | None:
         if path in public:
             return None
         for known, pattern, scope in patterns:
-            if known == ("GET" if method == "HEAD" else method) and pattern.fullmatch(path):
+            if known == ("GET" if method == "HEAD" else method) and pattern.match(path):
                 return scope
         return SEARCH
 
@@ -154,6 +152,24 @@ def _static(path: str, reply: Reply) -> App:
         await send_reply(body, send)
 
     return _Application(send_file)
+
+
+def _posts(path: str, application: App) -> App:
+    """Return an application that is asked at its root, by POST alone.
+
+    Without sessions, a stream that a GET opens would stay empty and hold its connection.
+    """
+
+    async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["sluice.route"] = path
+        if scope["method"] != "POST":
+            fault = Fault(405, "method_not_allowed", f"{scope['method']}: expected POST")
+            scope["sluice.refused"] = fault.kind
+            await send_reply(refusal(fault, scope[CALL].request_id), send)
+            return
+        await application({**scope, "path": "/", "raw_path": b"/"}, receive, send)
+
+    return _Application(pass_on)
 
 
 class _Application:

@@ -71,7 +71,7 @@ def _values(call: Call) -> dict[str, object]:
     if "where" in values:
         try:
             values["where"] = json.loads(str(values["where"]))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Fault(
                 400, "invalid_request", 'where: not JSON; expected such as {"lang": "en"}',
                 param="where",

@@ -100,6 +100,9 @@ class Guard:
             raise Fault(
                 421, "unknown_host", "host: this name is not served; sluice serve --allow-host"
             )
+        if "\n" in scope["path"]:
+            # The router takes "/documents/a" and a line break for the document "a".
+            raise Fault(400, "invalid_request", "path: has a line break; expected none")
         key = self._key(scope, headers)
         client = scope.get("client") or ("", 0)
         self._check_rate(key.name if key is not None else str(client[0]))

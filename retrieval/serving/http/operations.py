@@ -63,7 +63,7 @@ def info_of(service: Service) -> Info:
         version=sluice.__version__,
         documents=None if store is None else len(store),
         state=content.number,
-        writable=settings.writable and service.live.kind.writable,
+        writable=settings.writable,
         keys=settings.keys is not None,
         pipelines=[_pipeline(content, name, stage) for name, stage in content.stages.items()],
         models=[*_models(content)],

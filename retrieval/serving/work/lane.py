@@ -112,6 +112,7 @@ class Lane:
         with self._change:
             if self._closed:
                 raise stopping()
+            self._drop()  # also while all threads are busy: its room is free
             wait = self._wait()
             if self.longest_wait is not None and wait > self.longest_wait:
                 raise overloaded(

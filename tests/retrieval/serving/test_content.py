@@ -62,14 +62,14 @@ def test_a_saved_pipeline(own: Any, tmp_path: Path, pair_bert: Path) -> None:
     bm25 = Retriever.build(BM25Encoder(), documents(), name="bm25")
     pipeline = bm25 % 20 >> Rerank(CrossEncoder.from_pretrained(pair_bert), depth=5)
     pipeline.save(tmp_path / "saved")
-    ask = asker(own(tmp_path / "saved", writable=True))
+    ask = asker(own(tmp_path / "saved"))
     answer = ask("POST", "/search", {"query": "gold river", "k": 5}).json()
     assert answer["pipeline"] == "saved"
     expected = pipeline.search("gold river", 5)
     assert [hit["id"] for hit in answer["hits"]] == [hit.doc_id for hit in expected]
     assert len(ask("POST", "/rerank", {"query": "gold", "texts": ["a", "b"]}).json()) == 2
-    refused = ask("POST", "/documents", {"documents": [{"id": "a"}]})
-    assert "a saved pipeline do not change" in refused.json()["error"]["message"]
+    with pytest.raises(ConfigError, match="is a saved pipeline, whose documents do not change"):
+        own(tmp_path / "saved", writable=True)
 
 
 def test_models_alone(own: Any, bert: Path, pair_bert: Path) -> None:
@@ -85,6 +85,11 @@ def test_models_alone(own: Any, bert: Path, pair_bert: Path) -> None:
     assert ask("POST", "/embed", {"inputs": "gold"}).status_code == 404
     with pytest.raises(ConfigError, match="is a model and has no pipelines"):
         own(bert, pipelines=("x",))
+
+
+def test_a_model_has_no_documents_to_write(own: Any, bert: Path) -> None:
+    with pytest.raises(ConfigError, match="is a saved model, whose documents do not change"):
+        own(bert, writable=True)
 
 
 def test_only_the_pipelines_that_are_named(own: Any, library: Experiment) -> None:

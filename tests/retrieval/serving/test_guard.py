@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from serving import asker
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.serving.keys import Keys, add_key, read_keys
+from sluice.retrieval.serving.keys import Keys, add_key, digest, read_keys
 from sluice.retrieval.serving.settings import ServeSettings
 
 SEARCH = ("POST", "/search", {"query": "gold", "pipeline": "bm25"})
@@ -47,6 +47,7 @@ def test_keys_are_kept_hashed(tmp_path: Path) -> None:
         ('{"keys": [{"name": 1, "sha256": "a", "scopes": ["search"]}]}', "are texts"),
         ('{"keys": [{"name": "a", "sha256": "a", "scopes": ["serch"]}]}', "did you mean 'search'"),
         ('{"keys": [{"name": "a", "sha256": "a", "scopes": []}]}', "expected some of search"),
+        ('{"keys": [{"name": "a", "sha256": "\u00fc", "scopes": ["write"]}]}', "64 hexadecimal"),
     ],
 )
 def test_a_file_of_anything_else_is_refused(tmp_path: Path, content: str, message: str) -> None:
@@ -74,6 +75,65 @@ def test_scopes(own: Any, tmp_path: Path) -> None:
         assert nobody("GET", path).status_code == 200
     for path in ("/documents/d01", "/info", "/v1/models", "/mcp", "/nothing"):
         assert nobody("GET", path).status_code == 401
+
+
+def test_a_line_break_in_a_path_needs_the_scope_all_the_same(own: Any, tmp_path: Path) -> None:
+    """The router ignores one at the end of a path: it opened every end point to any key."""
+    file = tmp_path / "keys.json"
+    ask = asker(
+        own(keys=file, writable=True), authorization=f"Bearer {add_key(file, 'a', ['search'])}"
+    )
+    delete = ask("DELETE", "/documents/d01%0A")
+    assert delete.status_code == 400
+    assert "path: has a line break" in delete.json()["error"]["message"]
+    assert ask("POST", "/documents%0A", ADD[2]).status_code == 400
+    assert ask("GET", "/metrics%0A").status_code == 400
+    assert ask("DELETE", "/documents/").status_code == 403
+    assert ask("GET", "/documents/d01").status_code == 200
+    from sluice.retrieval.serving.http.app import scope_of
+
+    needed = scope_of(frozenset())
+    assert needed("DELETE", "/documents/d01\n") == needed("POST", "/documents\n") == "write"
+    assert needed("GET", "/metrics\n") == "admin"
+
+
+def test_no_key_is_valid_while_their_file_is_broken(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    text = add_key(file, "one", ["search"])
+    keys = Keys(file)
+    content = file.read_text()
+    file.write_text("{half")
+    assert keys.find(text) is None
+    file.write_text(content.replace(digest(text), "ü" * 64))  # cannot be compared with a hash
+    assert keys.find(text) is None
+    file.unlink()
+    assert keys.find(text) is None
+    file.write_text(content)
+    assert keys.find(text) is not None
+
+
+def test_work_that_its_tokens_do_not_show_is_bounded(own: Any) -> None:
+    """A query is read anew with each document, and hits are many times their query."""
+    ask = asker(own(depth=20))
+    long = "gold " * 4_001
+    for path, body in (
+        ("/search", {"query": long}), ("/search", {"query": ["gold", long]}),
+        ("/explain", {"query": long}), ("/rerank", {"query": long, "texts": ["gold"]}),
+    ):  # fmt: skip
+        refused = ask("POST", path, body)
+        assert refused.status_code == 413, path
+        assert "query: 20,005 characters; expected at most 20,000" in refused.text
+    many = {"query": ["gold"] * 17, "k": 20, "pipeline": "bm25"}
+    refused = ask("POST", "/search", many)
+    assert refused.status_code == 413
+    assert "17 queries of 20 hits; expected at most 320 hits" in refused.text
+    assert len(ask("POST", "/search", {**many, "k": 18}).json()["results"]) == 17
+
+
+def test_filters_nested_without_end_are_named(ask: Any) -> None:
+    response = ask("GET", "/search?q=gold&where=" + '{"a":' * 5_000)
+    assert response.status_code == 400
+    assert "where: not JSON" in response.json()["error"]["message"]
 
 
 def test_only_names_of_this_service_are_answered(own: Any) -> None:
@@ -266,6 +326,8 @@ def test_no_request_brings_it_down(ask: Any, path: str, body: Any) -> None:
         ({"timeout": 0}, "timeout: 0; expected seconds above 0"),
         ({"rate": 0}, "rate: 0; expected requests a second"),
         ({"window_ms": -1}, "window_ms: -1; expected milliseconds"),
+        ({"window_ms": float("inf")}, "window_ms: inf; expected milliseconds, 0 to"),
+        ({"timeout": 1e300}, "timeout: 1e.300; expected seconds above 0, up to"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:

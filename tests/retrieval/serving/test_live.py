@@ -15,6 +15,7 @@ from sluice.retrieval.documents.document import Document
 from sluice.retrieval.experiments.output import changes
 from sluice.retrieval.serving.content import live
 from sluice.retrieval.serving.shapes.search import SearchRequest
+from sluice.retrieval.serving.work.lane import Job
 
 
 def test_writes_are_served_when_they_return(own: Any) -> None:
@@ -48,6 +49,43 @@ def test_a_write_that_cannot_be_changes_nothing(own: Any) -> None:
     assert ask("DELETE", "/documents", {"ids": ["d01", "no"]}).status_code == 400
     assert ask("GET", "/info").json()["documents"] == 40
     assert ask("GET", "/ready").json()["state"] == 1
+
+
+def test_changes_that_wait_are_few(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = own(writable=True)
+    ask = asker(service)
+    go = threading.Event()
+
+    def slow(ids: Any) -> list[Any]:
+        assert go.wait(20)
+        return []
+
+    monkeypatch.setattr(service.live, "delete", slow)
+    timer = threading.Timer(0.5, go.set)
+    timer.start()
+    one = ("DELETE", "/documents", {"ids": ["d01"]})
+    codes = [response.status_code for response in ask(*[one] * 20)]
+    assert sorted(codes) == [200] * 16 + [429] * 4
+    assert ask(*one).status_code == 200
+
+
+def test_a_deadline_is_kept_while_the_thread_is_busy(own: Any) -> None:
+    service = own(queue_tokens=100_000)
+    ask = asker(service)
+    go = threading.Event()
+    busy = Job("busy", ["one"], [1], lambda units: [go.wait(20)])
+    running = service._lanes["models"].submit(busy)
+    start = time.monotonic()
+    body = {"query": "gold", "pipeline": "cascade", "deadline_ms": 50}
+    refused = ask("POST", "/search", body)
+    assert not running.done()
+    assert time.monotonic() - start < 10
+    assert refused.status_code == 504
+    assert "deadline_ms: over after" in refused.json()["error"]["message"]
+    more = service._lanes["models"].submit(Job("busy", ["two"], [1], busy.run))
+    assert service.budget.used == 2  # the room of what was given up is free at once
+    go.set()
+    assert (running.result(20), more.result(20)) == ([True], [True])
 
 
 def test_reading_is_the_default(ask: Any) -> None:

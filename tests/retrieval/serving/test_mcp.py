@@ -115,3 +115,21 @@ def test_over_standard_streams(long_texts: Path) -> None:
 
     content = asyncio.run(call()).structured_content
     assert [each["id"] for each in content["results"]] == ["page"]
+
+
+def test_the_address_is_asked_as_it_is_written_and_by_post_alone(address: str) -> None:
+    """No redirect, which not every client follows, and no stream that stays open and empty."""
+    import httpx
+
+    body: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    body["params"] = {"name": "search", "arguments": {"query": "gold"}}
+    headers = {"accept": "application/json, text/event-stream"}
+    with httpx.Client(base_url=address, headers=headers, timeout=20, trust_env=False) as client:
+        for path in ("/mcp", "/mcp/"):
+            response = client.post(path, json=body)
+            assert response.status_code == 200
+            assert response.json()["result"]["structuredContent"]["results"]
+            for method in ("GET", "DELETE"):
+                refused = client.request(method, path)
+                assert refused.status_code == 405
+                assert refused.json()["error"]["message"] == f"{method}: expected POST"

@@ -104,6 +104,8 @@ def test_keys_are_printed_once(sluice: Call, tmp_path: Path) -> None:
         (["FOLDER", "--host", "0.0.0.0"], "no keys are set; give --keys FILE"),
         (["FOLDER", "--mcp", "sse"], "--mcp: 'sse'; expected one of http, stdio"),
         (["FOLDER", "--mcp", "stdio", "--rate", "3"], "--rate: is not for --mcp stdio"),
+        (["FOLDER", "--mcp", "stdio", "--writable"], "--writable: is not for --mcp stdio"),
+        (["FOLDER", "--mcp", "stdio", "--body-kb", "9"], "--port: is not for --mcp stdio"),
         (["FOLDER", "--bm25"], "--bm25: is for documents, and"),
         (["FOLDER", "--keys", "no.json"], "no.json: no such file; sluice key"),
         (["FOLDER", "--pipeline", "hybird"], "did you mean 'hybrid'?"),

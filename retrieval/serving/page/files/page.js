@@ -90,6 +90,7 @@ function fromAddress() {
   } catch {
     state.chosen = {};
   }
+  if (typeof state.chosen !== "object" || Array.isArray(state.chosen)) state.chosen = {};
   for (const choice of at("filters").querySelectorAll("select")) {
     choice.value = choice.name in state.chosen ? JSON.stringify(state.chosen[choice.name]) : "";
   }
@@ -156,6 +157,7 @@ async function search() {
 function show(answers) {
   const results = at("results");
   const chosen = document.activeElement && document.activeElement.dataset.place;
+  state.explained = {}; // of the query before
   results.className = answers.length > 1 ? "two" : "";
   const ranks = answers.map((answer) => new Map(answer.hits.map((hit) => [hit.id, hit.rank])));
   results.replaceChildren(...answers.map((answer, column) => {
