@@ -24,9 +24,12 @@ from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
 # Training settings that were added later, by their section ("" is the training's own).
 LATER: dict[str, dict[str, Any]] = {
-    "": {"answered": None, "datasets": None, "sampling_temperature": None},
+    "": {
+        "answered": None, "datasets": None, "sampling_temperature": None, "scoring": None,
+        "xtr_top_k": None,
+    },
     "evaluate": {"shares": [], "margin": 1.0, "by": None},
-}
+}  # fmt: skip
 
 # Keys of `trainer` that decide what is reported, and nothing that is learnt.
 REPORTING = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
