@@ -162,7 +162,7 @@ def _check_names(config: ExperimentConfig) -> None:
 class _AnyStage(Stage):
     """Stands for a retriever or a pipeline where only an expression's form is checked."""
 
-    def __init__(self, name: str, *, known: bool) -> None:
+    def __init__(self, name: str, *, known: bool = True) -> None:
         self.name, self._known = name, known
 
     @property

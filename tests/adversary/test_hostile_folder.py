@@ -93,11 +93,14 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         "update": [[folder, document], [dense, document]],
         "delete": [[folder, "d01"], [bm25, "d02", "--compact"]],
         "verify": [[folder], [bm25]],
+        "serve": [[folder, "--mcp", "stdio"], [bm25, "--mcp", "stdio"]],
+        "key": [[made / "keys.json", "reader", "--scope", "search"]],
         "score": [[run, qrels]],
         "compare": [[run, folder / "runs" / "bm25.trec.gz", "--qrels", qrels]],
         "diagnose hubness": [[dense, "--dataset", data]],
         "diagnose compatibility": [[dense, bm25, "--dataset", data]],
         "diagnose robust": [[folder, *few]],
+        "diagnose calibration": [[run, qrels]],
         "diagnose overlap": [[run, "--dataset", data], [data, "--dataset", data]],
         "labels judge": [
             [run, "--dataset", data, "--judge", model, "--output", made / "labels.tsv", "--fit", 2]

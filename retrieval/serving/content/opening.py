@@ -66,7 +66,7 @@ def heads_in(folder: Path) -> list[Path]:
 
 def open_content(
     folder: Path,
-    number: int,
+    number: int = 1,
     *,
     pipelines: Sequence[str] = (),
     allow: Collection[str] = (),

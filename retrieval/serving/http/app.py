@@ -155,7 +155,7 @@ def _static(path: str, reply: Reply) -> App:
 
 
 def _posts(path: str, application: App) -> App:
-    """Return an application that is asked at its root, by POST alone.
+    """Return an application that answers POST at its root, and nothing else.
 
     Without sessions, a stream that a GET opens would stay empty and hold its connection.
     """

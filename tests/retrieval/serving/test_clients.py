@@ -36,8 +36,10 @@ def test_openai(address: str, vectors: np.ndarray) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_cohere(address: str, library: Experiment) -> None:
     cohere = pytest.importorskip("cohere", reason="cohere is not installed")
-    client = cohere.ClientV2(api_key="none", base_url=address)
-    answer = client.rerank(model="cross", query="gold", documents=TEXTS, top_n=1)
+    httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+    with httpx.Client() as http:
+        client = cohere.ClientV2(api_key="none", base_url=address, httpx_client=http)
+        answer = client.rerank(model="cross", query="gold", documents=TEXTS, top_n=1)
     scores = library.scorer("cross").score([("gold", text) for text in TEXTS])
     (best,) = answer.results
     assert best.index == int(np.argmax(scores))
@@ -47,11 +49,14 @@ def test_cohere(address: str, library: Experiment) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_langchain(address: str, vectors: np.ndarray) -> None:
     langchain = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed")
-    embeddings = langchain.OpenAIEmbeddings(
-        model="dense", base_url=f"{address}/v1", api_key="none", check_embedding_ctx_length=False
-    )
-    np.testing.assert_allclose(embeddings.embed_documents(TEXTS), vectors, atol=1e-5)
-    np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), vectors[0], atol=1e-5)
+    httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+    with httpx.Client() as http:
+        embeddings = langchain.OpenAIEmbeddings(
+            model="dense", base_url=f"{address}/v1", api_key="none",
+            check_embedding_ctx_length=False, http_client=http,
+        )  # fmt: skip
+        np.testing.assert_allclose(embeddings.embed_documents(TEXTS), vectors, atol=1e-5)
+        np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), vectors[0], atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -59,10 +64,12 @@ def test_llama_index(address: str, vectors: np.ndarray) -> None:
     module = pytest.importorskip(
         "llama_index.embeddings.openai_like", reason="the llama-index package is not installed"
     )
-    embedding = module.OpenAILikeEmbedding(
-        model_name="dense", api_base=f"{address}/v1", api_key="none"
-    )
-    answer = embedding.get_text_embedding_batch(TEXTS)
+    httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+    with httpx.Client() as http:
+        embedding = module.OpenAILikeEmbedding(
+            model_name="dense", api_base=f"{address}/v1", api_key="none", http_client=http
+        )
+        answer = embedding.get_text_embedding_batch(TEXTS)
     np.testing.assert_allclose(answer, vectors, atol=1e-5)
 
 

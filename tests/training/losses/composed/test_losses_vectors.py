@@ -119,7 +119,7 @@ def test_what_the_inner_loss_lacks_the_wrapper_lacks() -> None:
     assert list(loss.parameters()) == []
     assert loss.notes() == {}
     assert loss.bound_to("cosine") is loss
-    assert Matryoshka(Bare()).encoders == ("dense",)
+    assert Matryoshka(Bare()).encoders == ("dense", "tokens")
 
 
 def test_the_decided_similarity_is_the_inner_losss() -> None:
