@@ -96,8 +96,8 @@ def test_version_and_start_as_a_module(sluice: Call) -> None:
 
 
 def test_completion_of_verbs(sluice: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    code, out, _ = sluice("--show-completion", "bash")
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_, **__: ("bash", "/bin/bash"))
+    code, out, _ = sluice("--show-completion")
     assert (code, "_SLUICE_COMPLETE=complete_bash" in out) == (0, True)
     monkeypatch.setenv("COMP_WORDS", "sluice config sch")
     monkeypatch.setenv("COMP_CWORD", "2")
