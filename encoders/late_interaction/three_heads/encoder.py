@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -26,7 +27,7 @@ from sluice.encoders.model_files.locate import model_folder
 _OPEN: weakref.WeakValueDictionary[object, Trunk] = weakref.WeakValueDictionary()
 
 
-class HeadEncoder(EncoderBase):
+class HeadEncoder(EncoderBase, ABC):
     """One head of a ``ThreeHeadEncoder``, for indexing and search; it is not trained."""
 
     kind = "three_heads"
@@ -131,9 +132,9 @@ class HeadEncoder(EncoderBase):
             raise DataError("texts: a single str; expected several texts: put it into a list")
         return self.trunk.parts(texts, side, self.head)
 
+    @abstractmethod
     def joined(self, parts: list[Part]) -> Vectors:
         """Return the vectors of texts from what the head made of each."""
-        raise NotImplementedError
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write the whole encoder, which is opened again as this head."""

@@ -125,8 +125,8 @@ class Gathering:
     ) -> Hits:
         """Return the exact best of each query's candidates.
 
-        Where there are no more documents than candidates, where only so few are allowed, and where
-        a query's lists hold fewer documents than ``k``, all allowed documents are searched.
+        All allowed documents are searched if they are not more than the candidates, or if a query's
+        lists hold fewer documents than ``k``.
         """
         count = max(k, int(parameters.get("candidates", self.candidates)))
         step = max(1, MOST_CANDIDATES // max(1, min(count, len(self.gather))))

@@ -100,7 +100,7 @@ class Passages:
     def check(self, encoder: Any) -> None:
         """Raise ``ConfigError`` unless passages of this length fit into what the encoder reads.
 
-        And unless they can be aggregated: there is no mean of several vectors a text.
+        And unless they can be aggregated: several vectors a text have no mean.
         """
         _Cutter(self, encoder)
         if self.aggregate == "mean" and hooks_of(encoder).similarity == "max_sim":

@@ -104,7 +104,7 @@ class Lane:
             thread.start()
 
     def submit(self, job: Job) -> Future[list[Any]]:
-        """Queue a job; a ``Fault`` where there is no room for it."""
+        """Queue a job; raises a ``Fault`` if the queue is full."""
         job.results, job.left = [None] * len(job.units), job.tokens
         if not job.units:
             job.future.set_result([])
