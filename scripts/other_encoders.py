@@ -43,18 +43,18 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
 NDCG, RECALL = "nDCG@10", "R@100"
 
 
-def recipe(system: str, dataset: str, seed: int, steps: int, output: Path) -> dict[str, Any]:
+def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> dict[str, Any]:
     """Return the YAML of one training run."""
     own = {key: value for key, value in SYSTEMS[system].items() if key not in ("index", "search")}
     bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
     return {
-        "dataset": dataset, "output": str(output), "seed": seed,
+        "dataset": asked.dataset, "output": str(output), "seed": seed,
         "negatives": {"type": "mined", "retriever": bm25, "per_query": 1, "sampling": "random"},
         "trainer": {
-            "max_steps": steps, "per_device_train_batch_size": 32, "learning_rate": 5.0e-5,
+            "max_steps": asked.steps, "per_device_train_batch_size": 32, "learning_rate": 5.0e-5,
             "save_strategy": "no", "logging_steps": 20,
         },
-        **own, "encoder": {"model": MODEL, **LENGTHS, **own["encoder"]},
+        **own, "encoder": {"model": asked.model, **LENGTHS, **own["encoder"]},
     }  # fmt: skip
 
 
@@ -98,16 +98,22 @@ def _margin(scores: Any) -> float:
     return ConfidenceExit(2.0).confidence(Ranking([str(n) for n in range(len(scores))], scores))
 
 
+def home_of(asked: argparse.Namespace) -> Path:
+    """Return the folder of a dataset's models and results."""
+    home: Path = asked.output / Path(asked.dataset).name
+    return home
+
+
 def make(system: str, seed: int, asked: argparse.Namespace) -> None:
     """Train and measure one system with one seed, unless it is there."""
     from sluice.retrieval import load_dataset, train
 
-    home = asked.output / asked.dataset
+    home = home_of(asked)
     done = home / f"{system}.{seed}.{asked.split}.json"
     if done.exists():
         return
     work = home / f"{system}-{seed}"
-    train(recipe(system, asked.dataset, seed, asked.steps, work))
+    train(recipe(system, seed, asked, work))
     found = measured(system, load_dataset(asked.dataset, asked.split), work)
     lines = (work / "training" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     found["step"] = step_seconds([json.loads(line) for line in lines])
@@ -187,6 +193,7 @@ def main() -> None:
     parser.add_argument("--split", choices=("test", "dev"), default="test")
     parser.add_argument("--only", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
+    parser.add_argument("--model", default=MODEL, help="The start of all systems.")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--only-write", action="store_true")
     asked = parser.parse_args()
@@ -194,7 +201,7 @@ def main() -> None:
         for seed in asked.seeds:
             for system in asked.only:
                 make(system, seed, asked)
-    found = results(asked.output / asked.dataset, asked.split)
+    found = results(home_of(asked), asked.split)
     print("\n".join([*table(found), "", *predictors(found)]))
 
 
