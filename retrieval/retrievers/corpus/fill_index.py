@@ -155,7 +155,7 @@ def check_one_way(index: Any, where: str) -> None:
     if isinstance(index, FunnelIndex) and index.dimensions is not None:
         raise ConfigError(
             f"{where}.dimensions: {index.dimensions}: the first dimensions of this encoder's "
-            "vectors are no shorter vectors; leave it out"
+            "vectors are not vectors of their own; leave it out"
         )
 
 
