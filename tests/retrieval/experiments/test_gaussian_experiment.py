@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,9 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
     for words in (["verify", output / "retrievers" / "spread"],
                   ["explain", output, "gold river", "--pipeline", "both", "-k", 2]):  # fmt: skip
-        code, _, err = sluice(*words)
+        code, shown, err = sluice(*words)
         assert code == 0, err
+    assert re.search(r"spread .*\(uncertainty -\d\.\d+\)", shown)
 
 
 @pytest.mark.parametrize(
