@@ -136,6 +136,11 @@ class DenseEncoder(TextEncoder):
             raise ModelError(
                 f"{folder}: a SPLADE encoder's folder; load it with SpladeEncoder (type: splade)"
             )
+        if layout.gaussian is not None:
+            raise ModelError(
+                f"{folder}: a Gaussian encoder's folder; load it with GaussianEncoder (type: "
+                "gaussian)"
+            )
         exported = (backend or layout.sidecar.get("backend", "torch")) != "torch"
         if layers is not None:
             if exported:

@@ -23,11 +23,11 @@ SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
 _ORDER = re.compile(
     r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense)*( Normalize)?"
-    r"( TopLayers)?)?"
+    r"( TopLayers| Gaussian)?)?"
 )
 # What sentence-transformers has no module for. It refuses a folder that names one, where without
 # it would return other vectors; their settings are in ``sluice.json``.
-_OWN = {"TermFrequency": "term_frequency", "TopLayers": "top_layers"}
+_OWN = {"Gaussian": "gaussian", "TermFrequency": "term_frequency", "TopLayers": "top_layers"}
 _SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
     "cls": ("pooling_mode_cls_token", "cls"),
     "mean": ("pooling_mode_mean_tokens", "mean"),
@@ -48,6 +48,7 @@ class Layout:
     splade_pooling: str | None = None
     activation: str = "relu"
     projections: tuple[Path, ...] = ()  # the Dense modules' folders, in order
+    gaussian: Path | None = None  # the folder of what makes variances
     max_length: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
@@ -91,6 +92,8 @@ def read_layout(folder: Path) -> Layout:
             layout.activation = str(config.get("activation_function", "relu"))
         elif kind == "Dense":
             layout.projections += (place,)
+        elif kind == "Gaussian":
+            layout.gaussian = place
     own = read_object(transformer_folder(folder) / SETTINGS)
     layout.max_length = length_in(own, "max_seq_length", folder) or None
     settings = read_object(folder / PROMPTS)
@@ -203,6 +206,7 @@ def write_dense(
     similarity: str,
     lower_case: bool,
     top_layers: int = 1,
+    gaussian: bool = False,
 ) -> None:
     """Write the module files of a dense encoder; the caller writes weights and tokenizer.
 
@@ -212,6 +216,7 @@ def write_dense(
     kinds += ["Dense"] * projections
     kinds += ["Normalize"] if normalize else []
     kinds += ["TopLayers"] if top_layers > 1 else []
+    kinds += ["Gaussian"] if gaussian else []
     _write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
     config: dict[str, Any] = {"word_embedding_dimension": hidden * top_layers}
     config |= {key: ours == pooling for ours, (key, _) in _SPELLINGS.items()}

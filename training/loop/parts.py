@@ -124,6 +124,8 @@ def choose_parts(
         hooks = hooks.bound_to(encoder.similarity)
         similarity = encoder.similarity if hooks.similarity == "auto" else hooks.similarity
         cosine = similarity == "cosine"
+        if hooks_of(encoder).one_way:
+            check_one_way_loss(hooks)
     own_pass = hooks.own_pass(encoder, seed=seed, sparse=sparse)
     if own_pass is not None:
         return Parts(*own_pass, hooks, cosine=cosine, distinct=False)
@@ -164,6 +166,21 @@ def _token_scoring(
     scoring = scoring or TokenScoring()
     check_token_loss(loss, scoring, unit=hooks_of(encoder).normalize is not False)
     return scoring
+
+
+def check_one_way_loss(loss: LossBase, where: str = "loss") -> None:
+    """Raise ``ConfigError`` for a loss that compares what an encoder of two kinds does not."""
+    if loss.similarity == "cosine":
+        raise ConfigError(
+            f"{where}: {type_name(loss)} compares vectors by cosine, and those of this encoder's "
+            "queries and documents have inner products alone; leave similarity out, or take "
+            "another loss"
+        )
+    if loss.same_side:
+        raise ConfigError(
+            f"{where}.same_side: true: this encoder's vectors of queries and of documents are of "
+            "two kinds, and two queries have no score; leave it out"
+        )
 
 
 def check_token_loss(
