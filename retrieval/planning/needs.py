@@ -19,7 +19,7 @@ from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 # Types whose `model` is loaded.
-LOADED = ("dense", "splade", "tokens", "three_heads", "cross_encoder", "max_sim")
+LOADED = ("dense", "hypencoder", "splade", "tokens", "three_heads", "cross_encoder", "max_sim")
 
 
 def models(config: Any) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
@@ -88,6 +89,10 @@ class Normaliser:
             raise ConfigError(
                 f"{retriever.name}: holds a vector for each token, and the normaliser is for "
                 "single dense or sparse ones"
+            )
+        if hooks_of(retriever.encoder).similarity == "q_net":
+            raise ConfigError(
+                f"{retriever.name}: its queries are networks, and the normaliser is for vectors"
             )
         if not len(index):
             raise DataError(f"{retriever.name}: has no documents to normalise")

@@ -48,6 +48,16 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "bm25": [{"k1": 2.0}, {"b": 0.1}],
     "cross_encoder": [{"max_length": 12}],
     "dense": [{"query_prompt": "query: "}, {"pooling": "cls"}, {"document_length": 12}],
+    "hypencoder": [
+        {"hidden_layers": 1},
+        {"scaling": "repository"},
+        {"product": True},
+        {"pooling": "mean"},
+        {"normalize": True},
+        {"projection": 8},
+        {"seed": 1},
+        {"query_length": 12},
+    ],
     "splade": [{"pooling": "sum"}, {"document_top_k": 3}],
     "three_heads": [{"head": "dense"}, {"head": "tokens"}, {"document_length": 12}],
     "tokens": [

@@ -291,6 +291,7 @@ SUMMARIES: Mapping[str, str] = {
     "http": "A language model behind an HTTP endpoint that judges, compares or orders candidates.",
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
+    "hypencoder": "Documents are vectors, a query a small network that scores them.",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
     "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
     "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 KEY: Final = "summary"  # of the manifest
 KINDS: Final = {
     "dense": "dense encoder", "splade": "SPLADE encoder", "tokens": "token encoder",
-    "cross_encoder": "cross-encoder",
+    "cross_encoder": "cross-encoder", "hypencoder": "Hypencoder",
 }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ log = logging.getLogger("sluice")
 CHUNK = 16_384  # documents added at a time: bounds memory while indexing
 SEED = 13
 QUERIES = 400  # that an index may be chosen by
+GRAPH_QUERIES = 100  # that a walk is measured by: those of a Hypencoder are large
 
 
 def filled_index(
@@ -76,7 +77,7 @@ def filled_index(
             "so nothing would be pruned: leave it out"
         )
     if index is None:
-        index = _default_index(encoder.encode_documents([]))
+        index = _default_index(encoder)
     elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
         index.check_fit(hooks.dim, len(documents))
     encoding = encoding or Encoding()
@@ -91,10 +92,13 @@ def filled_index(
     return filled
 
 
-def _default_index(vectors: Any) -> Index:
-    """Return an empty index for vectors of this kind."""
-    from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
+def _default_index(encoder: Any) -> Index:
+    """Return an empty index for an encoder's kind of vectors."""
+    from sluice.indexing import FlatIndex, GraphIndex, InvertedIndex, TokenIndex
 
+    if hooks_of(encoder).similarity == "q_net":
+        return GraphIndex("exhaustive")
+    vectors = encoder.encode_documents([])
     if isinstance(vectors, TokenVectors):
         return TokenIndex()
     return FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
@@ -139,29 +143,32 @@ def _chosen(
     return chosen
 
 
-def _asked(encoder: Any, queries: Mapping[str, str]) -> Any:
+def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any:
     from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
 
     texts = list(queries.values())
-    rows = sampled_rows(len(texts), QUERIES, SEED)
+    rows = sampled_rows(len(texts), most, SEED)
     return encoder.encode_queries([texts[row] for row in rows.tolist()])
 
 
 def _measure_gather(index: Index, encoder: Any, queries: Mapping[str, str] | None) -> None:
-    """Let an index of token vectors that gathers candidates measure itself by real queries.
+    """Let an index that scores some of its documents measure itself by real queries.
 
-    Without any it does so by its documents, when it is saved.
+    Without any, one of token vectors does so by its documents, when it is saved.
     """
-    from sluice.indexing import TokenIndex
+    from sluice.indexing import GraphIndex, TokenIndex
 
-    if queries and isinstance(index, TokenIndex) and measures(index):
-        index.measure_recall(_asked(encoder, queries))
+    if queries and isinstance(index, TokenIndex | GraphIndex) and measures(index):
+        most = GRAPH_QUERIES if isinstance(index, GraphIndex) else QUERIES
+        index.measure_recall(_asked(encoder, queries, most))
 
 
 def measures(index: Any) -> bool:
     """Return whether an index, or a recipe for one, measures itself with queries."""
-    from sluice.indexing import TokenIndex
+    from sluice.indexing import GraphIndex, TokenIndex
 
+    if isinstance(index, GraphIndex):
+        return index.mode == "graph"
     return _chooses(index) or (isinstance(index, TokenIndex) and index.mode != "exact")
 
 

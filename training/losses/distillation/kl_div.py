@@ -59,7 +59,7 @@ class KLDiv(LossBase):
     @property
     def encoders(self) -> tuple[str, ...] | None:
         """All; those that encode documents apart where other queries' documents count."""
-        return ("dense", "splade", "tokens") if self.teacher_matrix else None
+        return ("dense", "hypencoder", "splade", "tokens") if self.teacher_matrix else None
 
     @property
     def needs_teacher(self) -> bool:
