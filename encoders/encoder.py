@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from sluice.encoders.foundation.token_vectors import TokenVectors
 
@@ -94,6 +95,15 @@ class EncoderBase:
         ``q_net``: a query is a network that scores documents' vectors.
         """
         return "dot"
+
+    @hook
+    def one_way(self) -> bool:
+        """Whether vectors of queries and of documents are of two kinds.
+
+        Only a query and a document can then be compared, by their inner product: not two queries,
+        two documents, or directions.
+        """
+        return False
 
     @hook
     def normalize(self) -> bool:
@@ -199,6 +209,13 @@ class EncoderBase:
         """Names the token vectors of texts, one by one; None: they have numbers only."""
         return None
 
+    # What it knows of its own vectors.
+
+    @hook
+    def uncertainty(self) -> Callable[[Any], NDArray[np.float64]] | None:
+        """Returns how unsure the vectors of queries are, ``[n]``; None: they do not say."""
+        return None
+
     # What it learns from the documents of an index.
 
     @hook
@@ -269,7 +286,7 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 # a method ``similarity``) is not read.
 FUNCTIONS = (
     "token_ids", "map_texts", "terms", "token_texts", "fit_documents", "add_documents",
-    "remove_documents", "embed_layers", "hidden", "pooled", "raises", "raise_bias",
+    "remove_documents", "uncertainty", "embed_layers", "hidden", "pooled", "raises", "raise_bias",
 )  # fmt: skip
 _ABSENT = object()
 

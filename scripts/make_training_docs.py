@@ -12,7 +12,8 @@ PAGE = ROOT / "docs" / "training.md"
 BEGIN, END = "<!-- losses: scripts/make_training_docs.py -->\n", "<!-- end of losses -->\n"
 FAMILIES = ("contrastive", "listwise", "distillation", "composed", "queue", "")
 NAMES = {
-    "dense": "dense", "splade": "SPLADE", "tokens": "tokens", "cross_encoder": "cross-encoders",
+    "dense": "dense", "gaussian": "Gaussian", "splade": "SPLADE", "tokens": "tokens",
+    "cross_encoder": "cross-encoders",
 }  # fmt: skip
 # What a loss needs to be made; all others are made from their defaults.
 ARGUMENTS: dict[str, dict[str, Any]] = {"sum": {"losses": [{"type": "info_nce"}]}}

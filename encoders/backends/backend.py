@@ -24,6 +24,7 @@ ENGINES = ("torch", "onnx", "openvino")
 # The output of the graph of each kind of encoder.
 OUTPUTS: dict[str, Output] = {
     "dense": "last_hidden_state",
+    "gaussian": "last_hidden_state",
     "splade": "head_states",
     "cross_encoder": "logits",
 }

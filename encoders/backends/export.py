@@ -143,7 +143,9 @@ def write_graph(encoder: Any, path: Path) -> None:
         with quiet_transformers():  # MPNet reports that it has only one
             network.set_attn_implementation("eager")
     names = input_names(encoder)
-    traced = _Traced(network, names, "last_hidden_state" if kind == "dense" else "logits")
+    traced = _Traced(
+        network, names, "logits" if OUTPUTS[kind] != "last_hidden_state" else OUTPUTS[kind]
+    )
     output = OUTPUTS[kind]
     axes = {name: {0: "batch", 1: "length"} for name in names}
     axes[output] = {0: "batch"} if kind == "cross_encoder" else {0: "batch", 1: "length"}

@@ -1,5 +1,6 @@
 """One vector a text: pooling, projection, Matryoshka, instructions, a head over pairs.
 
+`gaussian/` makes a variance beside it.
 May import: `encoders.transformer` and below.
 """
 
@@ -12,6 +13,7 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
     from sluice.encoders.dense.function import FunctionEncoder as FunctionEncoder
+    from sluice.encoders.dense.gaussian.encoder import GaussianEncoder as GaussianEncoder
     from sluice.encoders.dense.pair_head import PairHead as PairHead
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
     from sluice.encoders.dense.sentence_transformer import (

@@ -138,6 +138,11 @@ class DenseEncoder(TextEncoder):
             )
         if "HyperHead" in layout.modules:
             raise ModelError(f"{folder}: a Hypencoder's folder; load it with type: hypencoder")
+        if layout.gaussian is not None:
+            raise ModelError(
+                f"{folder}: a Gaussian encoder's folder; load it with GaussianEncoder (type: "
+                "gaussian)"
+            )
         exported = (backend or layout.sidecar.get("backend", "torch")) != "torch"
         if layers is not None:
             if exported:

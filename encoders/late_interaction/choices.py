@@ -10,8 +10,9 @@ from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.late_interaction.layout import TokenLayout
-from sluice.encoders.late_interaction.markers import know_markers, make_tokens, usual_markers
+from sluice.encoders.late_interaction.markers import know_markers, usual_markers
 from sluice.encoders.model_files.loading import lengths_of as model_lengths
+from sluice.encoders.transformer.added_tokens import make_tokens
 from sluice.encoders.transformer.projection import (
     Projection,
     as_projection,
@@ -64,8 +65,8 @@ def markers_of(
             new[side] = marker
     if layout.trained:
         know_markers(tokenizer, markers)
-    make_tokens(model, tokenizer, new if layout.trained else {**markers, **new}, seed)
     both = {**markers, **new}
+    make_tokens(model, tokenizer, (new if layout.trained else both).values(), seed)
     return {f"{side}_marker": both.get(side, "") for side, _ in sides}
 
 

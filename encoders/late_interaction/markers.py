@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from sluice.encoders.encoder import Side
 
 UNUSED: dict[Side, str] = {"query": "[unused0]", "document": "[unused1]"}  # ColBERT's, in BERTs
@@ -17,22 +15,6 @@ def usual_markers(tokenizer: Any) -> dict[Side, str]:
     """Return the markers of a new encoder: unused tokens of its vocabulary, else two new ones."""
     known = tokenizer.get_vocab()
     return UNUSED if all(marker in known for marker in UNUSED.values()) else ADDED
-
-
-def make_tokens(model: Any, tokenizer: Any, markers: Mapping[Side, str], seed: int) -> None:
-    """Let each marker be one token, new ones with embeddings drawn by ``seed``."""
-    from transformers import AddedToken
-
-    new = [marker for marker in dict.fromkeys(markers.values()) if marker]
-    known = tokenizer.get_vocab()
-    tokens = [AddedToken(each, normalized=False, special=True) for each in new]
-    tokenizer.add_tokens(tokens, special_tokens=True)
-    if any(marker not in known for marker in new):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            # Not drawn around the mean of all, whose covariance takes minutes to compute.
-            size = max(len(tokenizer), model.get_input_embeddings().num_embeddings)
-            model.resize_token_embeddings(size, mean_resizing=False)
 
 
 def know_markers(tokenizer: Any, markers: Mapping[Side, str]) -> None:

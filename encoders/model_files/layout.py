@@ -23,12 +23,13 @@ SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
 _ORDER = re.compile(
     r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense)*( Normalize)?"
-    r"( TopLayers| HyperHead)?)?"
+    r"( TopLayers| Gaussian| HyperHead)?)?"
 )
 # What sentence-transformers has no module for. It refuses a folder that names one, where without
 # it would return other vectors; their settings are in ``sluice.json``.
 _OWN = {
-    "TermFrequency": "term_frequency", "TopLayers": "top_layers", "HyperHead": "hyper_head",
+    "Gaussian": "gaussian", "HyperHead": "hyper_head", "TermFrequency": "term_frequency",
+    "TopLayers": "top_layers",
 }  # fmt: skip
 _SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
     "cls": ("pooling_mode_cls_token", "cls"),
@@ -50,6 +51,7 @@ class Layout:
     splade_pooling: str | None = None
     activation: str = "relu"
     projections: tuple[Path, ...] = ()  # the Dense modules' folders, in order
+    gaussian: Path | None = None  # the folder of what makes variances
     max_length: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
@@ -93,6 +95,8 @@ def read_layout(folder: Path) -> Layout:
             layout.activation = str(config.get("activation_function", "relu"))
         elif kind == "Dense":
             layout.projections += (place,)
+        elif kind == "Gaussian":
+            layout.gaussian = place
     own = read_object(transformer_folder(folder) / SETTINGS)
     layout.max_length = length_in(own, "max_seq_length", folder) or None
     settings = read_object(folder / PROMPTS)

@@ -55,6 +55,11 @@ def with_positions(model: Any, features: dict[str, Tensor]) -> dict[str, Tensor]
     return {**features, "position_ids": positions}
 
 
+def is_causal(model: Any) -> bool:
+    """Return whether the tokens of a text see only those before them."""
+    return _is_decoder(model) and _looks_ahead(model) != {True}
+
+
 def _is_decoder(model: Any) -> bool:
     """Return whether a model's layers read from left to right by default."""
     noted = getattr(model.config, "is_causal", None) is not None

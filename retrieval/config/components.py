@@ -23,7 +23,8 @@ Allow = Collection[str] | None  # classes of your own that types may name; None 
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
 # Built-in types by the vectors they make or hold; an index around another may hold either.
-DENSE_ENCODERS = ("dense", "precomputed")
+DENSE_ENCODERS = ("dense", "gaussian", "precomputed")
+ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot be compared
 SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
 TOKEN_ENCODERS = ("tokens",)
 NET_ENCODERS = ("hypencoder",)  # documents are dense vectors, queries networks
@@ -120,7 +121,11 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
                 f"{', '.join(suited)}"
             )
     if name in INDEXES:
-        build(spec, INDEXES, where=where)
+        index = build(spec, INDEXES, where=where)
+        if kind in ONE_WAY_ENCODERS:
+            from sluice.retrieval.retrievers.corpus.fill_index import check_one_way
+
+            check_one_way(index, where)
 
 
 def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable[Document]:

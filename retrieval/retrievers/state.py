@@ -24,6 +24,7 @@ from sluice.encoders.foundation.progress import progress
 from sluice.encoders.table import GIVEN
 from sluice.retrieval.documents.store import DocumentStore, open_documents
 from sluice.retrieval.documents.where import Where, conditions, matching_rows
+from sluice.retrieval.pipelines.tracing import Span, is_traced, note
 from sluice.retrieval.retrievers.corpus.best_passages import PassageFinder, keep_vectors
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.corpus.token_scores import TokenReader
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from sluice.indexing.hits import Hits
     from sluice.retrieval.documents.columns import Mask
     from sluice.retrieval.pipelines.hit import Passage
-    from sluice.retrieval.pipelines.tracing import Span
 
 log = logging.getLogger("sluice")
 
@@ -259,6 +259,10 @@ class RetrieverState:
             return self._in_blocks(queries, with_text, most, k, where=where, params=params)
         vectors = self.encoder.encode_queries(texts) if texts else ()
         keep_vectors(vectors)
+        if texts and is_traced():
+            unsure = hooks_of(self.encoder).uncertainty
+            if unsure is not None:
+                note({"uncertainty": dict(zip(with_text, unsure(vectors).tolist(), strict=True))})
         return self.nearest(queries, with_text, vectors, k, where=where, params=params)
 
     def _in_blocks(

@@ -94,6 +94,11 @@ class Normaliser:
             raise ConfigError(
                 f"{retriever.name}: its queries are networks, and the normaliser is for vectors"
             )
+        if bank_size and hooks_of(retriever.encoder).one_way:
+            raise ConfigError(
+                f"{retriever.name}: its documents' vectors are of another kind than its queries' "
+                "and cannot be a bank; documents: 0"
+            )
         if not len(index):
             raise DataError(f"{retriever.name}: has no documents to normalise")
         vectors = retriever.encoder.encode_queries(texts)

@@ -48,6 +48,15 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "bm25": [{"k1": 2.0}, {"b": 0.1}],
     "cross_encoder": [{"max_length": 12}],
     "dense": [{"query_prompt": "query: "}, {"pooling": "cls"}, {"document_length": 12}],
+    "gaussian": [
+        {"variance_token": ""},
+        {"variance_token": "the"},
+        {"start_variance": 0.2},
+        {"variance_floor": 0.01},
+        {"beta": 2.0},
+        {"normalize": False},
+        {"query_prompt": "query: "},
+    ],
     "hypencoder": [
         {"hidden_layers": 1},
         {"scaling": "repository"},

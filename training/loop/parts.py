@@ -128,6 +128,8 @@ def choose_parts(
         hooks = hooks.bound_to(encoder.similarity)
         similarity = encoder.similarity if hooks.similarity == "auto" else hooks.similarity
         cosine = similarity == "cosine"
+        if hooks_of(encoder).one_way:
+            check_one_way_loss(hooks)
     own_pass = hooks.own_pass(encoder, seed=seed, sparse=sparse)
     if own_pass is not None:
         return Parts(*own_pass, hooks, cosine=cosine, distinct=False)
@@ -203,6 +205,21 @@ def check_q_net_loss(loss: LossBase, where: str = "loss") -> None:
             f"{where}.similarity: {loss.similarity}, and a Hypencoder's scores are what its q-nets "
             "return, without bounds; leave similarity out, or take another loss than "
             f"{type_name(loss)}"
+        )
+
+
+def check_one_way_loss(loss: LossBase, where: str = "loss") -> None:
+    """Raise ``ConfigError`` for a loss that compares what an encoder of two kinds does not."""
+    if loss.similarity == "cosine":
+        raise ConfigError(
+            f"{where}: {type_name(loss)} compares vectors by cosine, and those of this encoder's "
+            "queries and documents have inner products alone; leave similarity out, or take "
+            "another loss"
+        )
+    if loss.same_side:
+        raise ConfigError(
+            f"{where}.same_side: true: this encoder's vectors of queries and of documents are of "
+            "two kinds, and two queries have no score; leave it out"
         )
 
 

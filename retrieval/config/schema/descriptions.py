@@ -20,6 +20,15 @@ WORDS: Mapping[str, str] = {
     "towers.query": "The query encoder, {type: dense or splade, model: ...}.",
     "towers.document": "The document encoder, {type: dense or splade, model: ...}.",
     "towers.freeze": "The tower that is not trained.",
+    "variance_token": "The token before every text that the variance is made of; empty: the pooled "
+    "state. Left out, [unused0], or [VAR].",
+    "start_variance": "The variance that training starts from; left out, 0.1 for means of length "
+    "1, else 1.",
+    "variance_floor": "The least variance, 1e-4.",
+    "gaussian.beta": "How sharply the softplus bends that makes variances of numbers, 1.",
+    "gaussian.normalize": "Scales means to length 1; left out, as the dense encoder does.",
+    "gaussian.projection": "Adds a new linear layer for the means, to so many dimensions, or "
+    "several: {dim, layers, hidden, activation, residual}.",
     "tokens.dim": "Keeps only so many of the vectors' first dimensions; of another "
     "encoder, the dimensions of its new projection (128).",
     "tokens.projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
@@ -291,6 +300,7 @@ SUMMARIES: Mapping[str, str] = {
     "http": "A language model behind an HTTP endpoint that judges, compares or orders candidates.",
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
+    "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
     "hypencoder": "Documents are vectors, a query a small network that scores them.",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
     "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",

@@ -20,8 +20,9 @@ HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 UNMERGED: Final = ("adapter", "prefix")  # tunings that sentence-transformers cannot load
 MEASURED: Final = 20  # lines of dev measures at most
 TASKS: Final = {
-    "dense": "sentence-similarity", "splade": "feature-extraction",
-    "tokens": "sentence-similarity", "cross_encoder": "text-ranking",
+    "dense": "sentence-similarity", "gaussian": "feature-extraction",
+    "splade": "feature-extraction", "tokens": "sentence-similarity",
+    "cross_encoder": "text-ranking",
 }  # fmt: skip
 THEIRS: Final = {
     "dense": """\
@@ -53,6 +54,7 @@ print(model.predict([("a question", "a text")]))""",
 }
 OURS: Final = {
     "dense": "DenseEncoder",
+    "gaussian": "GaussianEncoder",
     "splade": "SpladeEncoder",
     "tokens": "TokenEncoder",
     "hypencoder": "Hypencoder",

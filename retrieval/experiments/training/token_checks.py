@@ -1,4 +1,4 @@
-"""Checks what a training run says of token vectors: their scores, and what these exclude."""
+"""Checks how a training run scores vectors of other kinds: token vectors, and those of one way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, RERANKERS
-from sluice.retrieval.config.components import vector_kind
+from sluice.retrieval.config.components import ONE_WAY_ENCODERS, vector_kind
 from sluice.retrieval.config.sections import TrainingSection
 
 if TYPE_CHECKING:
@@ -29,12 +29,20 @@ def token_scoring(section: TrainingSection, where: str = "") -> TokenScoring | N
 def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None:
     """Raise ``ConfigError`` where ``scoring`` is for no token vectors, or parts do not go with it.
 
+    Or where the loss compares vectors that only a query and a document can be compared by.
+
     An encoder of one's own is checked when it is there.
     """
     from sluice.training.batches.token_scores import TokenScoring
-    from sluice.training.loop.parts import check_q_net_loss, check_token_loss
+    from sluice.training.loop.parts import (
+        check_one_way_loss,
+        check_q_net_loss,
+        check_token_loss,
+    )
 
     kind = vector_kind(section.encoder)
+    if kind in ONE_WAY_ENCODERS:
+        check_one_way_loss(loss, f"{prefix}loss")
     if kind == "hypencoder":
         if (section.negatives or {}).get("type") == "live":
             raise ConfigError(

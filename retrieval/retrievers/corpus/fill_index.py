@@ -67,6 +67,8 @@ def filled_index(
     from sluice.indexing import InvertedIndex
 
     hooks = hooks_of(encoder)
+    if hooks.one_way and index is not None:
+        check_one_way(index, "index")
     if vectors is None and hooks.fit_documents is not None:
         filled = InvertedIndex() if index is None else index
         filled.add(hooks.fit_documents(document_input(encoder, each) for each in documents))
@@ -139,8 +141,40 @@ def _chosen(
 ) -> Index:
     """Return the index the recipe chooses, filled; it measures with at most ``QUERIES`` queries."""
     asked = _asked(encoder, queries) if queries else None
+    if hooks_of(encoder).one_way:
+        _check_measured(recipe, 0 if asked is None else len(asked), vectors)
     chosen: Index = recipe.choose(vectors, asked, work=work).index
     return chosen
+
+
+def check_one_way(index: Any, where: str) -> None:
+    """Raise ``ConfigError`` unless an index, or a recipe, compares by whole inner products."""
+    from sluice.indexing import FunnelIndex
+
+    if index.metric not in (None, "ip"):
+        raise ConfigError(
+            f"{where}.metric: {index.metric}: this encoder's vectors of queries and of documents "
+            "are of two kinds, which have inner products alone; metric: ip"
+        )
+    if isinstance(index, FunnelIndex) and index.dimensions is not None:
+        raise ConfigError(
+            f"{where}.dimensions: {index.dimensions}: the first dimensions of this encoder's "
+            "vectors are not vectors of their own; leave it out"
+        )
+
+
+def _check_measured(recipe: Any, queries: int, vectors: Any) -> None:
+    """Raise ``ConfigError`` where documents would stand in for queries, which they cannot."""
+    from sluice.indexing import AutoIndex
+    from sluice.indexing.auto.index import FEWEST_QUERIES
+
+    if not isinstance(recipe, AutoIndex) or queries >= FEWEST_QUERIES:
+        return
+    if len(vectors) >= recipe.exact_below:
+        raise ConfigError(
+            f"index: auto measures with queries, and there are {queries}; documents cannot stand "
+            f"in for them with this encoder: give {FEWEST_QUERIES} or more, or an index by its name"
+        )
 
 
 def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any:

@@ -80,6 +80,11 @@ class VectorFeedback(Feedback):
 
     def _check(self, state: RetrieverState, vectors: Any) -> None:
         super()._check(state, vectors)
+        if hooks_of(state.encoder).one_way:
+            raise ConfigError(
+                f"{self.name}: the vectors of {state.path}'s queries and documents are of two "
+                "kinds, which have no mean; take the feedback of another retriever"
+            )
         if not isinstance(vectors, np.ndarray):
             raise ConfigError(
                 f"{self.name}: {state.path} has sparse vectors; use rm3({state.name}) for feedback "

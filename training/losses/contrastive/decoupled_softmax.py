@@ -41,7 +41,7 @@ class DecoupledSoftmax(LossBase):
     @property
     def encoders(self) -> tuple[str, ...] | None:
         """All; with ``chunk`` those that make one vector of a text, or score pairs."""
-        return None if self.chunk is None else ("dense", "splade", "cross_encoder")
+        return None if self.chunk is None else ("dense", "gaussian", "splade", "cross_encoder")
 
     def __post_init__(self) -> None:
         check_positive("decoupled_softmax", temperature=self.temperature)

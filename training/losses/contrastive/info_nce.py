@@ -93,8 +93,8 @@ class InfoNCE(LossBase):
     def encoders(self) -> tuple[str, ...]:
         """All; ``logq`` takes those that encode documents apart, ``chunk`` of one vector each."""
         if self.chunk is not None:
-            return ("dense", "splade")
-        apart = ("dense", "hypencoder", "splade", "tokens")
+            return ("dense", "gaussian", "splade")
+        apart = ("dense", "gaussian", "hypencoder", "splade", "tokens")
         return apart if self.logq else (*apart, "cross_encoder")
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:

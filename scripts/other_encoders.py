@@ -1,0 +1,209 @@
+#!/usr/bin/env python
+"""Other representations against the plain bi-encoder, trained alike: a table in Markdown.
+
+    SLUICE_DATA=FOLDER scripts/other_encoders.py OUTPUT [--dataset scifact] [--only NAME ...]
+                       [--seeds 13 14 15] [--only-write]
+
+Every system of ``SYSTEMS`` is trained from one start, for each seed with the same pairs, BM25
+negatives, batches and steps; then the test queries are searched by it. ``--split dev`` takes the
+dev queries: what a recipe is chosen by. What is made already is not made again, so a killed run
+continues; ``--only-write`` makes nothing and prints what is there. Seconds a training step and
+milliseconds a query are those of this machine as it was: compare them within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+BASELINE = "dense"
+LENGTHS = {"query_length": 32, "document_length": 128}
+# What a system has beside the start and the lengths, as in YAML; ``index`` and ``search`` are its
+# retriever's.
+SYSTEMS: Mapping[str, Mapping[str, Any]] = {
+    "dense": {"encoder": {"type": "dense"}, "loss": {"type": "info_nce", "temperature": 0.05}},
+    "gaussian": {
+        "encoder": {"type": "gaussian"},
+        "loss": {"type": "info_nce", "temperature": 1.0},  # 20 cosines at the start, as above
+        "head_learning_rate": 1.0e-3,
+    },
+    "gaussian-pooled": {
+        "encoder": {"type": "gaussian", "variance_token": ""},
+        "loss": {"type": "info_nce", "temperature": 1.0},
+        "head_learning_rate": 1.0e-3,
+    },
+}
+NDCG, RECALL = "nDCG@10", "R@100"
+
+
+def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> dict[str, Any]:
+    """Return the YAML of one training run."""
+    own = {key: value for key, value in SYSTEMS[system].items() if key not in ("index", "search")}
+    bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
+    return {
+        "dataset": asked.dataset, "output": str(output), "seed": seed,
+        "negatives": {"type": "mined", "retriever": bm25, "per_query": 1, "sampling": "random"},
+        "trainer": {
+            "max_steps": asked.steps, "per_device_train_batch_size": 32, "learning_rate": 5.0e-5,
+            "save_strategy": "no", "logging_steps": 20,
+        },
+        **own, "encoder": {"model": asked.model, **LENGTHS, **own["encoder"]},
+    }  # fmt: skip
+
+
+def measured(system: str, dataset: Any, folder: Path) -> dict[str, Any]:
+    """Return each query's values, what a document and a query cost, and how unsure queries are."""
+    from sluice.encoders.encoder import hooks_of
+    from sluice.encoders.foundation.build import build
+    from sluice.encoders.model_files.registry import open_encoder
+    from sluice.indexing.table import INDEXES
+    from sluice.retrieval import Retriever, evaluate
+    from sluice.retrieval.retrievers.latency import measure_latency
+
+    encoder = open_encoder(folder / "model")
+    spec = SYSTEMS[system].get("index")
+    index = None if spec is None else build(spec, INDEXES, where="index")
+    start = time.monotonic()
+    retriever = Retriever.build(encoder, dataset.corpus, index=index, queries=dataset.queries)
+    encoding = time.monotonic() - start
+    asked = {query: dataset.queries[query] for query in dataset.qrels}
+    run = retriever.run(asked, k=100)
+    scores = evaluate(run, dataset.qrels, [NDCG, RECALL])
+    latency = measure_latency(retriever, asked, sample=50)
+    found = {
+        NDCG: dict(scores.per_query[NDCG]), RECALL: dict(scores.per_query[RECALL]),
+        "bytes": retriever.index.size_bytes / len(retriever), "encoding": encoding,
+        "ms": latency.p50 if latency else None,
+    }  # fmt: skip
+    unsure = hooks_of(encoder).uncertainty
+    if unsure is not None:
+        values = unsure(encoder.encode_queries(list(asked.values())))
+        found["uncertainty"] = dict(zip(asked, values.tolist(), strict=True))
+    # what any system has to predict a query by: how far its first score is above the second
+    found["margin"] = {query: _margin(run[query].scores) for query in asked}
+    return found
+
+
+def _margin(scores: Any) -> float:
+    from sluice.retrieval.runs.run import Ranking
+    from sluice.retrieval.stages.confidence_exit import ConfidenceExit
+
+    return ConfidenceExit(2.0).confidence(Ranking([str(n) for n in range(len(scores))], scores))
+
+
+def home_of(asked: argparse.Namespace) -> Path:
+    """Return the folder of a dataset's models and results."""
+    home: Path = asked.output / Path(asked.dataset).name
+    return home
+
+
+def make(system: str, seed: int, asked: argparse.Namespace) -> None:
+    """Train and measure one system with one seed, unless it is there."""
+    from sluice.retrieval import load_dataset, train
+
+    home = home_of(asked)
+    done = home / f"{system}.{seed}.{asked.split}.json"
+    if done.exists():
+        return
+    work = home / f"{system}-{seed}"
+    train(recipe(system, seed, asked, work))
+    found = measured(system, load_dataset(asked.dataset, asked.split), work)
+    lines = (work / "training" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    found["step"] = step_seconds([json.loads(line) for line in lines])
+    done.write_text(json.dumps(found), encoding="utf-8")
+
+
+def step_seconds(lines: Sequence[Mapping[str, Any]]) -> float:
+    """Return the mean seconds of a step, from the last of the lines that training logged."""
+    return float(lines[-1]["train_runtime"] / lines[-1]["step"])
+
+
+Results = Mapping[str, Mapping[int, Mapping[str, Any]]]  # system -> seed -> what was measured
+
+
+def results(folder: Path, split: str) -> dict[str, dict[int, Any]]:
+    """Read what was measured, systems in the order of ``SYSTEMS``."""
+    found: dict[str, dict[int, Any]] = {}
+    for system in SYSTEMS:
+        for path in sorted(folder.glob(f"{system}.*.{split}.json")):
+            seed = int(path.name.removeprefix(f"{system}.").partition(".")[0])
+            found.setdefault(system, {})[seed] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def table(found: Results) -> Iterator[str]:
+    """Yield the table: quality, the difference from the plain bi-encoder, costs."""
+    from sluice.retrieval.evaluation.significance import paired_t_test
+
+    yield f"| | {NDCG} | {RECALL} | over {BASELINE} | bytes a document | ms a query | s a step |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    base = found.get(BASELINE, {})
+    for system, by_seed in found.items():
+        cells = [_spread([np.mean(list(each[m].values())) for each in by_seed.values()])
+                 for m in (NDCG, RECALL)]  # fmt: skip
+        seeds = sorted(set(base) & set(by_seed))
+        over = "-"
+        if system != BASELINE and seeds:
+            ours, theirs = (_by_query(side, seeds) for side in (by_seed, base))
+            over = f"{(ours - theirs).mean():+.4f} (p {paired_t_test(ours, theirs):.2g})"
+        costs = {key: [each[key] for each in by_seed.values()] for key in ("bytes", "ms", "step")}
+        yield (
+            f"| {system} | {cells[0]} | {cells[1]} | {over} | {np.mean(costs['bytes']):,.0f} | "
+            f"{min(costs['ms']):.1f} | {min(costs['step']):.2f} |"
+        )
+
+
+def predictors(found: Results) -> Iterator[str]:
+    """Yield how well what is known before judgements predicts a query's nDCG@10 (Spearman)."""
+    from scipy.stats import spearmanr
+
+    for system, by_seed in found.items():
+        for name, sign in (("uncertainty", -1), ("margin", 1)):
+            rows = [each for each in by_seed.values() if name in each]
+            if not rows:
+                continue
+            values = [
+                spearmanr([sign * each[name][q] for q in each[NDCG]], list(each[NDCG].values()))
+                for each in rows
+            ]
+            shown = ", ".join(f"{v.statistic:+.3f} (p {v.pvalue:.2g})" for v in values)
+            yield f"- {system}, {'-' * (sign < 0)}{name} with {NDCG}: {shown}"
+
+
+def _spread(values: Sequence[Any]) -> str:
+    return f"{np.mean(values):.4f} ± {(max(values) - min(values)) / 2:.4f}"
+
+
+def _by_query(by_seed: Mapping[int, Mapping[str, Any]], seeds: Sequence[int]) -> Any:
+    """Return each query's mean over the seeds."""
+    return np.mean([list(by_seed[seed][NDCG].values()) for seed in seeds], axis=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("output", type=Path, help="A folder for models and results.")
+    parser.add_argument("--dataset", default="scifact")
+    parser.add_argument("--split", choices=("test", "dev"), default="test")
+    parser.add_argument("--only", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
+    parser.add_argument("--model", default=MODEL, help="The start of all systems.")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--only-write", action="store_true")
+    asked = parser.parse_args()
+    if not asked.only_write:
+        for seed in asked.seeds:
+            for system in asked.only:
+                make(system, seed, asked)
+    found = results(home_of(asked), asked.split)
+    print("\n".join([*table(found), "", *predictors(found)]))
+
+
+if __name__ == "__main__":
+    main()
