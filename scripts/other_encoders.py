@@ -39,6 +39,16 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
         "loss": {"type": "info_nce", "temperature": 1.0},
         "head_learning_rate": 1.0e-3,
     },
+    "hypencoder": {
+        "encoder": {"type": "hypencoder"},
+        "loss": {"type": "info_nce", "temperature": 1.0},
+        "head_learning_rate": 1.0e-3,
+    },
+    "hypencoder-product": {
+        "encoder": {"type": "hypencoder", "hidden_layers": 1, "product": True},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "head_learning_rate": 1.0e-3,
+    },
 }
 NDCG, RECALL = "nDCG@10", "R@100"
 

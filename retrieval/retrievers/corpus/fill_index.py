@@ -67,6 +67,8 @@ def filled_index(
     from sluice.indexing import InvertedIndex
 
     hooks = hooks_of(encoder)
+    if index is not None:
+        check_q_net_index(encoder, index)
     if hooks.one_way and index is not None:
         check_one_way(index, "index")
     if vectors is None and hooks.fit_documents is not None:
@@ -145,6 +147,17 @@ def _chosen(
         _check_measured(recipe, 0 if asked is None else len(asked), vectors)
     chosen: Index = recipe.choose(vectors, asked, work=work).index
     return chosen
+
+
+def check_q_net_index(encoder: Any, index: Any) -> None:
+    """Raise ``ConfigError`` for queries that are networks, and an index that cannot run them."""
+    from sluice.indexing import GraphIndex
+
+    if hooks_of(encoder).similarity == "q_net" and not isinstance(index, GraphIndex):
+        raise ConfigError(
+            f"index: {type(index).__name__} compares vectors, and this encoder's queries are "
+            "networks; expected a GraphIndex ({type: graph}, or graph with mode: exhaustive)"
+        )
 
 
 def check_one_way(index: Any, where: str) -> None:
