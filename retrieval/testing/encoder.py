@@ -160,6 +160,10 @@ def optional_hooks(world: World) -> None:
         if hooks.terms is not None:
             named = hooks.terms(range(min(width, 3)))
             expect(len(named) == min(width, 3), f"terms: {len(named)} names of 3 columns")
+        if hooks.uncertainty is not None and side == SIDES[0]:
+            values = np.asarray(hooks.uncertainty(found))
+            right = values.shape == (len(world.texts),) and np.isfinite(values).all()
+            expect(right, f"uncertainty: {values!r}, expected a number for each query")
         if tokens and hooks.token_texts is not None:
             names = hooks.token_texts(world.texts, "query" if side == SIDES[0] else "document")
             counts = [len(each) for each in names]

@@ -188,7 +188,7 @@ def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
         parts.append(f"With Sluice:\n\n```python\n{RERANK}\n```")
     elif kind in OURS:
         imports = f"from sluice import {', '.join(sorted([OURS[kind], 'Document', 'Retriever']))}"
-        if kind in ("towers", "tokens", "hypencoder"):
+        if kind in ("gaussian", "hypencoder", "tokens", "towers"):
             own = f"from sluice.encoders import {OURS[kind]}"
             imports = f"from sluice import Document, Retriever\n{own}"
         code = SEARCH.format(imports=imports, name=OURS[kind])

@@ -279,3 +279,18 @@ def test_what_compares_other_than_a_query_and_a_document_is_refused(
     retriever = Retriever.build(encoder, corpus)
     with pytest.raises(ConfigError, match="two kinds, which have no mean"):
         prf(retriever).search("gold")
+
+
+def test_it_is_exported(bert: Path, texts: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from sluice.encoders.backends.export import export_onnx
+
+    encoder = trained(bert)
+    report = export_onnx(encoder, tmp_path / "m", texts=texts)
+    assert report.kind == "gaussian"
+    graph = open_encoder(tmp_path / "m", backend="onnx")
+    assert graph.fingerprint == encoder.fingerprint
+    for side in ("encode_queries", "encode_documents"):
+        found, expected = getattr(graph, side)(texts), getattr(encoder, side)(texts)
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)

@@ -68,7 +68,7 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     assert np.ptp(variances) > 0.01  # they were all alike before training
     assert first.fingerprint != second.fingerprint
     card = (output / "models" / "spread" / "README.md").read_text()
-    assert "GaussianEncoder.from_pretrained" in card
+    assert "from sluice.encoders import GaussianEncoder\n" in card
     assert "sentence_transformers" not in card
     assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
     for words in (["verify", output / "retrievers" / "spread"],
