@@ -16,7 +16,7 @@ from sluice.encoders import Hypencoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.q_net import q_net_scores
 from sluice.indexing import FlatIndex, GraphIndex
-from sluice.retrieval import Dataset, Document, Retriever, load_pipeline
+from sluice.retrieval import Dataset, Document, Passages, Retriever, load_pipeline
 from sluice.retrieval.config.sections import DevSection, ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.experiments.checks import check_experiment
@@ -69,9 +69,13 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
         assert code == 0, err
     results = json.loads((output / "results.json").read_text())
     assert {each["name"] for each in results["systems"]} == {"all", "walked", "both"}
-    (note,) = {each["note"] for each in results["gather_recall"]}
-    assert note.startswith("walked: recall@10 0.") or note.startswith("walked: recall@10 1.")
-    assert "of 40 documents scored" in note
+    gathers = {each["name"]: each["gathers"] for each in results["systems"]}
+    assert gathers["all"] == []
+    assert gathers["walked"] == gathers["both"]
+    (recall,) = gathers["walked"]
+    assert 0 < recall["recall"]["10"] <= 1
+    assert "on 20 queries" in recall["note"]  # of train and dev, never of test
+    assert "of 40 documents scored" in recall["note"]
     walked = Retriever.open(output / "retrievers" / "walked")
     assert isinstance(walked.index, GraphIndex)
     texts = ["gold river", "the stone"]
@@ -124,9 +128,13 @@ def test_queries_in_blocks_find_the_same(
 
 def test_passages_score_by_the_best(encoder: Hypencoder) -> None:
     long = [Document("a", "", "gold of the river " * 6), Document("b", "", "stone")]
-    whole = Retriever.build(encoder, long, passages={"length": 6, "unit": "words"})
-    (first, _) = whole.search("gold", 2)
-    assert first.passage is not None or first.doc_id == "b"
+    retriever = Retriever.build(encoder, long, passages=Passages(length=6, overlap=0))
+    hits = {hit.doc_id: hit for hit in retriever.search("gold", 2)}
+    found = hits["a"].passage
+    assert found is not None
+    net = encoder.encode_queries(["gold"])
+    best = q_net_scores(net, encoder.encode_documents([found.text]))[0, 0]
+    assert hits["a"].score == pytest.approx(best, abs=1e-5)
 
 
 def test_dev_evaluation_is_exhaustive(encoder: Hypencoder) -> None:
