@@ -27,7 +27,7 @@ from sluice.retrieval.retrievers import state
 from sluice.retrieval.runs.run import Run
 
 TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
-MINED = {"type": "mined", "retriever": "bm25", "per_query": 2, "mode": "naive"}
+MINED = {"type": "mined", "retriever": "self", "per_query": 2, "mode": "naive"}
 WALK = {"type": "graph", "neighbours": 5, "entries": 6, "candidates": 2, "iterations": 2}
 
 
@@ -37,21 +37,16 @@ def settings(folder: Path, bert: Path) -> dict[str, Any]:
         "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
         "train": {
             "nets": {
-                "encoder": encoder, "loss": "info_nce", "head_learning_rate": 0.01,
-                "negatives": MINED, "gradient_cache": 2, "trainer": TRAINER,
-                "evaluate": {"measures": ["nDCG@10"], "margin": 0},
-            },
-            "taught": {
-                "encoder": {"type": "hypencoder", "model": "nets"}, "loss": "margin_mse",
-                "negatives": {**MINED, "retriever": "self"}, "teacher": "bm25",
-                "trainer": TRAINER,
+                "encoder": encoder, "loss": "margin_mse", "teacher": "bm25",
+                "negatives": MINED, "gradient_cache": 2, "head_learning_rate": 0.01,
+                "trainer": TRAINER, "evaluate": {"measures": ["nDCG@10"], "margin": 0},
             },
         },
         "retrievers": {
             "bm25": {"encoder": {"type": "bm25"}},
             "all": {"encoder": {"type": "hypencoder", "model": "nets"}},
             "walked": {
-                "encoder": {"type": "hypencoder", "model": "taught"}, "index": WALK,
+                "encoder": {"type": "hypencoder", "model": "nets"}, "index": WALK,
                 "search": {"budget": 20}, "encoding": {"cache": str(folder / "cache")},
             },
         },

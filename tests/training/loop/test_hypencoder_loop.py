@@ -52,17 +52,14 @@ def weights_of(encoder: Hypencoder) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in encoder.module.state_dict().items()}
 
 
-@pytest.mark.parametrize("product", [False, True])
-def test_the_cache_changes_nothing(
-    bert: Path, tiny: ModuleType, tmp_path: Path, product: bool
-) -> None:
+def test_the_cache_changes_nothing(bert: Path, tiny: ModuleType, tmp_path: Path) -> None:
     ends = []
     for cache in (None, 3):
-        encoder = made(bert, product=product)
+        encoder = made(bert, product=True)
         output = tmp_path / str(cache)
         fit(encoder, tiny.examples(8), InfoNCE(), output=output, gradient_cache=cache, **JOB)
         ends.append(weights_of(encoder))
-    start = weights_of(made(bert, product=product))
+    start = weights_of(made(bert, product=True))
     for name in ("head.weights.1.base", "projection.linear.weight"):
         assert not torch.allclose(ends[0][name], start[name], atol=1e-4), name
     for name, value in ends[0].items():
