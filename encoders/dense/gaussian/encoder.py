@@ -147,10 +147,9 @@ class GaussianEncoder(TextEncoder):
             raise ModelError(
                 f"{folder}: a SPLADE encoder's folder; load it with SpladeEncoder (type: splade)"
             )
+        noted = {} if layout.gaussian is None else layout.sidecar  # a start's graph is not its own
         if layers is not None:
-            if (backend or layout.sidecar.get("backend", "torch")) != "torch" and (
-                backend or layout.gaussian
-            ):
+            if (backend or noted.get("backend", "torch")) != "torch":
                 raise ConfigError(
                     "layers: an exported graph always runs all of them; use backend: torch"
                 )
@@ -186,7 +185,6 @@ class GaussianEncoder(TextEncoder):
             batch_tokens=batch_tokens,
             **sides,
         )
-        noted = {} if layout.gaussian is None else layout.sidecar  # a start's graph is not its own
         choose_backend(encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=noted)
         return encoder
 

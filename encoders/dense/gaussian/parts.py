@@ -79,14 +79,14 @@ def new_parts(
     return Parts(projection, VarianceHead.new(hidden, outputs, settings), unit)
 
 
-def _token(given: str | None, network: Any, tokenizer: Any) -> str:
+def _token(given: Any, network: Any, tokenizer: Any) -> str:
     """Return the token that variances are made of, empty for none."""
     causal = is_causal(network)
     if given is None:
         usual = USUAL_TOKEN if USUAL_TOKEN in tokenizer.get_vocab() else NEW_TOKEN
         return "" if causal else usual
-    if given != given.strip() or any(character.isspace() for character in given):
-        raise ConfigError(f"variance_token: {given!r}, expected a text without white space")
+    if not isinstance(given, str) or any(character.isspace() for character in given):
+        raise ConfigError(f"variance_token: {given!r}, expected a text without white space, or ''")
     if given and causal:
         raise ConfigError(
             f"variance_token: {given!r} stands before the text, and the tokens of a "

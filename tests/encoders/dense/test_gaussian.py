@@ -237,6 +237,7 @@ def test_others_refuse_its_folder_and_it_refuses_damage(bert: Path, tmp_path: Pa
         ({"start_variance": 1e-5}, "start_variance: 1e-05, expected a number above"),
         ({"start_variance": float("nan")}, "start_variance is nan"),
         ({"variance_token": "a b"}, "variance_token: 'a b', expected a text without white space"),
+        ({"variance_token": False}, "variance_token: False, expected a text"),
         ({"pooling": "median"}, "pooling: 'median'; known: cls"),
         ({"projection": 0}, "projection"),
     ],
