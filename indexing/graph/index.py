@@ -15,10 +15,11 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.q_net import QNet, QNetShape
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.graph.best import Best
-from sluice.indexing.graph.neighbours import Neighbours, checked_build
+from sluice.indexing.graph.neighbours import Build, Neighbours, checked_build
 from sluice.indexing.graph.recall import DEPTHS, QUERIES, GraphRecall, mean_share
 from sluice.indexing.graph.settings import (
     PARAMETERS,
+    Mode,
     SearchSettings,
     check_parameters,
     checked_settings,
@@ -71,10 +72,10 @@ class GraphIndex(Index):
 
     def __init__(
         self,
-        mode: str = "graph",
+        mode: Mode = "graph",
         *,
         neighbours: int | None = None,
-        build: str | None = None,
+        build: Build | None = None,
         entries: int | None = None,
         candidates: int | None = None,
         iterations: int | None = None,
@@ -93,7 +94,7 @@ class GraphIndex(Index):
             raise ConfigError(
                 f"{unread[0]} has no effect with mode: exhaustive; remove it, or set mode: graph"
             )
-        self.mode = mode
+        self.mode: Mode = mode
         self.seed = whole_number(seed, "seed", 0)
         self.settings = checked_settings(
             entries,
