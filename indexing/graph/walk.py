@@ -28,8 +28,8 @@ def walk(
     It begins with the first rows of ``order``. Then, ``iterations`` times at most, the neighbours
     of the ``candidates`` best of those scored last are scored, unless they were before. It ends
     where none are left, where ``budget`` rows are scored, or, with ``early_stop``, where a step
-    finds none of the best k. (Killingback, Zeng and Zamani 2025, arXiv 2502.05364, section
-    on efficient search.) Rows that ``allowed`` excludes are walked through without being hits. Where
+    finds none of the best k. (Killingback, Zeng and Zamani 2025, arXiv 2502.05364, section on
+    efficient search.) Rows that ``allowed`` excludes are walked through without being hits. Where
     fewer than k hits are found, further rows of ``order`` are scored.
     """
     seen = np.zeros(len(graph), np.bool_)
