@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
     from sluice.encoders.dense.function import FunctionEncoder as FunctionEncoder
     from sluice.encoders.dense.gaussian.encoder import GaussianEncoder as GaussianEncoder
+    from sluice.encoders.dense.hypencoder.encoder import Hypencoder as Hypencoder
     from sluice.encoders.dense.pair_head import PairHead as PairHead
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
     from sluice.encoders.dense.sentence_transformer import (

@@ -84,8 +84,16 @@ class EncoderBase:
         return None
 
     @hook
-    def similarity(self) -> Literal["cosine", "dot", "max_sim"]:
-        """What turns two of its vectors into a score; MaxSim takes all of two texts' tokens."""
+    def query_dim(self) -> int | None:
+        """The width of its queries' vectors where that is not ``dim``; None: it is."""
+        return None
+
+    @hook
+    def similarity(self) -> Literal["cosine", "dot", "max_sim", "q_net"]:
+        """What turns two of its vectors into a score; MaxSim takes all of two texts' tokens.
+
+        ``q_net``: a query is a network that scores documents' vectors.
+        """
         return "dot"
 
     @hook

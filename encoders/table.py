@@ -9,6 +9,7 @@ ENCODERS: Final[Mapping[str, str]] = {
     "bm25": "sluice.encoders.lexical.bm25:BM25Encoder",
     "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
     "gaussian": "sluice.encoders.dense.gaussian.encoder:GaussianEncoder.from_pretrained",
+    "hypencoder": "sluice.encoders.dense.hypencoder.encoder:Hypencoder.from_pretrained",
     "precomputed": "sluice.encoders.dense.precomputed:PrecomputedEncoder.from_pretrained",
     "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
     "three_heads": (

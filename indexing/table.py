@@ -9,6 +9,7 @@ INDEXES: Final[Mapping[str, str]] = {
     "flat": "sluice.indexing.flat.index:FlatIndex",
     "faiss": "sluice.indexing.faiss.index:FaissIndex",
     "inverted": "sluice.indexing.inverted.index:InvertedIndex",
+    "graph": "sluice.indexing.graph.index:GraphIndex",
     "tokens": "sluice.indexing.tokens.index:TokenIndex",
     "funnel": "sluice.indexing.wrappers.funnel:FunnelIndex",
     "augmented": "sluice.indexing.wrappers.augmented:AugmentedIndex",

@@ -40,8 +40,18 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
         "loss": {"type": "info_nce", "temperature": 1.0},
         "head_learning_rate": 1.0e-3,
     },
+    "hypencoder": {
+        "encoder": {"type": "hypencoder"},
+        "loss": {"type": "info_nce", "temperature": 1.0},
+        "head_learning_rate": 1.0e-3,
+    },
+    "hypencoder-product": {
+        "encoder": {"type": "hypencoder", "hidden_layers": 1, "product": True},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+    },
 }
 NDCG, RECALL = "nDCG@10", "R@100"
+WALKED = 100  # queries that walks through a graph are measured by
 
 
 def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> dict[str, Any]:
@@ -87,9 +97,38 @@ def measured(system: str, dataset: Any, folder: Path) -> dict[str, Any]:
     if unsure is not None:
         values = unsure(encoder.encode_queries(list(asked.values())))
         found["uncertainty"] = dict(zip(asked, values.tolist(), strict=True))
+    if hooks_of(encoder).similarity == "q_net":
+        found["walks"] = walks(encoder, retriever, list(asked.values())[:WALKED])
     # what any system has to predict a query by: how far its first score is above the second
     found["margin"] = {query: _margin(run[query].scores) for query in asked}
     return found
+
+
+def walks(encoder: Any, retriever: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what walks through a graph find of the exhaustive ten best, and what they score."""
+    from sluice.indexing import GraphIndex
+    from sluice.indexing.graph.recall import mean_share
+
+    queries = encoder.encode_queries(texts)
+    vectors = retriever.index.documents(np.arange(retriever.index.rows))
+    made = []
+    for neighbours in (16, 32, 100):
+        index = GraphIndex(neighbours=neighbours)
+        index.add(vectors)
+        index.link()
+        exact = index.search(queries, 10, params={"mode": "exhaustive"})
+        for entries, candidates in ((None, 50), (None, 10), (64, 10), (64, 4)):
+            own = {"candidates": candidates} | ({} if entries is None else {"entries": entries})
+            start = time.perf_counter()
+            walked = index.search_counted(queries, 10, **own)
+            seconds = (time.perf_counter() - start) / len(texts)
+            made.append({
+                "neighbours": neighbours, "entries": index.settings.changed(own).entry_count(
+                    index.rows), "candidates": candidates, "documents": index.rows,
+                "recall": mean_share(walked.hits, exact, 10), "ms": 1_000 * seconds,
+                "visited": float(walked.visited.mean()) / index.rows,
+            })  # fmt: skip
+    return made
 
 
 def _margin(scores: Any) -> float:
@@ -178,6 +217,20 @@ def predictors(found: Results) -> Iterator[str]:
             yield f"- {system}, {'-' * (sign < 0)}{name} with {NDCG}: {shown}"
 
 
+def walked(found: Results) -> Iterator[str]:
+    """Yield what walks through a graph find of the exhaustive best, means over seeds."""
+    for system, by_seed in found.items():
+        for rows in zip(*(r["walks"] for r in by_seed.values() if "walks" in r), strict=True):
+            recall, visited, ms = (np.mean([r[key] for r in rows]) for key in
+                                   ("recall", "visited", "ms"))  # fmt: skip
+            first = rows[0]
+            yield (
+                f"- {system}, {first['neighbours']} neighbours, {first['entries']} entries, "
+                f"{first['candidates']} candidates: recall@10 {recall:.3f}, {visited:.1%} of "
+                f"{first['documents']:,} documents scored, {ms:.1f} ms a query"
+            )
+
+
 def _spread(values: Sequence[Any]) -> str:
     return f"{np.mean(values):.4f} ± {(max(values) - min(values)) / 2:.4f}"
 
@@ -203,7 +256,7 @@ def main() -> None:
             for system in asked.only:
                 make(system, seed, asked)
     found = results(home_of(asked), asked.split)
-    print("\n".join([*table(found), "", *predictors(found)]))
+    print("\n".join([*table(found), "", *predictors(found), *walked(found)]))
 
 
 if __name__ == "__main__":

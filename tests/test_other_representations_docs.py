@@ -1,4 +1,4 @@
-"""docs/other-representations.md: its YAML is valid."""
+"""docs/other-representations.md: its YAML is valid, and its Python runs."""
 
 import re
 
@@ -15,3 +15,8 @@ PAGE = (ROOT / "docs" / "other-representations.md").read_text(encoding="utf-8")
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
 def test_the_yaml_is_valid(text: str) -> None:
     check_experiment(checked(yaml.safe_load(text), ExperimentConfig))
+
+
+@pytest.mark.parametrize("text", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_the_python_runs(text: str) -> None:
+    exec(text, {})

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Side = Literal["query", "document"]
-Similarity = Literal["cosine", "dot", "max_sim", "mean_max_sim"]
+Similarity = Literal["cosine", "dot", "max_sim", "mean_max_sim", "q_net"]
 Features = dict[str, "Tensor"]
 
 
@@ -39,7 +39,8 @@ class BiEncoder(Trainable, Protocol):
     """Encodes queries and documents apart: dense ``[n, dim]`` or sparse ``[n, vocab]`` vectors.
 
     Or one vector a token, ``[n, L, dim]``, where ``similarity`` is ``max_sim``: zeros are
-    padding, and L may be another at each call.
+    padding, and L may be another at each call. Or, where it is ``q_net``, documents ``[n, dim]``
+    and queries ``[n, width]`` that are networks over them.
     """
 
     @property

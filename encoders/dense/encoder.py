@@ -136,6 +136,8 @@ class DenseEncoder(TextEncoder):
             raise ModelError(
                 f"{folder}: a SPLADE encoder's folder; load it with SpladeEncoder (type: splade)"
             )
+        if "HyperHead" in layout.modules:
+            raise ModelError(f"{folder}: a Hypencoder's folder; load it with type: hypencoder")
         if layout.gaussian is not None:
             raise ModelError(
                 f"{folder}: a Gaussian encoder's folder; load it with GaussianEncoder (type: "

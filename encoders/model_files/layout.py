@@ -23,11 +23,14 @@ SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
 _ORDER = re.compile(
     r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense)*( Normalize)?"
-    r"( TopLayers| Gaussian)?)?"
+    r"( TopLayers| Gaussian| HyperHead)?)?"
 )
 # What sentence-transformers has no module for. It refuses a folder that names one, where without
 # it would return other vectors; their settings are in ``sluice.json``.
-_OWN = {"Gaussian": "gaussian", "TermFrequency": "term_frequency", "TopLayers": "top_layers"}
+_OWN = {
+    "Gaussian": "gaussian", "HyperHead": "hyper_head", "TermFrequency": "term_frequency",
+    "TopLayers": "top_layers",
+}  # fmt: skip
 _SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
     "cls": ("pooling_mode_cls_token", "cls"),
     "mean": ("pooling_mode_mean_tokens", "mean"),
@@ -206,17 +209,18 @@ def write_dense(
     similarity: str,
     lower_case: bool,
     top_layers: int = 1,
-    gaussian: bool = False,
+    own: tuple[str, ...] = (),
 ) -> None:
     """Write the module files of a dense encoder; the caller writes weights and tokenizer.
 
     ``projections`` is the number of its Dense modules, in folders ``2_Dense``, ``3_Dense`` ...
+    ``own`` are modules that sentence-transformers does not have.
     """
     kinds = ["Transformer", "Pooling"]
     kinds += ["Dense"] * projections
     kinds += ["Normalize"] if normalize else []
     kinds += ["TopLayers"] if top_layers > 1 else []
-    kinds += ["Gaussian"] if gaussian else []
+    kinds += own
     _write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
     config: dict[str, Any] = {"word_embedding_dimension": hidden * top_layers}
     config |= {key: ours == pooling for ours, (key, _) in _SPELLINGS.items()}

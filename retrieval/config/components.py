@@ -27,9 +27,11 @@ DENSE_ENCODERS = ("dense", "gaussian", "precomputed")
 ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot be compared
 SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
 TOKEN_ENCODERS = ("tokens",)
+NET_ENCODERS = ("hypencoder",)  # documents are dense vectors, queries networks
 DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented")
 SPARSE_INDEXES = ("inverted",)
 TOKEN_INDEXES = ("tokens",)
+NET_INDEXES = ("graph",)  # a dense query is a network without hidden layers
 
 
 def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], str]) -> Any:
@@ -102,6 +104,13 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
         **dict.fromkeys(DENSE_INDEXES, "dense"), **dict.fromkeys(SPARSE_INDEXES, "sparse"),
         **dict.fromkeys(TOKEN_INDEXES, "token"),
     }  # fmt: skip
+    if name in NET_INDEXES:
+        holds[name] = "dense"
+    if kind in NET_ENCODERS and name in holds and name not in NET_INDEXES:
+        raise ConfigError(
+            f"{where}.type: {name} compares vectors, and a query of a {kind} encoder is a network; "
+            f"it takes {', '.join(NET_INDEXES)}"
+        )
     sides = ((DENSE_ENCODERS, "dense", DENSE_INDEXES[:3]),
              (SPARSE_ENCODERS, "sparse", SPARSE_INDEXES),
              (TOKEN_ENCODERS, "token", TOKEN_INDEXES))  # fmt: skip
@@ -168,13 +177,13 @@ def check_head(spec: Mapping[str, Any], where: str, remedy: str) -> None:
 
 def _check_search(section: RetrieverSection, where: str) -> None:
     """Check search parameters by name and value, where the kind of index is known."""
-    from sluice.indexing import FlatIndex, Index, InvertedIndex, TokenIndex
+    from sluice.indexing import FlatIndex, GraphIndex, Index, InvertedIndex, TokenIndex
 
     index: Any = None
     if section.index is None:  # as ``Retriever.build`` chooses
         usual: tuple[tuple[tuple[str, ...], Any], ...] = (
             (DENSE_ENCODERS, FlatIndex), (SPARSE_ENCODERS, InvertedIndex),
-            (TOKEN_ENCODERS, TokenIndex),
+            (TOKEN_ENCODERS, TokenIndex), (NET_ENCODERS, lambda: GraphIndex("exhaustive")),
         )  # fmt: skip
         kind = vector_kind(section.encoder)
         index = next((make() for encoders, make in usual if kind in encoders), None)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.csv_text import csv_text
+from sluice.encoders.foundation.disk.csv_text import csv_text
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.evaluation.measures import Measure, parse_measure

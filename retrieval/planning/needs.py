@@ -19,7 +19,10 @@ from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 # Types whose `model` is loaded.
-LOADED = ("dense", "gaussian", "splade", "tokens", "three_heads", "cross_encoder", "max_sim")
+LOADED = (
+    "dense", "gaussian", "hypencoder", "splade", "tokens", "three_heads", "cross_encoder",
+    "max_sim",
+)  # fmt: skip
 
 
 def models(config: Any) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
 
 if TYPE_CHECKING:
-    from sluice.indexing import TokenIndex
+    from sluice.indexing import GraphIndex, TokenIndex
 
 CUTS = (10, 100)
 SAMPLE = 100  # queries
@@ -44,10 +44,10 @@ class GatherRecall:
     note: str = ""
 
     @classmethod
-    def of_index(cls, name: str, index: TokenIndex) -> Self | None:
+    def of_index(cls, name: str, index: TokenIndex | GraphIndex) -> Self | None:
         """Return what is noted of an index, None for one that is exact or was not measured."""
         note = index.recall_note
-        if index.searches == "exact" or note is None:
+        if note is None or index.searches in ("exact", "exhaustive"):
             return None
         recall = {"10": note.at_10, "100": note.at_100}
         return cls(name, name, note.queries, recall, f"{name}: {note}")
@@ -98,14 +98,14 @@ def gather_recalls(
 
 def _noted(stage: Stage) -> list[GatherRecall]:
     """Return what the indexes of a pipeline's retrievers have noted, each once."""
-    from sluice.indexing import TokenIndex
+    from sluice.indexing import GraphIndex, TokenIndex
 
     found: dict[str, GatherRecall] = {}
     for part in [*map(_noted, stage.inner)]:
         found |= {each.stage: each for each in part}
     retriever = retriever_of(stage)
     index = None if retriever is None else retriever.index.innermost
-    if retriever is not None and isinstance(index, TokenIndex):
+    if retriever is not None and isinstance(index, TokenIndex | GraphIndex):
         own = GatherRecall.of_index(retriever.name, index)
         found |= {} if own is None else {own.stage: own}
     return list(found.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 BATCH = 512  # queries searched at a time
+QUERY_VALUES = 1 << 26  # of queries' vectors that are wider than documents': 256 MB
 MASKS = 8  # masks of the latest ``where``s that stay in memory
 
 Part = TypeVar("Part")
@@ -252,6 +254,9 @@ class RetrieverState:
         texts = [queries[query] for query in with_text]
         if texts:
             self._newest(_Parts.lasting)
+        most = queries_at_a_time(self.encoder)
+        if len(texts) > most:
+            return self._in_blocks(queries, with_text, most, k, where=where, params=params)
         vectors = self.encoder.encode_queries(texts) if texts else ()
         keep_vectors(vectors)
         if texts and is_traced():
@@ -259,6 +264,18 @@ class RetrieverState:
             if unsure is not None:
                 note({"uncertainty": dict(zip(with_text, unsure(vectors).tolist(), strict=True))})
         return self.nearest(queries, with_text, vectors, k, where=where, params=params)
+
+    def _in_blocks(
+        self, queries: Queries, with_text: Sequence[str], most: int, k: int | None, **options: Any
+    ) -> Run:
+        """Encode and search ``most`` queries at a time: all their vectors would not fit."""
+        rankings = dict.fromkeys(queries, Ranking([], []))
+        for start in range(0, len(with_text), most):
+            block = with_text[start : start + most]
+            vectors = self.encoder.encode_queries([queries[query] for query in block])
+            found = self.nearest(queries, block, vectors, k, **options)
+            rankings.update({query: found[query] for query in block})
+        return Run(rankings, name=self.name)
 
     def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
         """Return the passage each document was found by, None for one that is not cut."""
@@ -309,6 +326,12 @@ class RetrieverState:
                     rankings[query] = ranking[:depth]
                 advance(len(block))
         return Run(rankings, name=self.name)
+
+
+def queries_at_a_time(encoder: Any) -> int:
+    """Return how many queries' vectors to hold together: those of a Hypencoder are large."""
+    width = hooks_of(encoder).query_dim
+    return sys.maxsize if width is None else max(1, QUERY_VALUES // width)
 
 
 def _rankings(hits: Hits, store: DocumentStore) -> Iterator[Ranking]:

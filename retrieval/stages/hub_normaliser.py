@@ -90,6 +90,10 @@ class Normaliser:
                 f"{retriever.name}: holds a vector for each token, and the normaliser is for "
                 "single dense or sparse ones"
             )
+        if hooks_of(retriever.encoder).similarity == "q_net":
+            raise ConfigError(
+                f"{retriever.name}: its queries are networks, and the normaliser is for vectors"
+            )
         if bank_size and hooks_of(retriever.encoder).one_way:
             raise ConfigError(
                 f"{retriever.name}: its documents' vectors are of another kind than its queries' "

@@ -55,7 +55,9 @@ def hooks(case: LossCase) -> None:
         names = list(inspect.signature(loss).parameters)
         wanted = ["scores", "labels", "mask", "weights", "teacher"]
         expect(names == wanted, f"__call__ takes {', '.join(names)}; expected {', '.join(wanted)}")
-    trainable = {"dense", "gaussian", "splade", "tokens", "towers", "cross_encoder"}
+    trainable = {
+        "dense", "gaussian", "hypencoder", "splade", "tokens", "towers", "cross_encoder",
+    }  # fmt: skip
     kinds = {
         "encoders": all(kind in trainable or ":" in kind for kind in loss.encoders or ()),
         "negatives": loss.negatives in get_args(Negatives),

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import check_arguments
 from sluice.encoders.foundation.disk.files import packed_file, write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.q_net import q_net_scores
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Cut, Stage
@@ -253,8 +255,16 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
     pairs = [pair for pair in pairs if pair[1] in place]
     queries = list(dict.fromkeys(query for query, _ in pairs))
     of = {query: number for number, query in enumerate(queries)}
-    left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
     scores: dict[str, dict[str, float]] = {}
+    if hooks_of(retriever.encoder).similarity == "q_net":
+        right = _vectors_of(retriever, documents)
+        for query in queries:
+            flat = retriever.encoder.encode_queries([dataset.queries[query]])
+            own = [place[doc] for other, doc in pairs if other == query]
+            values = q_net_scores(flat, right[own])[0].tolist()
+            scores[query] = {documents[at]: value for at, value in zip(own, values, strict=True)}
+        return scores
+    left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
     if isinstance(left, TokenVectors):
         rows = retriever.store.rows(documents)
         for query, doc in pairs:

@@ -57,6 +57,16 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"normalize": False},
         {"query_prompt": "query: "},
     ],
+    "hypencoder": [
+        {"hidden_layers": 1},
+        {"scaling": "repository"},
+        {"product": True},
+        {"pooling": "mean"},
+        {"normalize": True},
+        {"projection": 8},
+        {"seed": 1},
+        {"query_length": 12},
+    ],
     "splade": [{"pooling": "sum"}, {"document_top_k": 3}],
     "three_heads": [{"head": "dense"}, {"head": "tokens"}, {"document_length": 12}],
     "tokens": [

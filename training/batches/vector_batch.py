@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import normalize
 
-from sluice.training.batches.token_scores import TokenScoring
+from sluice.training.batches.scoring import Scoring
 from sluice.training.protocol import Features, ScoreMatrix
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ class VectorBatch:
     """The vectors of one batch, with gradients, and what each cell of their score matrix means.
 
     ``queries`` ``[B, dim]`` and ``documents`` ``[N, dim]`` are float32, as the encoder gave them
-    (of a cross-encoder they are there only for a loss with ``texts``); with ``scoring`` they are
-    token vectors, ``[B, Lq, dim]`` and ``[N, Ld, dim]``, and ``cosine`` says that each token's has
-    length 1. ``labels``, ``mask`` and
-    ``teacher`` (NaN where it has no score; None without one) are as wide as ``scores()``: N, or
-    N + 2B with ``same_side``; ``weights`` ``[B]``, ``positives`` ``[B]`` and ``owners`` ``[N]`` are
-    the columns of the first positives and the row each document came with.
+    (of a cross-encoder they are there only for a loss with ``texts``). With ``scoring`` that makes
+    the scores, of token vectors ``[B, Lq, dim]`` and ``[N, Ld, dim]``, where ``cosine`` says that
+    each token's has length 1, or of q-nets ``[B, width]``. ``labels``, ``mask`` and ``teacher``
+    (NaN where it has no score; None without one) are as wide as ``scores()``: N, or N + 2B with
+    ``same_side``; ``weights`` ``[B]``, ``positives`` ``[B]`` and ``owners`` ``[N]`` are the columns
+    of the first positives and the row each document came with.
 
     ``layers`` holds (queries, documents) of the layers that the loss asked for by ``layers(step)``,
     the last first, ``teacher_vectors`` a teacher's vectors of both for a loss with that hook.
@@ -45,7 +45,7 @@ class VectorBatch:
     weights: Tensor | None = None
     teacher: Tensor | None = None
     cosine: bool = False
-    scoring: TokenScoring | None = None
+    scoring: Scoring | None = None
     layers: tuple[tuple[Tensor, Tensor], ...] = ()
     answered: tuple[Tensor, Tensor] | None = None
     teacher_vectors: tuple[Tensor, Tensor] | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.csv_text import csv_text
+from sluice.encoders.foundation.disk.csv_text import csv_text
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import is_number
 

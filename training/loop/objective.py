@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.processes import gathered
+from sluice.training.batches.scoring import Scoring
 from sluice.training.batches.token_scores import TokenScoring, tokens_of
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
@@ -27,7 +28,8 @@ class Objective:
     """The loss of a batch with the penalties of the regulariser, always in float32.
 
     ``parts`` collects sums and counts of what the next log line reports as means. ``scoring`` is
-    for token vectors, and ``cosine`` then says that each has length 1.
+    for vectors that no inner product compares; of tokens, ``cosine`` then says that each has length
+    1.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class Objective:
         cosine: bool,
         regulariser: Regulariser | None = None,
         live: LiveCandidates | None = None,
-        scoring: TokenScoring | None = None,
+        scoring: Scoring | None = None,
     ) -> None:
         self.loss = loss
         self.cosine = cosine
@@ -102,7 +104,7 @@ class Objective:
             sides = vectors.get("query", empty), vectors.get("document", empty)
             return VectorBatch(*sides, matrix=matrix, **targets)
         queries, documents = vectors["query"], vectors["document"]
-        if self.scoring is not None and self.scoring.found and not self._checked:
+        if isinstance(self.scoring, TokenScoring) and self.scoring.found and not self._checked:
             self._checked = True
             warn_of_all(self.scoring, documents)
         stacked: Sequence[tuple[Tensor, Tensor]] = ()

@@ -10,11 +10,14 @@ from transformers import TrainingArguments
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.q_net import QNetShape
 from sluice.training.batches.collator import Batch, BiEncoderCollator, PairCollator, QueryCollator
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
 from sluice.training.batches.mixed_sampler import TEMPERATURE, MixedSampler
 from sluice.training.batches.processes import world
+from sluice.training.batches.q_net_scores import QNetScoring
 from sluice.training.batches.sampler import BatchSampler
+from sluice.training.batches.scoring import Scoring
 from sluice.training.batches.teacher import BatchTeacher
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.example import Example
@@ -30,7 +33,8 @@ from sluice.training.sparsity.regulariser import Regulariser
 class Parts:
     """What a batch passes through: ``collator`` to tensors, ``module`` to vectors, ``loss``.
 
-    ``cosine`` says whether vectors are compared by cosine, ``scoring`` how token vectors are. With
+    ``cosine`` says whether vectors are compared by cosine, ``scoring`` how vectors are that no
+    inner product compares. With
     ``distinct`` no query may appear twice in a batch, because its documents are held against each
     other's queries.
     """
@@ -40,7 +44,7 @@ class Parts:
     loss: LossBase
     cosine: bool
     distinct: bool
-    scoring: TokenScoring | None = None
+    scoring: Scoring | None = None
 
     def objective(self, regulariser: Regulariser | None, live: LiveCandidates | None) -> Objective:
         """Return what is minimised, of the vectors that ``module`` makes."""
@@ -93,7 +97,7 @@ def choose_parts(
     vectors, MaxSim by default. Raises ``ConfigError`` where these do not fit the encoder.
     """
     hooks = as_loss(loss)
-    scoring = _token_scoring(encoder, hooks, scoring, live=live, sparse=sparse)
+    made = _scoring(encoder, hooks, scoring, live=live, sparse=sparse)
     by_batch = hooks.teacher_matrix or hooks.teacher_vectors
     if by_batch and (live or isinstance(encoder, PairEncoder)):
         raise ConfigError(
@@ -117,8 +121,8 @@ def choose_parts(
             raise ConfigError("negatives: live candidates are for encoders of queries alone")
         collator = PairCollator(encoder, texts=hooks.texts)
         return Parts(PairModule(encoder), collator, hooks, cosine=False, distinct=False)
-    if scoring is not None:
-        hooks = hooks.bound_to(scoring.similarity)
+    if made is not None:
+        hooks = hooks.bound_to(made.similarity)
         cosine = bool(hooks_of(encoder).normalize)
     else:
         hooks = hooks.bound_to(encoder.similarity)
@@ -141,31 +145,67 @@ def choose_parts(
         teacher_matrix=hooks.teacher_matrix,
         teacher_vectors=hooks.teacher_vectors,
     )
-    return Parts(module, in_batch, hooks, cosine=cosine, distinct=True, scoring=scoring)
+    return Parts(module, in_batch, hooks, cosine=cosine, distinct=True, scoring=made)
 
 
-def _token_scoring(
+def _scoring(
     encoder: BiEncoder | PairEncoder,
     loss: LossBase,
     scoring: TokenScoring | None,
     *,
     live: bool,
     sparse: bool,
-) -> TokenScoring | None:
-    """Return how token vectors are scored; None for an encoder of other vectors, or of none."""
+) -> Scoring | None:
+    """Return how token vectors or q-nets score; None where an inner product does, or no vector."""
     if isinstance(encoder, PairEncoder) or encoder.similarity != "max_sim":
         if scoring is not None:
             raise ConfigError(
                 f"scoring: {scoring.name}: is for encoders of token vectors, and this "
                 f"{type(encoder).__name__} makes none; leave scoring out"
             )
-        return None
+        return _q_net_scoring(encoder, loss, live=live, sparse=sparse)
     if live or sparse:
         key = "negatives: {type: live}" if live else "sparsity"
         raise ConfigError(f"{key}: is not for encoders of token vectors; leave it out")
     scoring = scoring or TokenScoring()
     check_token_loss(loss, scoring, unit=hooks_of(encoder).normalize is not False)
     return scoring
+
+
+def _q_net_scoring(
+    encoder: BiEncoder | PairEncoder, loss: LossBase, *, live: bool, sparse: bool
+) -> QNetScoring | None:
+    """Return how the q-nets of a Hypencoder score; None for an encoder that makes none."""
+    if isinstance(encoder, PairEncoder) or encoder.similarity != "q_net":
+        return None
+    if live or sparse:
+        key = "negatives: {type: live}" if live else "sparsity"
+        raise ConfigError(
+            f"{key}: is not for a Hypencoder, whose queries are networks; leave it out"
+        )
+    check_q_net_loss(loss)
+    shape: QNetShape = encoder.shape  # type: ignore[attr-defined]
+    return QNetScoring(shape, unit=bool(encoder.unit_documents))  # type: ignore[attr-defined]
+
+
+def check_q_net_loss(loss: LossBase, where: str = "loss") -> None:
+    """Raise ``ConfigError`` for a loss that means nothing where queries are networks."""
+    if loss.encoders is not None and "hypencoder" not in loss.encoders:
+        raise ConfigError(
+            f"{where}: {type_name(loss)} trains {', '.join(loss.encoders)} and needs one vector of "
+            "each text; a Hypencoder takes losses of scores, such as info_nce, kl_div or margin_mse"
+        )
+    if loss.same_side:
+        raise ConfigError(
+            f"{where}.same_side: true: compares queries with queries, and those of a Hypencoder "
+            "are networks, which score documents alone; leave it out"
+        )
+    if loss.similarity != "auto":
+        raise ConfigError(
+            f"{where}.similarity: {loss.similarity}, and a Hypencoder's scores are what its q-nets "
+            "return, without bounds; leave similarity out, or take another loss than "
+            f"{type_name(loss)}"
+        )
 
 
 def check_one_way_loss(loss: LossBase, where: str = "loss") -> None:

@@ -300,7 +300,7 @@ class GaussianEncoder(TextEncoder):
                 prompts={side: each.removeprefix(token) for side, each in self.prompts.items()},
                 similarity=self.similarity,
                 lower_case=lowers(self.tokenizer),
-                gaussian=True,
+                own=("Gaussian",),
             )
             modules = read_modules(folder)
             if self.projection is not None:

@@ -1,4 +1,4 @@
-"""Writes to disk so that a kill or a power cut leaves the old or the new, and reads it back.
+"""Writes to disk so that a kill or a power cut leaves the old or the new; CSV; and reads it back.
 
 May import: `encoders.foundation` beside it.
 """

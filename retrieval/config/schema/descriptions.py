@@ -246,6 +246,15 @@ WORDS: Mapping[str, str] = {
     "mined.step": "Of sampling: cyclic.",
     "consistency": "Drops pairs whose positive is not among the first so many hits.",
     "mined.positives": "Of several positives, the score that counts: lowest, mean or highest.",
+    # graphs
+    "graph.mode": "graph walks from document to document; exhaustive scores all of them.",
+    "graph.neighbours": "Documents that each is linked with, the nearest: 32.",
+    "graph.build": "How neighbours are found: exact, or faiss, faster for many documents.",
+    "graph.entries": "Random documents that a walk begins with; left out, a twentieth of all.",
+    "graph.candidates": "Of the documents scored last, the best so many are followed: 50.",
+    "graph.iterations": "Steps of a walk, at most: 16.",
+    "graph.budget": "Documents that a walk may score, at most; left out, all it reaches.",
+    "graph.early_stop": "Ends a walk where a step finds none of the best k.",
     # learnt rankers
     "sigma": "The steepness of the pairs' logistic loss.",
     "l2": "The penalty of squared weights.",
@@ -301,6 +310,7 @@ SUMMARIES: Mapping[str, str] = {
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
+    "hypencoder": "Documents are vectors, a query a small network that scores them.",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
     "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
     "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",

@@ -87,7 +87,7 @@ def check_training(
         )
     check_head(section.encoder, f"{prefix}encoder", f"write {START_KEY}: true beside model")
     if section.sparsity is not None:
-        if kind in ("dense", "gaussian", "tokens", "cross_encoder"):
+        if kind in ("dense", "gaussian", "hypencoder", "tokens", "cross_encoder"):
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
     if section.tuning is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sluice.encoders.encoder import Vectors
+from sluice.encoders.encoder import Vectors, hooks_of
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
 from sluice.encoders.foundation.numbers import plural
@@ -17,6 +17,7 @@ from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import at_level, depth_of, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
+from sluice.retrieval.retrievers.state import queries_at_a_time
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.training.protocol import DevMeasures
@@ -98,7 +99,7 @@ def _by_searching(
 
     def measured(encoder: Any) -> Mapping[str, float]:
         vectors = encoder.encode_documents(list(texts.values()))
-        hits = _hits(vectors, encoder.encode_queries(list(queries.values())), depth)
+        hits = _searched(encoder, vectors, list(queries.values()), depth)
         rankings = {}
         for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
             hit = rows >= 0
@@ -108,18 +109,24 @@ def _by_searching(
     return measured
 
 
-def _hits(documents: Vectors, queries: Vectors, depth: int) -> Hits:
+def _searched(encoder: Any, documents: Vectors, texts: list[str], depth: int) -> Hits:
     """Return the exact best documents of every query, by the kind of their vectors."""
-    from sluice.indexing import FlatIndex, Index, InvertedIndex
+    from sluice.indexing import FlatIndex, GraphIndex, Hits, Index, InvertedIndex
     from sluice.indexing.tokens import TokenIndex
 
     index: Index = InvertedIndex()
+    if hooks_of(encoder).similarity == "q_net":
+        index, most = GraphIndex("exhaustive"), queries_at_a_time(encoder)
+        index.add(documents)
+        blocks = (texts[start : start + most] for start in range(0, len(texts), most))
+        parts = [index.search(encoder.encode_queries(block), depth) for block in blocks]
+        return Hits(*map(np.concatenate, zip(*parts, strict=True)))
     if isinstance(documents, np.ndarray):
         index = FlatIndex()
     elif isinstance(documents, TokenVectors):
         index = TokenIndex("float32")
     index.add(documents)
-    return index.search(queries, depth)
+    return index.search(encoder.encode_queries(texts), depth)
 
 
 def _by_reranking(

@@ -57,6 +57,7 @@ OURS: Final = {
     "gaussian": "GaussianEncoder",
     "splade": "SpladeEncoder",
     "tokens": "TokenEncoder",
+    "hypencoder": "Hypencoder",
     "cross_encoder": "CrossEncoder",
     "towers": "TowerEncoder",
 }
@@ -155,6 +156,10 @@ def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
     if facts["type"] == "cross_encoder" or hooks.dim is None:
         return None
     each = " of each token" if hooks.kind == "tokens" else ""
+    if hooks.query_dim is not None:
+        return (
+            f"{hooks.dim:,} dimensions of a document, a network of {hooks.query_dim:,} of a query"
+        )
     return f"{hooks.dim:,} dimensions{each}, compared by {hooks.similarity}"
 
 
@@ -183,7 +188,7 @@ def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
         parts.append(f"With Sluice:\n\n```python\n{RERANK}\n```")
     elif kind in OURS:
         imports = f"from sluice import {', '.join(sorted([OURS[kind], 'Document', 'Retriever']))}"
-        if kind in ("gaussian", "towers", "tokens"):
+        if kind in ("gaussian", "hypencoder", "tokens", "towers"):
             own = f"from sluice.encoders import {OURS[kind]}"
             imports = f"from sluice import Document, Retriever\n{own}"
         code = SEARCH.format(imports=imports, name=OURS[kind])

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 KEY: Final = "summary"  # of the manifest
 KINDS: Final = {
-    "dense": "dense encoder", "gaussian": "Gaussian encoder", "splade": "SPLADE encoder",
-    "tokens": "token encoder", "cross_encoder": "cross-encoder",
+    "dense": "dense encoder", "gaussian": "Gaussian encoder", "hypencoder": "Hypencoder",
+    "splade": "SPLADE encoder", "tokens": "token encoder", "cross_encoder": "cross-encoder",
 }  # fmt: skip
 
 

@@ -34,11 +34,22 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
     An encoder of one's own is checked when it is there.
     """
     from sluice.training.batches.token_scores import TokenScoring
-    from sluice.training.loop.parts import check_one_way_loss, check_token_loss
+    from sluice.training.loop.parts import (
+        check_one_way_loss,
+        check_q_net_loss,
+        check_token_loss,
+    )
 
     kind = vector_kind(section.encoder)
     if kind in ONE_WAY_ENCODERS:
         check_one_way_loss(loss, f"{prefix}loss")
+    if kind == "hypencoder":
+        if (section.negatives or {}).get("type") == "live":
+            raise ConfigError(
+                f"{prefix}negatives: live candidates are for dense and splade; mine them: {{type: "
+                "mined, retriever: self, refresh: 100}"
+            )
+        check_q_net_loss(loss, f"{prefix}loss")
     if kind != "tokens":
         key = "scoring" if section.scoring is not None else "xtr_top_k"
         said = (section.scoring, section.xtr_top_k) != (None, None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from sluice.encoders.foundation.csv_text import csv_text
+from sluice.encoders.foundation.disk.csv_text import csv_text
 from sluice.encoders.foundation.disk.files import write_bytes, write_json, write_text
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.provenance import provenance

@@ -35,6 +35,7 @@ log = logging.getLogger("sluice")
 CHUNK = 16_384  # documents added at a time: bounds memory while indexing
 SEED = 13
 QUERIES = 400  # that an index may be chosen by
+GRAPH_QUERIES = 100  # that a walk is measured by: those of a Hypencoder are large
 
 
 def filled_index(
@@ -66,6 +67,8 @@ def filled_index(
     from sluice.indexing import InvertedIndex
 
     hooks = hooks_of(encoder)
+    if index is not None:
+        check_q_net_index(encoder, index)
     if hooks.one_way and index is not None:
         check_one_way(index, "index")
     if vectors is None and hooks.fit_documents is not None:
@@ -78,7 +81,7 @@ def filled_index(
             "so nothing would be pruned: leave it out"
         )
     if index is None:
-        index = _default_index(encoder.encode_documents([]))
+        index = _default_index(encoder)
     elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
         index.check_fit(hooks.dim, len(documents))
     encoding = encoding or Encoding()
@@ -93,10 +96,13 @@ def filled_index(
     return filled
 
 
-def _default_index(vectors: Any) -> Index:
-    """Return an empty index for vectors of this kind."""
-    from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
+def _default_index(encoder: Any) -> Index:
+    """Return an empty index for an encoder's kind of vectors."""
+    from sluice.indexing import FlatIndex, GraphIndex, InvertedIndex, TokenIndex
 
+    if hooks_of(encoder).similarity == "q_net":
+        return GraphIndex("exhaustive")
+    vectors = encoder.encode_documents([])
     if isinstance(vectors, TokenVectors):
         return TokenIndex()
     return FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
@@ -143,6 +149,17 @@ def _chosen(
     return chosen
 
 
+def check_q_net_index(encoder: Any, index: Any) -> None:
+    """Raise ``ConfigError`` for queries that are networks, and an index that cannot run them."""
+    from sluice.indexing import GraphIndex
+
+    if hooks_of(encoder).similarity == "q_net" and not isinstance(index, GraphIndex):
+        raise ConfigError(
+            f"index: {type(index).__name__} compares vectors, and this encoder's queries are "
+            "networks; expected a GraphIndex ({type: graph}, or graph with mode: exhaustive)"
+        )
+
+
 def check_one_way(index: Any, where: str) -> None:
     """Raise ``ConfigError`` unless an index, or a recipe, compares by whole inner products."""
     from sluice.indexing import FunnelIndex
@@ -173,29 +190,32 @@ def _check_measured(recipe: Any, queries: int, vectors: Any) -> None:
         )
 
 
-def _asked(encoder: Any, queries: Mapping[str, str]) -> Any:
+def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any:
     from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
 
     texts = list(queries.values())
-    rows = sampled_rows(len(texts), QUERIES, SEED)
+    rows = sampled_rows(len(texts), most, SEED)
     return encoder.encode_queries([texts[row] for row in rows.tolist()])
 
 
 def _measure_gather(index: Index, encoder: Any, queries: Mapping[str, str] | None) -> None:
-    """Let an index of token vectors that gathers candidates measure itself by real queries.
+    """Let an index that scores some of its documents measure itself by real queries.
 
-    Without any it does so by its documents, when it is saved.
+    Without any, one of token vectors does so by its documents, when it is saved.
     """
-    from sluice.indexing import TokenIndex
+    from sluice.indexing import GraphIndex, TokenIndex
 
-    if queries and isinstance(index, TokenIndex) and measures(index):
-        index.measure_recall(_asked(encoder, queries))
+    if queries and isinstance(index, TokenIndex | GraphIndex) and measures(index):
+        most = GRAPH_QUERIES if isinstance(index, GraphIndex) else QUERIES
+        index.measure_recall(_asked(encoder, queries, most))
 
 
 def measures(index: Any) -> bool:
     """Return whether an index, or a recipe for one, measures itself with queries."""
-    from sluice.indexing import TokenIndex
+    from sluice.indexing import GraphIndex, TokenIndex
 
+    if isinstance(index, GraphIndex):
+        return index.mode == "graph"
     return _chooses(index) or (isinstance(index, TokenIndex) and index.mode != "exact")
 
 

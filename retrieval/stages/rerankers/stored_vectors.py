@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
@@ -99,6 +100,11 @@ def check_single_vectors(state: RetrieverState, caller: str) -> None:
         raise ConfigError(
             f"{caller}: {state.path} holds a vector for each token, and {caller} compares single "
             f"ones; score by max_sim({state.name}) instead"
+        )
+    if hooks_of(state.encoder).similarity == "q_net":
+        raise ConfigError(
+            f"{caller}: a query of {state.name} is a network, and {caller} compares vectors; "
+            f"search it by itself: {state.name}"
         )
     if isinstance(state.index, PassageIndex):
         raise ConfigError(

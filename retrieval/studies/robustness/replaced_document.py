@@ -19,7 +19,7 @@ import numpy as np
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing import FlatIndex, Index, PassageIndex, TokenIndex
+from sluice.indexing import FlatIndex, GraphIndex, Index, PassageIndex, TokenIndex
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
 from sluice.retrieval.pipelines.rerank import Rerank
@@ -249,7 +249,10 @@ def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:
     if passages is not None and not by_best:
         normalize = hooks_of(encoder).similarity == "cosine"
         vectors = mean_vectors(vectors, counts, normalize=normalize)
-    index = _emptied(state.index, vectors)
+    if hooks_of(encoder).similarity == "q_net":
+        index: Index = GraphIndex("exhaustive")
+    else:
+        index = _emptied(state.index, vectors)
     if by_best:
         whole = PassageIndex(index)
         whole.add(vectors, counts)

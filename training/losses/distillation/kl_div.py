@@ -59,7 +59,8 @@ class KLDiv(LossBase):
     @property
     def encoders(self) -> tuple[str, ...] | None:
         """All; those that encode documents apart where other queries' documents count."""
-        return ("dense", "gaussian", "splade", "tokens") if self.teacher_matrix else None
+        apart = ("dense", "gaussian", "hypencoder", "splade", "tokens")
+        return apart if self.teacher_matrix else None
 
     @property
     def needs_teacher(self) -> bool:

@@ -1,0 +1,305 @@
+"""The Hypencoder: documents are vectors, queries small networks that score them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.dense.encoder import Pooling
+from sluice.encoders.dense.hypencoder.folder import Noted, noted_in, read_head, write_head
+from sluice.encoders.dense.hypencoder.head import HyperHead, Scaling, checked_scaling
+from sluice.encoders.dense.pooling import POOLINGS
+from sluice.encoders.encoder import Dense, Side
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.q_net import QNetShape
+from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
+from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.packed.attention import spans
+from sluice.encoders.transformer.packed.model import PackedTransformer
+from sluice.encoders.transformer.projection import (
+    Projection,
+    draw_projection,
+    read_projection,
+    write_projection,
+)
+from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.tokens import TokenBatch
+
+HIDDEN_LAYERS = 2  # of new q-nets
+HEAD_VALUES = 1 << 24  # of one matrix of q-nets at a time: 64 MB
+
+
+class Hypencoder(TextEncoder):
+    """A transformer that makes vectors of documents, and of a query a network that scores them.
+
+    Documents are float32 ``[n, dim]``: pooled, projected and of length 1 as for a dense encoder.
+    Queries are flat q-nets ``[n, query_dim]`` (``encoders.foundation.q_net``), which a hyper-head
+    makes of the states of their tokens; score them by ``q_net_scores``. (Killingback, Zeng and
+    Zamani 2025, arXiv 2502.05364.) With ``product`` the inner product of both texts' vectors is
+    added to the q-net's score, and training starts from the plain bi-encoder.
+    """
+
+    kind = "hypencoder"
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        head: HyperHead,
+        pooling: Pooling = "cls",
+        projection: Projection | None = None,
+        unit_documents: bool = False,
+        **options: Any,
+    ) -> None:
+        if pooling not in POOLINGS:
+            raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
+        parts = nn.ModuleDict({"model": model, "head": head})
+        if projection is not None:
+            parts["projection"] = projection
+        parts.train(model.training)
+        super().__init__(parts, tokenizer, **options)
+        self.model = model
+        self.head = head
+        self.projection = projection
+        self.pooling = pooling
+        self.unit_documents = unit_documents
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        hidden_layers: int | None = None,
+        scaling: Scaling | None = None,
+        product: bool | None = None,
+        pooling: Pooling | None = None,
+        projection: int | dict[str, Any] | None = None,
+        normalize: bool | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        query_length: int | None = None,
+        document_length: int | None = None,
+        device: str = "auto",
+        dtype: Dtype = "float32",
+        batch_tokens: int | None = None,
+        seed: int = 13,
+    ) -> Hypencoder:
+        """Load a saved Hypencoder, or start one from any dense encoder: train it.
+
+        ``hidden_layers`` is the number of a q-net's hidden layers, 2 for a new one; 0 is an inner
+        product with one vector made of the query. ``scaling`` is the divisor in the hyper-head's
+        attention: formula, or repository as in the authors' code. ``product`` adds the inner
+        product of both texts' vectors to the score, so that training starts from the plain
+        bi-encoder. ``pooling`` and ``normalize`` are the documents', as in the folder; a bare
+        encoder gets the first token's state (cls), not normalised. ``projection`` is a new linear
+        layer to that many dimensions; q-nets have as many units a layer, and their size is its
+        square: 128 dimensions are 66 kB a hidden layer, 384 are 591 kB. ``seed`` draws what is new.
+        """
+        from transformers import AutoModel
+
+        loaded = load(AutoModel, str(model))
+        network, tokenizer, folder, _ = loaded
+        if network.config.is_encoder_decoder:
+            raise ModelError(
+                f"{folder}: {type(network).__name__} has an encoder and a decoder; a Hypencoder "
+                "needs one stack of layers"
+            )
+        layout = read_layout(folder)
+        if layout.splade_pooling:
+            raise ModelError(f"{folder}: a SPLADE encoder's folder; start from a dense one")
+        if not layout.pool_prompt or layout.sidecar.get("top_layers", 1) != 1:
+            raise ModelError(
+                f"{folder}: pools without the prompt, or several layers; a Hypencoder pools all "
+                "tokens of the last: start from another model"
+            )
+        noted = noted_in(layout, folder)
+        hidden = int(network.config.hidden_size)
+        if noted is not None:
+            given = {
+                "hidden_layers": hidden_layers, "scaling": scaling, "product": product,
+                "projection": projection,
+            }  # fmt: skip
+            _refuse_other(given, noted, folder)
+            reads = read_projection(layout.projections, hidden)
+        else:
+            noted = Noted(
+                HIDDEN_LAYERS
+                if hidden_layers is None
+                else whole_number(hidden_layers, "hidden_layers", 0),
+                checked_scaling(scaling or "formula"),
+                bool(product),
+            )
+            reads = read_projection(layout.projections, hidden)
+            if projection is not None:
+                reads = draw_projection(hidden, projection, seed)
+        dim = hidden if reads is None else reads.outputs
+        shape = QNetShape(dim, noted.hidden_layers, noted.product)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            head = HyperHead(hidden, shape, noted.scaling)
+        if "HyperHead" in layout.modules:
+            read_head(head, folder)
+        bare = not layout.modules
+        return cls(
+            network,
+            tokenizer,
+            head=head,
+            pooling=pooling or ("cls" if bare else layout.pooling or "mean"),  # type: ignore[arg-type]
+            projection=reads,
+            unit_documents="Normalize" in layout.modules if normalize is None else normalize,
+            device=device,
+            dtype=dtype,
+            batch_tokens=batch_tokens,
+            **side_settings(
+                loaded,
+                layout,
+                query_prompt=query_prompt,
+                document_prompt=document_prompt,
+                query_length=query_length,
+                document_length=document_length,
+            ),
+        )
+
+    @property
+    def shape(self) -> QNetShape:
+        """The sizes of a q-net."""
+        return self.head.shape
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions of a document's vector."""
+        return self.shape.dim
+
+    @property
+    def query_dim(self) -> int:
+        """The number of values of a flat q-net."""
+        return self.shape.width
+
+    @property
+    def similarity(self) -> Literal["q_net"]:
+        """A query scores a document as a network."""
+        return "q_net"
+
+    @property
+    def head_parameters(self) -> tuple[str, ...]:
+        """How the names of the hyper-head's parameters begin."""
+        return ("head.",)
+
+    def settings(self) -> Mapping[str, Any]:
+        """Return what decides the vectors besides weights and tokenizer."""
+        return {
+            **super().settings(),
+            "pooling": self.pooling,
+            "normalize": self.unit_documents,
+            "activation": self.projection.described if self.projection else None,
+            "q_net": [self.shape.hidden, self.shape.product, self.head.scaling],
+        }
+
+    def embed(self, features: Features, side: Side) -> Tensor:
+        """Return documents ``[n, dim]`` or flat q-nets ``[n, query_dim]``, float32, with gradients.
+
+        Of tokenised texts.
+        """
+        return self._made(self.hidden(features), features["attention_mask"], side)
+
+    def _made(self, states: Tensor, mask: Tensor, side: Side) -> Tensor:
+        if side == "document":
+            return self._pooled(states, mask)
+        own = self._pooled(states, mask) if self.shape.product else None
+        q_nets: Tensor = self.head(states, mask, own)
+        return q_nets
+
+    def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
+        vectors = POOLINGS[self.pooling](states.float(), mask)
+        if self.projection is not None:
+            vectors = self.projection(vectors).float()
+        return nn.functional.normalize(vectors, dim=-1) if self.unit_documents else vectors
+
+    def encode_queries(self, texts: Sequence[str]) -> Dense:
+        """Return flat q-nets, float32 ``[n, query_dim]``, in input order.
+
+        The q-net of a query without tokens is zeros: it scores every document 0.
+        """
+        return self._encode(texts, "query", self.query_dim)
+
+    def encode_documents(self, texts: Sequence[str]) -> Dense:
+        """Return the documents' vectors, float32 ``[n, dim]``, in input order."""
+        return self._encode(texts, "document", self.dim)
+
+    def _encode(self, texts: Sequence[str], side: Side, width: int) -> Dense:
+        vectors = np.zeros((len(texts), width), np.float32)
+        most = max(1, HEAD_VALUES // self.dim**2)
+
+        def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+            states = self.output(batch, network)
+            done = 0
+            for span in spans(batch.lengths):
+                alike = states[span.start : span.stop].view(span.texts, span.length, -1)
+                for part in torch.split(alike, most):
+                    mask = torch.ones(part.shape[:2], dtype=torch.long, device=part.device)
+                    rows = batch.rows[done : done + len(part)]
+                    vectors[rows] = self._made(part, mask, side).float().cpu().numpy()
+                    done += len(part)
+
+        self.map_texts(texts, side, store)
+        return vectors
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write a folder, in one step: the documents' encoder in sentence-transformers' layout.
+
+        That names a module which sentence-transformers does not have, so that it refuses the
+        folder: it would take queries for documents.
+        """
+        with replaced_folder(Path(path)) as folder:
+            save(self.model, folder)
+            self.tokenizer.save_pretrained(folder)
+            layers = [] if self.projection is None else self.projection.chain
+            write_dense(
+                folder,
+                hidden=int(self.model.config.hidden_size),
+                pooling=self.pooling,
+                pool_prompt=True,
+                projections=len(layers),
+                normalize=self.unit_documents,
+                max_length=max(self.lengths.values()),
+                prompts=self.prompts,
+                similarity="dot",
+                lower_case=lowers(self.tokenizer),
+                own=("HyperHead",),
+            )
+            if self.projection is not None:
+                places = [folder / f"{number}_Dense" for number in range(2, 2 + len(layers))]
+                write_projection(self.projection, places)
+            noted = Noted(self.shape.hidden, self.head.scaling, self.shape.product)
+            write_head(self.head, folder)
+            write_sidecar(
+                folder,
+                {
+                    "type": self.kind,
+                    "query_length": self.lengths["query"],
+                    "document_length": self.lengths["document"],
+                    **noted.facts(),
+                },
+            )
+
+
+def _refuse_other(given: Mapping[str, Any], noted: Noted, folder: Path) -> None:
+    """Raise ``ConfigError`` where a trained Hypencoder is asked to be another."""
+    own = noted._asdict()
+    for name, value in given.items():
+        if value is not None and value != own.get(name):
+            trained = own.get(name, "its own")
+            raise ConfigError(
+                f"{name}: {value!r}, and {folder} was trained with {trained}; leave {name} out, or "
+                "start from another model"
+            )

@@ -1,0 +1,215 @@
+"""Hypencoders from YAML: trained, indexed by a graph, fused, explained, changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from command_line import Call
+from small_world import WordEncoder, documents, write_beir
+
+from sluice.encoders import Hypencoder
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.q_net import q_net_scores
+from sluice.indexing import FlatIndex, GraphIndex
+from sluice.retrieval import Dataset, Document, Passages, Retriever, load_pipeline
+from sluice.retrieval.config.sections import DevSection, ExperimentConfig, TrainConfig, checked
+from sluice.retrieval.evaluation.scores import evaluate
+from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.experiments.training.checks import check_training
+from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
+from sluice.retrieval.pipelines.expression import parse
+from sluice.retrieval.retrievers import state
+from sluice.retrieval.runs.run import Run
+
+TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
+MINED = {"type": "mined", "retriever": "self", "per_query": 2, "mode": "naive"}
+WALK = {"type": "graph", "neighbours": 5, "entries": 6, "candidates": 2, "iterations": 2}
+
+
+def settings(folder: Path, bert: Path) -> dict[str, Any]:
+    encoder = {"type": "hypencoder", "model": str(bert), "hidden_layers": 1, "projection": 16}
+    return {
+        "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
+        "train": {
+            "nets": {
+                "encoder": encoder, "loss": "margin_mse", "teacher": "bm25",
+                "negatives": MINED, "gradient_cache": 2, "head_learning_rate": 0.01,
+                "trainer": TRAINER, "evaluate": {"measures": ["nDCG@10"], "margin": 0},
+            },
+        },
+        "retrievers": {
+            "bm25": {"encoder": {"type": "bm25"}},
+            "all": {"encoder": {"type": "hypencoder", "model": "nets"}},
+            "walked": {
+                "encoder": {"type": "hypencoder", "model": "nets"}, "index": WALK,
+                "search": {"budget": 20}, "encoding": {"cache": str(folder / "cache")},
+            },
+        },
+        "pipelines": {"all": "all", "walked": "walked", "both": "bm25 | walked"},
+        "evaluate": {"measures": ["nDCG@10"], "baseline": "all", "latency_queries": 2},
+    }  # fmt: skip
+
+
+def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
+    facts = settings(tmp_path, bert)
+    file, output = tmp_path / "x.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
+    for words in (["config", "check"], ["run"]):
+        code, _, err = sluice(*words, file)
+        assert code == 0, err
+    results = json.loads((output / "results.json").read_text())
+    assert {each["name"] for each in results["systems"]} == {"all", "walked", "both"}
+    gathers = {each["name"]: each["gathers"] for each in results["systems"]}
+    assert gathers["all"] == []
+    assert gathers["walked"] == gathers["both"]
+    (recall,) = gathers["walked"]
+    assert 0 < recall["recall"]["10"] <= 1
+    assert "on 20 queries" in recall["note"]  # of train and dev, never of test
+    assert "of 40 documents scored" in recall["note"]
+    walked = Retriever.open(output / "retrievers" / "walked")
+    assert isinstance(walked.index, GraphIndex)
+    texts = ["gold river", "the stone"]
+    counted = walked.index.search_counted(walked.encoder.encode_queries(texts), 5, budget=20)
+    assert (counted.visited <= 20).all()
+    card = (output / "models" / "nets" / "README.md").read_text()
+    assert "16 dimensions of a document, a network of 288 of a query" in card
+    assert "from sluice.encoders import Hypencoder" in card
+    assert "sentence_transformers" not in card
+    assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
+    for words in (["verify", output / "retrievers" / "walked"],
+                  ["explain", output, "gold river", "--pipeline", "both", "-k", 2]):  # fmt: skip
+        code, _, err = sluice(*words)
+        assert code == 0, err
+
+
+@pytest.fixture(scope="module")
+def encoder(bert: Path) -> Hypencoder:
+    return Hypencoder.from_pretrained(bert, hidden_layers=1, projection=8, device="cpu")
+
+
+def test_a_retriever_searches_exhaustively_and_changes(encoder: Hypencoder, tmp_path: Path) -> None:
+    texts = [document.full_text for document in documents(12)]
+    retriever = Retriever.build(encoder, documents(12), path=tmp_path / "nets")
+    scores = q_net_scores(encoder.encode_queries(["gold"]), encoder.encode_documents(texts))[0]
+    hits = retriever.search("gold", 12)
+    assert [hit.doc_id for hit in hits] == [f"d{row:02d}" for row in np.argsort(-scores)]
+    assert np.allclose([hit.score for hit in hits], -np.sort(-scores), atol=1e-5)
+    retriever.add([Document("new", "", "gold gold")])
+    retriever.delete(["d03"])
+    names = {hit.doc_id for hit in Retriever.open(tmp_path / "nets").search("gold", 20)}
+    assert names == {"new", *(f"d{row:02d}" for row in range(12) if row != 3)}
+
+
+def test_queries_in_blocks_find_the_same(
+    encoder: Hypencoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand q-nets would not fit into memory together."""
+    retriever = Retriever.build(encoder, documents(12))
+    queries = {f"q{number}": text for number, text in enumerate(["gold", " ", "the river", "x"])}
+    whole = retriever.run(queries, k=3)
+    monkeypatch.setattr(state, "QUERY_VALUES", 2 * encoder.query_dim)
+    assert state.queries_at_a_time(encoder) == 2
+    blocks = retriever.run(queries, k=3)
+    assert list(blocks) == list(queries)
+    for query in queries:
+        assert blocks[query].doc_ids == whole[query].doc_ids
+        assert np.allclose(blocks[query].scores, whole[query].scores, atol=1e-6)
+
+
+def test_passages_score_by_the_best(encoder: Hypencoder) -> None:
+    long = [Document("a", "", "gold of the river " * 6), Document("b", "", "stone")]
+    retriever = Retriever.build(encoder, long, passages=Passages(length=6, overlap=0))
+    hits = {hit.doc_id: hit for hit in retriever.search("gold", 2)}
+    found = hits["a"].passage
+    assert found is not None
+    net = encoder.encode_queries(["gold"])
+    best = q_net_scores(net, encoder.encode_documents([found.text]))[0, 0]
+    assert hits["a"].score == pytest.approx(best, abs=1e-5)
+
+
+def test_dev_evaluation_is_exhaustive(encoder: Hypencoder) -> None:
+    docs = documents()
+    queries = {"a": "gold river", "b": "the index of stone"}
+    qrels = {"a": {docs[3].id: 1}, "b": {docs[12].id: 1, docs[2].id: 1}}
+    data = Dataset.from_memory(docs, queries, qrels, split="dev")
+    section = DevSection(measures=["nDCG@10", "RR"])
+    measured = dev_evaluation(data, section, seed=1, candidates=None)(encoder)
+    vectors = encoder.encode_documents([document.full_text for document in docs])
+    scores = q_net_scores(encoder.encode_queries(list(queries.values())), vectors)
+    run = Run({
+        query: [(docs[row].id, float(line[row])) for row in np.argsort(-line)]
+        for query, line in zip(queries, scores, strict=True)
+    })  # fmt: skip
+    expected = evaluate(run, qrels, ["nDCG@10", "RR"]).mean
+    assert dict(measured) == pytest.approx(expected, abs=1e-6)
+
+
+def test_stages_of_vectors_are_refused(encoder: Hypencoder) -> None:
+    retriever = Retriever.build(encoder, documents(12), name="nets")
+    for text in ("prf(nets, k=2)", "nets >> dot(nets, depth=3)"):
+        with pytest.raises(ConfigError, match="a query of nets is a network"):
+            parse(text, {"nets": lambda: retriever}, where="p").run({"q": "gold"}, k=3)
+    with pytest.raises(ConfigError, match="FlatIndex compares vectors, and this encoder's queries"):
+        Retriever.build(encoder, documents(3), index=FlatIndex())
+
+
+def test_a_dense_query_walks_too() -> None:
+    """Its vector is a network without hidden layers: an inner product."""
+    flat = Retriever.build(WordEncoder(), documents())
+    graph = Retriever.build(WordEncoder(), documents(), index=GraphIndex(entries=40))
+    for hit, other in zip(flat.search("gold river", 5), graph.search("gold river", 5), strict=True):
+        assert (hit.doc_id, hit.score) == (other.doc_id, other.score)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"loss": {"type": "info_nce", "similarity": "dot"}}, "similarity: dot, and a Hypencoder"),
+        ({"loss": {"type": "info_nce", "same_side": True}}, "same_side: true"),
+        ({"loss": "angle"}, "angle trains dense; a hypencoder encoder takes info_nce, adore"),
+        ({"negatives": {"type": "live"}}, "negatives: live candidates are for dense and splade"),
+        ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "a hypencoder encoder has no"),
+        ({"scoring": "max_sim"}, "this one is hypencoder"),
+        ({"encoder": {"hiden_layers": 1}}, "did you mean 'hidden_layers'"),
+    ],
+)
+def test_a_training_run_that_cannot_be_is_refused_before(
+    bert: Path, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    own = {"type": "hypencoder", "model": str(bert), **change.get("encoder", {})}
+    base = {
+        "dataset": "anywhere", "output": str(tmp_path), "trainer": TRAINER, "loss": "info_nce",
+        **change, "encoder": own,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=says):
+        check_training(checked(base, TrainConfig), "")
+
+
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        ({"type": "flat"}, "flat compares vectors, and a query of a hypencoder encoder is a"),
+        ({"type": "tokens"}, "it takes graph"),
+        ({"type": "graph", "mode": "exhaustive", "entries": 3}, "entries has no effect with mode"),
+        ({"type": "graph", "neighbors": 3}, "did you mean 'neighbours'"),
+    ],
+)
+def test_an_index_that_cannot_be_is_refused_before(
+    bert: Path, tmp_path: Path, index: dict[str, Any], says: str
+) -> None:
+    facts = settings(tmp_path, bert)
+    facts["retrievers"]["walked"]["index"] = index
+    with pytest.raises(ConfigError, match=says):
+        check_experiment(checked(facts, ExperimentConfig))
+
+
+def test_a_sparse_encoder_takes_no_graph(bert: Path, tmp_path: Path) -> None:
+    facts = settings(tmp_path, bert)
+    facts["retrievers"]["bm25"]["index"] = {"type": "graph"}
+    with pytest.raises(ConfigError, match="graph holds dense vectors; a bm25 encoder takes"):
+        check_experiment(checked(facts, ExperimentConfig))
