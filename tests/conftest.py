@@ -99,4 +99,4 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         return int(stopped.value.code or 0), out, err
 
     yield call
-    logging.basicConfig(force=True)
+    logging.basicConfig(force=True, stream=sys.__stderr__)  # that of capsys is closed after this
