@@ -23,7 +23,7 @@ class ServeSettings:
     ``longest_wait`` is for the first part of a request; what would wait longer is refused.
     ``rate`` is the most requests of one client in a second, None for any number. ``inputs`` is the
     most texts of one request and ``depth`` the largest ``k``. ``judge`` is a file of queries or a
-    split of the dataset, ``judgements`` the log of what is said of the first ``judge_depth``
+    split of the dataset, ``judgements`` the log of the grades for the first ``judge_depth``
     documents of each pipeline.
     """
 
@@ -83,7 +83,7 @@ class ServeSettings:
             raise ConfigError(
                 "judgements, judge_depth: are for judging, and nothing is judged; set judge too"
             )
-        if self.judge_depth > self.depth:
+        if self.judge is not None and self.judge_depth > self.depth:
             raise ConfigError(
                 f"judge_depth: {self.judge_depth:,}, and the largest k is {self.depth:,}; expected "
                 "at most as many"

@@ -187,5 +187,5 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _line(content: Mapping[str, Any] | Sequence[Any]) -> bytes:
-    # ASCII alone: a lone half of a pair of UTF-16 is no UTF-8, and ids may have one.
+    # ASCII alone: an id may have a lone surrogate, which UTF-8 cannot hold.
     return json.dumps(content).encode("ascii") + b"\n"

@@ -130,8 +130,8 @@ class Judging:
         def entries(state: Judgements) -> list[Judgement]:
             if said.document not in state.pools.get(said.query, {}):
                 raise invalid(
-                    f"document: {said.document[:80]!r} is no candidate of query {said.query[:80]!r}"
-                    "; expected one of /judge/task",
+                    f"document: {said.document[:80]!r} is not a candidate of query "
+                    f"{said.query[:80]!r}; expected one of /judge/task",
                     "document",
                 )
             return [said]

@@ -43,8 +43,8 @@ def _queries(source: str, folder: Path, content: Content) -> dict[str, str]:
     experiment = content.source
     if not isinstance(experiment, Experiment):
         raise ConfigError(
-            f"{NAME} {source}: no such file, and {folder} is no experiment with a dataset; give a "
-            "file of queries"
+            f"{NAME} {source}: no such file, and {folder} is not an experiment with a dataset; "
+            "give a file of queries"
         )
     try:
         return dict(experiment.dataset(source).queries)

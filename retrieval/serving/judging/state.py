@@ -93,7 +93,7 @@ def read_judgements(path: Path) -> Judgements:
     """Read a log, also one that a service adds to meanwhile.
 
     A last line without an end, which a killed writer left, is not read. ``DataError`` names the
-    line for anything else that is no entry, ``ConfigError`` a file that is not there.
+    line for anything else that is not an entry, ``ConfigError`` a file that is not there.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; sluice serve --judge writes one")

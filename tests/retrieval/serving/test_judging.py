@@ -198,7 +198,7 @@ def test_skips_undo_comments_and_a_restart(serve: Any, tmp_path: Path) -> None:
         ("GET", "/judge/qrels?rule=mode", None, 400, "rule: 'mode'; expected one of majority"),
         ("GET", "/judge/qrels?assessor=eve", None, 400, "assessor: 'eve'; expected one of ann"),
         ("GET", "/judge/qrels?format=xml", None, 400, "format: 'xml'"),
-        ("POST", "/judge/judgements", {"document": "none"}, 400, "is no candidate of query '1'"),
+        ("POST", "/judge/judgements", {"document": "none"}, 400, "is not a candidate of query '1'"),
         ("POST", "/judge/judgements", {"grade": 4}, 400, "grade: 4; expected"),
         ("POST", "/judge/judgements", {"grade": "1"}, 400, "grade: '1'; expected"),
         ("POST", "/judge/judgements", {"grade": 1, "skipped": True}, 400, "is not skipped"),
@@ -265,12 +265,8 @@ def test_what_cannot_be_judged_is_said_before_serving(
     from sluice.retrieval.serving.judging.judging import judgements_file
 
     log = tmp_path / "log.jsonl"
-    for judge, message in (
-        ("nowhere.txt", "nowhere.txt: no such file; as a split of the dataset: .* no split"),
-        (str(world / "my" / "experiment.yaml"), "expected"),
-    ):
-        with pytest.raises(Exception, match=message):
-            serve(log, judge=judge)
+    with pytest.raises(ConfigError, match=r"nowhere.txt: no such file; as a split"):
+        serve(log, judge="nowhere.txt")
     (tmp_path / "blank.tsv").write_text("1\tgold\n2\t \n")
     with pytest.raises(ConfigError, match="query '2' is blank"):
         serve(log, judge=str(tmp_path / "blank.tsv"))
