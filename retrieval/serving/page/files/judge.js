@@ -82,11 +82,14 @@ async function start() {
   if (state.all.named) state.assessor = state.all.assessor;
   document.title = "Judge · Sluice";
   at("who").hidden = Boolean(state.assessor);
+  at("more").hidden = !state.assessor;
   at("grades").replaceChildren(...state.all.grades.map(gradeButton));
   if (!state.assessor) {
     at("assessor").focus();
     const count = state.all.queries.length;
-    say(`${count} ${count === 1 ? "query" : "queries"} to judge.`);
+    nothing(`${count} ${count === 1 ? "query" : "queries"} to judge`,
+      "You see a query, and one by one the documents that were found for it, in no order that means anything.",
+      "Say how well each answers the query. Everything is kept at once; you can stop and go on at any time.");
     return;
   }
   at("facts").textContent = state.assessor;
@@ -129,7 +132,8 @@ function refresh(query) {
   at("progress").hidden = false;
   at("progress-text").textContent = `${done} of ${state.all.queries.length} queries done, ${judged} ${judged === 1 ? "document" : "documents"} judged`;
   at("progress-bar").max = state.all.queries.length;
-  at("progress-bar").value = done;
+  at("progress-bar").value = state.all.queries.reduce((sum, each) => sum + (isDone(each) ? 1
+    : each.candidates ? (each.judged + each.skipped) / each.candidates : 0), 0);
 }
 
 const isDone = (query) => query.candidates !== null && query.judged + query.skipped >= query.candidates;
@@ -153,7 +157,7 @@ function finished() {
     again.addEventListener("click", () => alone(() => reopen(skipped[0].id)));
     at("nothing").append(again, " ");
   }
-  const button = make("button", { type: "button", textContent: "Agreement and export" });
+  const button = make("button", { type: "button", textContent: "Results" });
   button.addEventListener("click", () => alone(agreement));
   at("nothing").append(button);
   say("");
@@ -376,7 +380,7 @@ const KEYS = {
   s: () => alone(() => judge({ skipped: true })), u: () => alone(undo),
   j: () => step(1), k: () => step(-1), n: () => alone(() => stepQuery(1)), p: () => alone(() => stepQuery(-1)),
   c: () => { if (state.task) at("comment").focus(); },
-  q: queries, a: () => alone(agreement), "?": () => at("keys").showModal(),
+  q: queries, r: () => alone(agreement), "?": () => at("keys").showModal(),
 };
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;

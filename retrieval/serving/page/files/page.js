@@ -55,6 +55,7 @@ async function start() {
   document.title = `${info.name} · Sluice`;
   at("facts").textContent = info.documents === null
     ? "a model, without documents" : `${info.documents.toLocaleString("en")} documents`;
+  at("judge").hidden = !info.judging;
   const main = info.pipelines.find((each) => each.default);
   at("pipeline").replaceChildren(...info.pipelines.map((each) =>
     make("option", { value: each.name, textContent: each.name, title: each.expression })));
