@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from sluice.encoders.encoder import hooks_of
+from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.pipelines.scorer import ScorerHooks
@@ -157,12 +157,15 @@ def optional_hooks(world: World) -> None:
         if hooks.terms is not None:
             named = hooks.terms(range(min(width, 3)))
             expect(len(named) == min(width, 3), f"terms: {len(named)} names of 3 columns")
-        if tokens and hooks.token_texts is not None:
-            names = hooks.token_texts(world.texts, "query" if side == SIDES[0] else "document")
-            counts = [len(each) for each in names]
+        if not tokens:
+            continue
+        which: Side = "query" if side == SIDES[0] else "document"
+        for hook in ("token_texts", "token_places"):
+            told = hooks.token_texts if hook == "token_texts" else hooks.token_places
+            counts = None if told is None else [len(each) for each in told(world.texts, which)]
             expect(
-                counts == found.lengths.tolist(),
-                f"token_texts: {counts} names of {found.lengths.tolist()} tokens",
+                counts in (None, found.lengths.tolist()),
+                f"{hook}: {counts} of {found.lengths.tolist()} tokens",
             )
 
 

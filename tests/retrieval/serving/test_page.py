@@ -72,6 +72,30 @@ def test_markup_is_shown_as_text(page: Browser, address: str) -> None:
 
 
 @needs_browser
+def test_words_that_tokens_met_are_shown_by_what_they_add(page: Browser, address: str) -> None:
+    page.visit(f"{address}/")
+    page.wait("return document.getElementById('pipeline').value === 'cascade'")
+    snippet = {
+        "text": "🪙 gold in <b>rivers</b>",
+        "words": [
+            {"start": 2, "end": 6, "adds": 1.5, "tokens": ["gold", "metal"]},
+            {"start": 13, "end": 19, "adds": 0.5, "tokens": ["river"]},
+        ],
+    }
+    shown = page.run(
+        """const found = met(arguments[0]);
+           return [found.textContent, found.querySelectorAll('b').length,
+                   ...[...found.querySelectorAll('mark')].map(
+                     e => [e.textContent, e.className, e.title])];""",
+        snippet,
+    )
+    assert shown == [
+        snippet["text"], 0, ["gold", "met4", "met by gold, metal: adds 1.500"],
+        ["rivers", "met2", "met by river: adds 0.500"],
+    ]  # fmt: skip
+
+
+@needs_browser
 def test_errors_and_nothing_are_said(page: Browser, address: str) -> None:
     page.visit(f"{address}/?q=gold&where=%7B%22colour%22%3A%22red%22%7D")
     page.wait("return document.getElementById('status').className.includes('error')")
