@@ -174,7 +174,7 @@ def test_tokens_that_met_are_those_of_explain(bert: Path, tmp_path: Path) -> Non
             assert len(masks) == found["others"] > 0
             assert {match.query_token for match in explained}.isdisjoint({"[MASK]", "[CLS]"})
             rest = sum(match.similarity for match in masks)
-            assert found["rest"][number] == pytest.approx(rest, abs=1e-3)
+            assert found["rest"][number] == pytest.approx(rest, rel=5e-3)  # three digits
             assert found["count"] == len(explained)
             assert found["tokens"] == [match.query_token for match in explained]
             assert [pair[0] for pair in pairs] == [match.document_token for match in explained]
