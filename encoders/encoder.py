@@ -209,6 +209,16 @@ class EncoderBase:
         """Names the token vectors of texts, one by one; None: they have numbers only."""
         return None
 
+    @hook
+    def token_places(
+        self,
+    ) -> Callable[[Sequence[str], Side], Sequence[Sequence[Sequence[tuple[int, int]]]]] | None:
+        """Says where in a text the tokens of each vector stand: characters [start, end).
+
+        Nowhere for tokens that are not of the text, such as masks. None: not known.
+        """
+        return None
+
     # What it knows of its own vectors.
 
     @hook
@@ -285,8 +295,9 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 # Hooks that are a function or None. What has the name of a hook and is none (a number ``hidden``,
 # a method ``similarity``) is not read.
 FUNCTIONS = (
-    "token_ids", "map_texts", "terms", "token_texts", "fit_documents", "add_documents",
-    "remove_documents", "uncertainty", "embed_layers", "hidden", "pooled", "raises", "raise_bias",
+    "token_ids", "map_texts", "terms", "token_texts", "token_places", "fit_documents",
+    "add_documents", "remove_documents", "uncertainty", "embed_layers", "hidden", "pooled",
+    "raises", "raise_bias",
 )  # fmt: skip
 _ABSENT = object()
 

@@ -245,6 +245,12 @@ class TokenEncoder(TextEncoder):
 
         return token_names(self, texts, side)
 
+    def token_places(self, texts: Sequence[str], side: Side) -> list[list[list[tuple[int, int]]]]:
+        """Return where in each text the tokens of its vectors stand, see ``token_places``."""
+        from sluice.encoders.late_interaction.names import token_places
+
+        return token_places(self, texts, side)
+
     def _encode(self, texts: Sequence[str], side: Side) -> TokenVectors:
         counts = np.zeros(len(texts), np.int64)
         parts: list[tuple[NDArray[np.int64], NDArray[np.float32]]] = []

@@ -1,18 +1,24 @@
-"""Names the token vectors of texts, for those who read which tokens met."""
+"""Names and places of the token vectors of texts, for those who read which tokens met."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 
 from sluice.encoders.encoder import Side
 from sluice.encoders.late_interaction.pooling import pooled_labels
+from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.tokens import token_offsets
 
 if TYPE_CHECKING:
     from sluice.encoders.late_interaction.encoder import TokenEncoder
+
+Place: TypeAlias = tuple[int, int]  # the first character, and one behind the last
+Fact = TypeVar("Fact")
 
 JOINED = " + "  # the tokens that share one vector
 
@@ -25,24 +31,67 @@ def token_names(encoder: TokenEncoder, texts: Sequence[str], side: Side) -> list
     if not texts:
         return []
     features = encoder.tokenize(texts, side)
+    named = [[_name(encoder, token) for token in ids.tolist()] for ids in features["input_ids"]]
+    by_vector = _by_vector(encoder, features, side, named)
+    return [[JOINED.join(names) for names in of_text] for of_text in by_vector]
+
+
+def token_places(
+    encoder: TokenEncoder, texts: Sequence[str], side: Side
+) -> list[list[list[Place]]]:
+    """Return where in each text the tokens of each vector stand, as many as have names.
+
+    Special tokens, marks, prompts and masks stand nowhere; nor do any tokens of a tokenizer that
+    does not tell.
+    """
+    if not texts:
+        return []
+    features = encoder.tokenize(texts, side)
+    width = features["input_ids"].shape[1]
+    prompt = encoder.prompts[side]
+    found = token_offsets(
+        encoder.tokenizer, [prompt + text for text in texts], length=encoder.lengths[side]
+    )
+    placed = []
+    for row, text in enumerate(texts):
+        own = [_trimmed(text, start - len(prompt), end - len(prompt)) for start, end in found[row]]
+        placed.append([*own, *[[]] * (width - len(own))])
+    by_vector = _by_vector(encoder, features, side, placed)
+    return [[[*chain.from_iterable(places)] for places in of_text] for of_text in by_vector]
+
+
+def _trimmed(text: str, start: int, end: int) -> list[Place]:
+    """Return a token's place without the white space at its ends, none if nothing is left."""
+    start = max(0, start)
+    while start < end and text[start].isspace():
+        start += 1
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    return [(start, end)] if start < end else []
+
+
+def _by_vector(
+    encoder: TokenEncoder, features: Features, side: Side, of_tokens: Sequence[Sequence[Fact]]
+) -> list[list[list[Fact]]]:
+    """Return for each vector of each text what is known of its tokens ``[n, length]``."""
     scored = encoder.scored(features, side)
-    names = [
-        [_name(encoder, token) for token in ids[kept].tolist()]
-        for ids, kept in zip(features["input_ids"], scored, strict=True)
+    kept = [
+        [fact for fact, has in zip(facts, row.tolist(), strict=False) if has]
+        for facts, row in zip(of_tokens, scored, strict=True)
     ]
     if side == "query" or encoder.pool_factor == 1:
-        return names
+        return [[[fact] for fact in facts] for facts in kept]
     with torch.inference_mode():
         there = {name: values.to(encoder.device) for name, values in features.items()}
         vectors = encoder.embed(there, side)
     found = []
-    for of_text, text, kept in zip(names, vectors, scored, strict=True):
-        values = np.ascontiguousarray(text[kept].cpu().numpy())
+    for facts, text, row in zip(kept, vectors, scored, strict=True):
+        values = np.ascontiguousarray(text[row].cpu().numpy())
         labels = pooled_labels(values, encoder.pool_factor, encoder.protected_tokens)
-        joined: dict[int, list[str]] = {}
-        for name, label in zip(of_text, labels.tolist(), strict=True):
-            joined.setdefault(label, []).append(name)
-        found.append([JOINED.join(joined[label]) for label in sorted(joined)])
+        joined: dict[int, list[Fact]] = {}
+        for fact, label in zip(facts, labels.tolist(), strict=True):
+            joined.setdefault(label, []).append(fact)
+        found.append([joined[label] for label in sorted(joined)])
     return found
 
 

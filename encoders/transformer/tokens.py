@@ -115,6 +115,28 @@ def tokenized(
     return Tokens(ids, segments if types else None, counts)
 
 
+def token_offsets(
+    tokenizer: Any, texts: Sequence[str], *, length: int | None
+) -> list[list[tuple[int, int]]]:
+    """Return where the tokens of ``tokenized`` stand in texts: characters [start, end).
+
+    Special tokens, which stand nowhere, have (0, 0), and so have all of a tokenizer that does not
+    tell.
+    """
+    tokens = tokenized(tokenizer, texts, length=length)
+    if not _is_plain(tokenizer):
+        return [[(0, 0)] * len(ids) for ids in tokens.ids]
+    clean = [_without_surrogates(text) for text in texts]
+    with _TOKENIZING:  # the length is still set
+        backend = tokenizer.backend_tokenizer
+        if length is None:
+            backend.no_truncation()
+        else:
+            backend.enable_truncation(length, direction=tokenizer.truncation_side)
+        found = [encoding.offsets for encoding in backend.encode_batch(clean)]
+    return [list(offsets) for offsets in found]
+
+
 class _Cuts:
     """Counts the tokens that are cut off from texts, or pairs of them, at ``length``.
 

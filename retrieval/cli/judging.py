@@ -1,7 +1,7 @@
 """Label documents, compare labels, see grades.
 
 Labels by models (cross-encoders, language models) go to files of their own, apart from human
-labels. See docs/judging.md.
+labels, which people give at `sluice serve --judge`. See docs/judging.md.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from sluice.retrieval.cli.terminal.options import (
     Measures,
     argument,
     option,
+    plural,
     split_measures,
 )
 from sluice.retrieval.cli.terminal.output import echo
@@ -161,4 +162,74 @@ def grades(
     echo(str(breakdown.table()))
 
 
-COMMANDS: dict[str, Command] = {"judge": judge, "agreement": agreement, "grades": grades}
+JudgingLog = Annotated[Path, argument("LOG", "The log of `sluice serve --judge`.")]
+
+
+def assessors(log: JudgingLog, as_json: Json = False) -> None:
+    """Measure how the people who judged agree.
+
+    What each assessor judged; Krippendorff's alpha of all on the documents that two or more judged;
+    Cohen's kappa of each two. For intervals and confusion matrices of two assessors, export each
+    one's labels and compare the files with `sluice labels agreement`.
+
+    Example:
+      sluice labels assessors queries.txt.judgements.jsonl
+    """
+    from sluice.retrieval.serving.judging.agreement import assessor_agreement
+    from sluice.retrieval.serving.judging.state import read_judgements
+
+    found = assessor_agreement(read_judgements(log))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        return
+    echo(str(found))
+
+
+def export(
+    log: JudgingLog,
+    output: Annotated[
+        Path, option("FILE", "The qrels to write; queries without a judgement are not in them.")
+    ],
+    rule: Annotated[
+        str,
+        option(
+            "RULE",
+            "The grade where several judged: majority (of a tie the lower), mean (rounded, a half "
+            "up) or max.",
+        ),
+    ] = "majority",
+    form: Annotated[
+        str, option("FORM", "beir (three columns with a header) or trec (four).", "--format")
+    ] = "beir",
+    assessor: Annotated[
+        list[str] | None,
+        option("NAME", "Judgements of this assessor only; may be repeated.", default="all"),
+    ] = None,
+) -> None:
+    """Write the judgements of people as qrels.
+
+    The file is what `sluice score`, `sluice compare` and a dataset's qrels take. Candidates that
+    nobody judged are counted: measures take them for not relevant.
+
+    Examples:
+      sluice labels export queries.txt.judgements.jsonl --output qrels.tsv
+      sluice labels export queries.txt.judgements.jsonl --assessor ann --output ann.tsv
+    """
+    from sluice.encoders.foundation.disk.files import write_text
+    from sluice.retrieval.serving.judging.export import qrels_of, qrels_text, unjudged
+    from sluice.retrieval.serving.judging.state import read_judgements
+
+    judgements = read_judgements(log)
+    qrels = qrels_of(judgements, rule, assessor or ())
+    write_text(output, qrels_text(qrels, form))
+    count = sum(map(len, qrels.values()))
+    echo(f"{output}: {plural(count, 'judgement')} of {plural(len(qrels), 'query')}")
+    if left := unjudged(judgements, qrels):
+        verb = "is" if left == 1 else "are"
+        echo(f"{plural(left, 'candidate')} of these queries {verb} not judged", err=True)
+
+
+COMMANDS: dict[str, Command] = {
+    "judge": judge, "agreement": agreement, "grades": grades, "assessors": assessors,
+    "export": export,
+}  # fmt: skip

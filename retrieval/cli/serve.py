@@ -28,6 +28,7 @@ log = logging.getLogger("sluice")
 ACCESS = "Who may ask"
 LIMITS = "Limits and batches"
 DOCUMENTS = "Documents to index first"
+JUDGING = "Judging"
 
 
 def serve(
@@ -77,6 +78,26 @@ def serve(
     rate: Annotated[
         float | None,
         option("N", "Requests of a client in a second.", default="any number", panel=ACCESS),
+    ] = None,
+    judge: Annotated[
+        str | None,
+        option(
+            "QUERIES",
+            "Let people grade documents at /judge: a file of queries, or a split of the dataset.",
+            default="nothing is judged",
+            panel=JUDGING,
+        ),
+    ] = None,
+    judgements: Annotated[
+        Path | None,
+        option("FILE", "The log that judgements are added to.",
+               default="QUERIES.judgements.jsonl; of a split FOLDER.SPLIT.judgements.jsonl",
+               panel=JUDGING),
+    ] = None,
+    judge_depth: Annotated[
+        int | None,
+        option("N", "Judge the first N documents of each pipeline.", default="10", panel=JUDGING,
+               min=1),
     ] = None,
     batch_tokens: Annotated[
         int, option("N", "Tokens that a model reads at once.", panel=LIMITS, min=1)
@@ -128,6 +149,7 @@ def serve(
       sluice serve notes --bm25
       sluice serve runs/quickstart --pipeline hybrid --writable
       sluice serve runs/quickstart --host 0.0.0.0 --keys keys.json --allow-host search.example.org
+      sluice serve runs/quickstart --judge queries.txt
       sluice serve runs/quickstart --mcp stdio
     """
     from sluice.retrieval.serving.settings import ServeSettings
@@ -135,12 +157,16 @@ def serve(
     if mcp is not None:
         check_choice(mcp, "--mcp", ("http", "stdio"))
     if mcp == "stdio":
-        refuse_options("not for --mcp stdio, whose tools only read", writable=writable or None)
+        refuse_options(
+            "not for --mcp stdio, whose tools only read", writable=writable or None, judge=judge
+        )
         refuse_options(
             "not for --mcp stdio, which has no network", keys=keys, allow_host=allow_host,
             rate=rate, open=open_to_all or None, host=None if host == "127.0.0.1" else host,
             port=None if port == 8080 else port, body_kb=None if body_kb == 2_048 else body_kb,
         )  # fmt: skip
+    if judge is None:
+        refuse_options("for --judge QUERIES", judgements=judgements, judge_depth=judge_depth)
     settings = ServeSettings(
         host=host,
         port=port,
@@ -149,6 +175,9 @@ def serve(
         open_to_all=open_to_all,
         writable=writable,
         mcp=mcp == "http",
+        judge=judge,
+        judgements=judgements,
+        judge_depth=10 if judge_depth is None else judge_depth,
         pipelines=tuple(pipeline or ()),
         allow=tuple(allowed(allow)),
         batch_tokens=batch_tokens,
@@ -226,8 +255,8 @@ def key(
         list[str] | None,
         option(
             "SCOPE",
-            "What it may do: search (and ask models), write (change documents), admin (metrics); "
-            "may be repeated.",
+            "What it may do: search (and ask models), write (change documents), judge (at /judge, "
+            "by the key's name), admin (metrics); may be repeated.",
             default="search",
         ),
     ] = None,
@@ -240,6 +269,7 @@ def key(
     Examples:
       sluice key keys.json page
       sluice key keys.json importer --scope search --scope write
+      sluice key keys.json ann --scope judge
     """
     from sluice.retrieval.serving.keys import add_key
 

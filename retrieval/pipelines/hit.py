@@ -29,7 +29,9 @@ class TokenMatch(NamedTuple):
 
     ``similarity`` is what the pair adds to the score: the score is the sum over the query's tokens.
     ``query_place`` and ``document_place`` count from 0. Tokens of an encoder that does not name
-    them are called ``[0]``, ``[1]`` ...
+    them are called ``[0]``, ``[1]`` ... ``in_query`` is False for a token that is not of the
+    query's text, such as a mask that it is filled up with. ``spans`` are the characters
+    [start, end) of the document's full text that the token stands at, where the encoder tells.
     """
 
     query_token: str
@@ -37,6 +39,8 @@ class TokenMatch(NamedTuple):
     similarity: float
     query_place: int
     document_place: int
+    in_query: bool = True
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 class Hit(NamedTuple):

@@ -17,7 +17,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceErro
 
 log = logging.getLogger("sluice.serve")
 
-SCOPES = ("search", "write", "admin")  # read and ask models; change documents; metrics
+# Read and ask models; change documents; judge them; metrics.
+SCOPES = ("search", "write", "judge", "admin")
 PREFIX = "sluice_"
 RANDOM_BYTES = 32  # too many to guess, so that a plain hash is enough
 ENTRY = {"name", "sha256", "scopes"}

@@ -20,6 +20,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.serving.content.content import Content, needs_model, query_cost, reranks
 from sluice.retrieval.serving.content.live import LiveFolder
 from sluice.retrieval.serving.faults import Fault, late, overloaded, stopping, too_large
+from sluice.retrieval.serving.judging.opening import open_judging
 from sluice.retrieval.serving.metrics import Metrics
 from sluice.retrieval.serving.settings import ServeSettings
 from sluice.retrieval.serving.shapes.search import (
@@ -69,6 +70,13 @@ class Service:
         }
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="sluice-writes")
         self._writes = 0
+        self.judging = (
+            None
+            if settings.judge is None
+            else open_judging(
+                settings.judge, settings.judgements, settings.judge_depth, live.folder, live.content
+            )
+        )
         self._lane_names: dict[tuple[int, str], str] = {}
 
     @classmethod

@@ -22,7 +22,9 @@ class ServeSettings:
     others. ``queue_tokens`` bounds what waits or runs, ``batch_tokens`` one pass of a model.
     ``longest_wait`` is for the first part of a request; what would wait longer is refused.
     ``rate`` is the most requests of one client in a second, None for any number. ``inputs`` is the
-    most texts of one request and ``depth`` the largest ``k``.
+    most texts of one request and ``depth`` the largest ``k``. ``judge`` is a file of queries or a
+    split of the dataset, ``judgements`` the log of the grades for the first ``judge_depth``
+    documents of each pipeline.
     """
 
     host: str = "127.0.0.1"
@@ -32,6 +34,9 @@ class ServeSettings:
     open_to_all: bool = False
     writable: bool = False
     mcp: bool = False
+    judge: str | None = None
+    judgements: Path | None = None
+    judge_depth: int = 10
     pipelines: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     batch_tokens: int = 16_384
@@ -49,7 +54,14 @@ class ServeSettings:
 
     def __post_init__(self) -> None:
         """Refuse limits that no request could meet, and an open port without keys."""
-        for name in ("batch_tokens", "queue_tokens", "inputs", "depth", "body_bytes"):
+        for name in (
+            "batch_tokens",
+            "queue_tokens",
+            "inputs",
+            "depth",
+            "body_bytes",
+            "judge_depth",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: {getattr(self, name)!r}; expected 1 or more")
         for name in ("timeout", "longest_wait", "body_timeout", "reload_every", "stop_within"):
@@ -66,6 +78,15 @@ class ServeSettings:
             raise ConfigError(
                 f"queue_tokens: {self.queue_tokens:,}, and a batch has up to "
                 f"{self.batch_tokens:,}; expected at least as many"
+            )
+        if self.judge is None and (self.judgements is not None or self.judge_depth != 10):
+            raise ConfigError(
+                "judgements, judge_depth: are for judging, and nothing is judged; set judge too"
+            )
+        if self.judge is not None and self.judge_depth > self.depth:
+            raise ConfigError(
+                f"judge_depth: {self.judge_depth:,}, and the largest k is {self.depth:,}; expected "
+                "at most as many"
             )
         if not self.is_local and self.keys is None and not self.open_to_all:
             raise ConfigError(

@@ -12,7 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from sluice.encoders.encoder import hooks_of
+from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.pipelines.scorer import ScorerHooks
@@ -164,12 +164,15 @@ def optional_hooks(world: World) -> None:
             values = np.asarray(hooks.uncertainty(found))
             right = values.shape == (len(world.texts),) and np.isfinite(values).all()
             expect(right, f"uncertainty: {values!r}, expected a number for each query")
-        if tokens and hooks.token_texts is not None:
-            names = hooks.token_texts(world.texts, "query" if side == SIDES[0] else "document")
-            counts = [len(each) for each in names]
+        if not tokens:
+            continue
+        which: Side = "query" if side == SIDES[0] else "document"
+        for hook in ("token_texts", "token_places"):
+            told = hooks.token_texts if hook == "token_texts" else hooks.token_places
+            counts = None if told is None else [len(each) for each in told(world.texts, which)]
             expect(
-                counts == found.lengths.tolist(),
-                f"token_texts: {counts} names of {found.lengths.tolist()} tokens",
+                counts in (None, found.lengths.tolist()),
+                f"{hook}: {counts} of {found.lengths.tolist()} tokens",
             )
 
 

@@ -21,6 +21,21 @@ FLAGS = (
 )  # fmt: skip
 
 
+# The contrast of an element's text with what is behind it (WCAG 2.2, relative luminance).
+CONTRAST = """
+const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+const light = (c) => { const [r, g, b] = c.slice(0, 3).map((v) => v / 255).map(
+  (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+let element = document.querySelector(arguments[0]), behind = element;
+const ink = light(rgb(getComputedStyle(element).color));
+while (behind && (rgb(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0)
+  behind = behind.parentElement;
+const ground = light(rgb(getComputedStyle(behind || document.body).backgroundColor));
+return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
+"""
+
+
 def chromium() -> tuple[str, str] | None:
     """Return the paths of Chromium and its driver, None where either is not installed."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")

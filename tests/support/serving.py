@@ -1,9 +1,13 @@
-"""Sends requests to a service's application, without a socket."""
+"""Sends requests to a service's application without a socket, or serves it over one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 EXTRA = "the extra serve is not installed: pip install 'sluice-ir[serve]'"
@@ -42,3 +46,23 @@ def asker(service: Any, **headers: str) -> Ask:
         return await client.request(method, path, json=body)
 
     return ask
+
+
+@contextmanager
+def over_http(folder: Path, settings: Any) -> Iterator[str]:
+    """Serve a folder over the loopback from a thread, and yield its address."""
+    import uvicorn
+
+    from sluice.retrieval.serving import Service, make_app
+    from sluice.retrieval.serving.start import listening
+
+    listener = listening(settings)
+    app = make_app(Service.open(folder, settings))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+    thread.start()
+    while not server.started and thread.is_alive():
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()

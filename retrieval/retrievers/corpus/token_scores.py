@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,17 +116,32 @@ def measured_recall(index: Index) -> str:
     )
 
 
-def names_of(encoder: Any, text: Any, side: Side) -> list[str] | None:
+class TokenNames(NamedTuple):
+    """What the token vectors of a text are called, and where in it they stand, if it is known."""
+
+    names: Sequence[str]
+    places: Sequence[Sequence[tuple[int, int]]] | None
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def names_of(encoder: Any, text: Any, side: Side) -> TokenNames | None:
     """Return the names of the token vectors of a text, None if the encoder has none."""
-    named = hooks_of(encoder).token_texts
-    return None if named is None else list(named([text], side)[0])
+    hooks = hooks_of(encoder)
+    if hooks.token_texts is None:
+        return None
+    names = list(hooks.token_texts([text], side)[0])
+    places = None if hooks.token_places is None else hooks.token_places([text], side)[0]
+    known = places is not None and len(places) == len(names) and any(places)
+    return TokenNames(names, places if known else None)
 
 
 def token_matches(
     query: NDArray[np.float32],
     document: NDArray[np.float32],
-    query_names: Sequence[str] | None,
-    document_names: Sequence[str] | None,
+    asked: TokenNames | None,
+    named: TokenNames | None,
 ) -> list[TokenMatch]:
     """Return each query token's best match, in the query's order; of equal ones the first.
 
@@ -138,26 +153,30 @@ def token_matches(
         return []
     similarities = query.astype(np.float64) @ document.astype(np.float64).T
     best = similarities.argmax(axis=1)
-    known = document_names if document_names and len(document_names) == len(document) else None
-    return named_matches(best, similarities.max(axis=1), query_names, known)
+    known = named if named and len(named) == len(document) else None
+    return named_matches(best, similarities.max(axis=1), asked, known)
 
 
 def named_matches(
     places: NDArray[np.int64],
     products: NDArray[Any],
-    query_names: Sequence[str] | None,
-    document_names: Sequence[str] | None,
+    asked: TokenNames | None,
+    named: TokenNames | None,
 ) -> list[TokenMatch]:
     """Return the matches of a query's tokens with those at ``places`` of a document, -1 for none.
 
     ``products`` are the similarities, ``[query tokens]``.
     """
-    asked = query_names if query_names and len(query_names) == len(places) else None
+    asked = asked if asked and len(asked) == len(places) else None
+    in_query = None if asked is None else asked.places
+    spans = None if named is None else named.places
     return [
         TokenMatch(
-            f"[{i}]" if asked is None else asked[i],
-            f"[{j}]" if document_names is None else document_names[j],
+            f"[{i}]" if asked is None else asked.names[i],
+            f"[{j}]" if named is None else named.names[j],
             product, i, j,
+            in_query is None or bool(in_query[i]),
+            () if spans is None else tuple(spans[j]),
         )
         for i, (j, product) in enumerate(zip(places.tolist(), products.tolist(), strict=True))
         if j >= 0

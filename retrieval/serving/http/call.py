@@ -20,7 +20,8 @@ Read = TypeVar("Read", bound=Shape)
 class Call:
     """A request that was let in: ``arrived`` is its ``time.perf_counter``.
 
-    ``gone`` returns when the client has closed the connection.
+    ``gone`` returns when the client has closed the connection. ``key`` is the name of the key, None
+    where none is needed.
     """
 
     request_id: str
@@ -29,6 +30,7 @@ class Call:
     gone: Callable[[], Awaitable[Any]]
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
 
     def read(self, kind: type[Read]) -> Read:
         """Return the body as a shape; a ``Fault`` that names the field that is wrong."""

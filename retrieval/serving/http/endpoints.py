@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from sluice.retrieval.serving.http import asking, documents, models, operations
+from sluice.retrieval.serving.http import asking, documents, judging, models, operations
 from sluice.retrieval.serving.http.call import Call, Reply
 from sluice.retrieval.serving.service import Service
 from sluice.retrieval.serving.shapes.base import Shape
@@ -16,6 +16,16 @@ from sluice.retrieval.serving.shapes.documents import (
     WriteAnswer,
 )
 from sluice.retrieval.serving.shapes.facts import Health, Info, Ready
+from sluice.retrieval.serving.shapes.judging import (
+    AgreementAnswer,
+    AssessorRequest,
+    JudgementAnswer,
+    JudgementRequest,
+    QrelsRequest,
+    QueriesAnswer,
+    TaskAnswer,
+    TaskRequest,
+)
 from sluice.retrieval.serving.shapes.models import (
     EmbedRequest,
     EmbedSparseRequest,
@@ -35,7 +45,7 @@ from sluice.retrieval.serving.shapes.search import (
     SearchRequest,
 )
 
-SEARCH, WRITE, ADMIN = "search", "write", "admin"
+SEARCH, WRITE, JUDGE, ADMIN = "search", "write", "judge", "admin"
 
 Handler = Callable[[Service, Call], Awaitable[Reply]]
 
@@ -82,6 +92,14 @@ END_POINTS = (
     EndPoint("PUT", "/documents", documents.update, WRITE, [WriteAnswer], DocumentsRequest),
     EndPoint("DELETE", "/documents", documents.delete, WRITE, [WriteAnswer], DeleteRequest),
     EndPoint("DELETE", "/documents/{id:path}", documents.delete_one, WRITE, [WriteAnswer]),
+    EndPoint("GET", "/judge/queries", judging.queries, JUDGE, [QueriesAnswer], AssessorRequest),
+    EndPoint("GET", "/judge/task", judging.task, JUDGE, [TaskAnswer], TaskRequest),
+    EndPoint(
+        "POST", "/judge/judgements", judging.judge, JUDGE, [JudgementAnswer], JudgementRequest
+    ),
+    EndPoint("POST", "/judge/undo", judging.undo, JUDGE, [JudgementAnswer], AssessorRequest),
+    EndPoint("GET", "/judge/agreement", judging.agreement, JUDGE, [AgreementAnswer]),
+    EndPoint("GET", "/judge/qrels", judging.qrels, JUDGE, [], QrelsRequest),
     EndPoint("GET", "/info", operations.info, SEARCH, [Info]),
     EndPoint("GET", "/health", operations.health, None, [Health]),
     EndPoint("GET", "/ready", operations.ready, None, [Ready]),

@@ -80,7 +80,7 @@ class Guard:
             key = self._let_in(scope, headers)
             seen["key"] = None if key is None else key.name
             body = await self._body(headers, receive)
-            scope[CALL] = Call(request_id, arrived, body, receive)
+            scope[CALL] = Call(request_id, arrived, body, receive, key=seen["key"])
             await self.app(scope, _replayed(body, receive), answering)
         except Fault as fault:
             seen["kind"] = fault.kind

@@ -65,6 +65,7 @@ def info_of(service: Service) -> Info:
         state=content.number,
         writable=settings.writable,
         keys=settings.keys is not None,
+        judging=service.judging is not None,
         pipelines=[_pipeline(content, name, stage) for name, stage in content.stages.items()],
         models=[*_models(content)],
         filters=_filters(store),

@@ -17,6 +17,9 @@ FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/judge": ("judge.html", "text/html; charset=utf-8"),
+    "/judge.js": ("judge.js", "text/javascript; charset=utf-8"),
+    "/judge.css": ("judge.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 

@@ -53,6 +53,7 @@ class Info(Shape):
     state: int
     writable: bool
     keys: bool
+    judging: bool
     pipelines: list[PipelineFacts]
     models: list[ModelFacts]
     filters: list[FilterFacts]

@@ -139,8 +139,43 @@ class TermShape(Shape):
     contribution: float
 
 
+class MatchShape(Shape):
+    """A token of the query, the document's token that it met, and what this adds to the score.
+
+    ``in_query`` is false for a token that is not of the query's text, such as a mask.
+    """
+
+    query_token: str
+    document_token: str
+    similarity: float
+    in_query: bool
+
+
+class MetWord(Shape):
+    """A word that tokens of the query met: its characters [start, end (excluded)] of a snippet.
+
+    ``adds`` is what it adds to the score by these tokens.
+    """
+
+    start: int
+    end: int
+    adds: float
+    tokens: list[str]
+
+
+class MetSnippet(Shape):
+    """The part of a text with most words that tokens of the query met."""
+
+    text: str
+    words: list[MetWord]
+
+
 class PathShape(Shape):
-    """A document's way through a pipeline; ``decided`` is [stage, rank before, rank after]."""
+    """A document's way through a pipeline; ``decided`` is [stage, rank before, rank after].
+
+    ``matches`` are the tokens that met, by stage; ``met`` shows them in the text, those of the last
+    stage that compares tokens.
+    """
 
     id: str
     rank: int | None
@@ -149,6 +184,8 @@ class PathShape(Shape):
     found_by: list[str]
     decided: tuple[str, int, int] | None
     terms: dict[str, list[TermShape]]
+    matches: dict[str, list[MatchShape]] = Field(default_factory=dict)
+    met: MetSnippet | None = None
 
 
 class Explanation(Shape):

@@ -7,9 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.pipelines.searchable import documents_in
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
-from sluice.retrieval.serving.shapes.search import Explanation, PathShape, PlaceShape, StepShape
+from sluice.retrieval.retrievers.pipeline_explanation import DocumentPath, explain_pipeline
+from sluice.retrieval.serving.shapes.search import (
+    Explanation,
+    MatchShape,
+    PathShape,
+    PlaceShape,
+    StepShape,
+)
+from sluice.retrieval.serving.tasks.met_words import met_snippet
 
 Facts = Mapping[str, Any]
 
@@ -18,9 +27,14 @@ def explained(
     stage: Stage, query: str, k: int, ids: Sequence[str] | None, pipeline: str, state: int
 ) -> Explanation:
     """Return what each stage did with a query, and where its documents moved."""
-    facts = explain_pipeline(stage, query, k, doc_ids=ids).as_dict()
+    found = explain_pipeline(stage, query, k, doc_ids=ids)
+    facts = found.as_dict()
     steps = [StepShape(**{**step, "facts": _plain(step["facts"])}) for step in facts["steps"]]
-    paths = [_path(document) for document in facts["documents"]]
+    texts = _documents(stage, found.documents)
+    paths = [
+        _path(document, path, texts.get(path.doc_id))
+        for document, path in zip(facts["documents"], found.documents, strict=True)
+    ]
     return Explanation(
         query=query,
         pipeline=pipeline,
@@ -31,8 +45,19 @@ def explained(
     )
 
 
-def _path(document: Facts) -> PathShape:
+def _documents(stage: Stage, paths: Sequence[DocumentPath]) -> dict[str, Document]:
+    """Return the documents whose tokens met those of the query, where their texts are stored."""
+    ids = [path.doc_id for path in paths if path.matches]
+    documents = stage.documents
+    if not ids or documents is None:
+        return {}
+    return {each.id: each for each in documents_in(documents, ids)}
+
+
+def _path(document: Facts, path: DocumentPath, stored: Document | None) -> PathShape:
     decided = document["decided"]
+    matches = list(path.matches.values())
+    met = met_snippet(stored, matches[-1]) if matches and stored is not None else None
     return PathShape.model_validate(
         {
             "id": document["doc_id"],
@@ -42,6 +67,19 @@ def _path(document: Facts) -> PathShape:
             "found_by": document["found_by"],
             "decided": None if decided is None else tuple(decided),
             "terms": _plain(document["terms"]),
+            "matches": {
+                name: [
+                    MatchShape(
+                        query_token=match.query_token,
+                        document_token=match.document_token,
+                        similarity=float(match.similarity),
+                        in_query=match.in_query,
+                    )
+                    for match in of_stage
+                ]
+                for name, of_stage in path.matches.items()
+            },
+            "met": met,
         }
     )
 

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
 from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.retrievers.corpus.token_scores import token_matches
+from sluice.retrieval.retrievers.corpus.token_scores import names_of, token_matches
 from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
 
 if TYPE_CHECKING:
@@ -129,9 +129,8 @@ class MaxSim:
         if not self._of_tokens or documents is None or not query.strip():
             return []
         (text,) = documents.texts([doc_id])
-        named = hooks_of(self.encoder).token_texts
         sides: tuple[tuple[str, Side], ...] = ((query, "query"), (text, "document"))
-        names = [None if named is None else named([each], side)[0] for each, side in sides]
+        names = [names_of(self.encoder, each, side) for each, side in sides]
         found = [self._encoded([each], side).text(0) for each, side in sides]
         return token_matches(*found, *names)
 

@@ -132,8 +132,12 @@ def details(
 
 def _numbered(texts: Texts, found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of scores with their documents by number."""
-    documents = {texts.number(doc): part for doc, part in found["documents"].items()}
-    return {**found, "documents": documents}
+    numbered = {
+        key: {texts.number(doc): part for doc, part in found[key].items()}
+        for key in ("documents", "rest")
+        if key in found
+    }
+    return {**found, **numbered}
 
 
 def _relevant(evaluated: EvaluatedSet, query: str) -> list[tuple[str, int, list[int]]]:

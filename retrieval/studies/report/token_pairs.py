@@ -21,9 +21,10 @@ DocIds = Mapping[str, Sequence[str]]  # query id -> documents whose scores are e
 def token_pairs(evaluated: EvaluatedSet, doc_ids_by_query: DocIds) -> dict[str, dict[str, Any]]:
     """Return by query and retriever which tokens of the documents each of the query's met.
 
-    ``{query id: {retriever: {"tokens", "count", "documents": {id: [[token, similarity], ...]}}}}``:
-    ``tokens`` are the query's first ones, in their order, ``count`` how many it has; each
-    document's pairs are one for each of these.
+    ``{query id: {retriever: {"tokens", "count", "documents": {id: [[token, similarity], ...]},
+    "others", "rest": {id: similarity}}}}``: ``tokens`` are the first of the query's text, in their
+    order, ``count`` how many it has; each document's pairs are one for each of these. ``others``
+    are masks and marks, of which ``rest`` has the sum.
     """
     explained: dict[str, dict[str, Any]] = {query: {} for query in doc_ids_by_query}
     for name, retriever in evaluated.retrievers.items():
@@ -42,12 +43,17 @@ def _pairs(name: str, retriever: Retriever, text: str, doc_ids: Sequence[str]) -
     matches = retriever.state.token_reader.matches(text, doc_ids)
     if not matches:
         return {}
-    first = next(iter(matches.values()))
+    own = {doc: [each for each in met if each.in_query] for doc, met in matches.items()}
+    rest = {doc: [each for each in met if not each.in_query] for doc, met in matches.items()}
+    first = next(iter(own))
+    sums = figures([sum(each.similarity for each in met) for met in rest.values()], 3)
     return {
         name: {
-            "tokens": [_cut(match.query_token) for match in first[:PAIRS]],
-            "count": len(first),
-            "documents": {doc: _row(of_document[:PAIRS]) for doc, of_document in matches.items()},
+            "tokens": [_cut(match.query_token) for match in own[first][:PAIRS]],
+            "count": len(own[first]),
+            "documents": {doc: _row(met[:PAIRS]) for doc, met in own.items()},
+            "others": len(rest[first]),
+            "rest": dict(zip(rest, sums, strict=True)),
         }
     }
 

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,35 @@ class Named(FunctionEncoder):
 
     def token_texts(self, texts: list[str], side: str) -> list[list[str]]:
         return [text.split() for text in texts]
+
+
+class Placed(Named):
+    """Says where its tokens stand, and fills queries up, as ColBERT does."""
+
+    def token_texts(self, texts: list[str], side: str) -> list[list[str]]:
+        return [[*text.split(), *["[MASK]"] * (side == "query")] for text in texts]
+
+    def token_places(self, texts: list[str], side: str) -> list[list[list[tuple[int, int]]]]:
+        spans = [[[m.span()] for m in re.finditer(r"\S+", text)] for text in texts]
+        return [[*of_text, *[[]] * (side == "query")] for of_text in spans]
+
+    def encode_queries(self, texts: list[str]) -> TokenVectors:
+        return super().encode_queries([f"{text} stone" for text in texts])
+
+
+def test_matches_say_where_their_tokens_stand() -> None:
+    documents = [Document("0", "A title", "gold <b> river"), Document("1", text="sluice")]
+    built = Retriever.build(Placed(token_vectors, name="p"), documents)
+    river, gold, mask = built.explain("river gold", "0").matches
+    text = documents[0].full_text
+    assert [text[slice(*match.spans[0])] for match in (river, gold)] == ["river", "gold"]
+    assert (river.in_query, gold.in_query, mask.in_query) == (True, True, False)
+    (unplaced, _) = (
+        Retriever.build(Named(token_vectors, name="n"), documents)
+        .explain("river gold", "0")
+        .matches
+    )
+    assert (unplaced.in_query, unplaced.spans) == (True, ())
 
 
 def test_tokens_are_named_where_the_encoder_names_them() -> None:

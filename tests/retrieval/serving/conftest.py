@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import EXTRA, Ask, asker
+from serving import EXTRA, Ask, asker, over_http
 from small_world import write_beir
 
 from sluice.retrieval.experiments.experiment import Experiment, open_experiment
@@ -85,19 +82,7 @@ def address(built: Path) -> Iterator[str]:
     """The address of a service over real sockets, with MCP."""
     pytest.importorskip("uvicorn", reason=EXTRA)
     pytest.importorskip("mcp", reason=EXTRA)
-    import uvicorn
+    from sluice.retrieval.serving import ServeSettings
 
-    from sluice.retrieval.serving import ServeSettings, Service, make_app
-    from sluice.retrieval.serving.start import listening
-
-    settings = ServeSettings(port=0, mcp=True)
-    listener = listening(settings)
-    app = make_app(Service.open(built, settings))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
-    thread.start()
-    while not server.started and thread.is_alive():
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    with over_http(built, ServeSettings(port=0, mcp=True)) as found:
+        yield found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, browsing, chromium
+from browser import CONTRAST, Browser, browsing, chromium
 
 from sluice.retrieval.experiments.experiment import Experiment
 
@@ -72,6 +72,30 @@ def test_markup_is_shown_as_text(page: Browser, address: str) -> None:
 
 
 @needs_browser
+def test_words_that_tokens_met_are_shown_by_what_they_add(page: Browser, address: str) -> None:
+    page.visit(f"{address}/")
+    page.wait("return document.getElementById('pipeline').value === 'cascade'")
+    snippet = {
+        "text": "🪙 gold in <b>rivers</b>",
+        "words": [
+            {"start": 2, "end": 6, "adds": 1.5, "tokens": ["gold", "metal"]},
+            {"start": 13, "end": 19, "adds": 0.5, "tokens": ["river"]},
+        ],
+    }
+    shown = page.run(
+        """const found = met(arguments[0]);
+           return [found.textContent, found.querySelectorAll('b').length,
+                   ...[...found.querySelectorAll('mark')].map(
+                     e => [e.textContent, e.className, e.title])];""",
+        snippet,
+    )
+    assert shown == [
+        snippet["text"], 0, ["gold", "met4", "met by gold, metal: adds 1.500"],
+        ["rivers", "met2", "met by river: adds 0.500"],
+    ]  # fmt: skip
+
+
+@needs_browser
 def test_errors_and_nothing_are_said(page: Browser, address: str) -> None:
     page.visit(f"{address}/?q=gold&where=%7B%22colour%22%3A%22red%22%7D")
     page.wait("return document.getElementById('status').className.includes('error')")
@@ -97,18 +121,3 @@ def test_a_telephone_and_contrast(page: Browser, address: str, dark: bool, tmp_p
     )
     assert unlabelled == 0
     page.size(1200, 900)
-
-
-# The contrast of an element's text with what is behind it (WCAG 2.2, relative luminance).
-CONTRAST = """
-const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-const light = (c) => { const [r, g, b] = c.slice(0, 3).map((v) => v / 255).map(
-  (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-let element = document.querySelector(arguments[0]), behind = element;
-const ink = light(rgb(getComputedStyle(element).color));
-while (behind && (rgb(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0)
-  behind = behind.parentElement;
-const ground = light(rgb(getComputedStyle(behind || document.body).backgroundColor));
-return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05);
-"""

@@ -55,6 +55,7 @@ async function start() {
   document.title = `${info.name} · Sluice`;
   at("facts").textContent = info.documents === null
     ? "a model, without documents" : `${info.documents.toLocaleString("en")} documents`;
+  at("judge").hidden = !info.judging;
   const main = info.pipelines.find((each) => each.default);
   at("pipeline").replaceChildren(...info.pipelines.map((each) =>
     make("option", { value: each.name, textContent: each.name, title: each.expression })));
@@ -225,6 +226,24 @@ function marked(tag, snippet) {
   return element;
 }
 
+// The words that tokens of the query met: the more one adds to the score, the stronger its colour.
+function met(snippet) {
+  const element = make("p");
+  const letters = [...snippet.text];
+  const most = Math.max(...snippet.words.map((word) => word.adds));
+  let done = 0;
+  for (const word of snippet.words) {
+    if (word.start < done) continue;
+    const level = Math.max(1, Math.ceil((4 * Math.max(0, word.adds)) / (most || 1)));
+    element.append(letters.slice(done, word.start).join(""), make("mark", { className: `met${level}`,
+      title: `met by ${word.tokens.join(", ")}: adds ${word.adds.toFixed(3)}`,
+      textContent: letters.slice(word.start, word.end).join("") }));
+    done = word.end;
+  }
+  element.append(letters.slice(done).join(""));
+  return element;
+}
+
 async function explain(names, asked, signal) {
   const answers = await Promise.all(names.map((name) => ask("/explain", request(name), signal)));
   if (asked !== state.asked) return;
@@ -234,6 +253,7 @@ async function explain(names, asked, signal) {
       for (const button of at("results").querySelectorAll(".hit")) {
         if (button.dataset.id !== path.id || !button.dataset.place.startsWith(`${column}-`)) continue;
         const notes = button.querySelector(".notes");
+        if (path.met) button.querySelector("p").replaceWith(met(path.met));
         if (path.decided) notes.append(moved(`${path.decided[0]}: `, path.decided[1], path.decided[2]));
         if (path.found_by.length) {
           notes.append(make("span", { className: "note", textContent: `found by ${path.found_by.join(", ")}` }));
@@ -273,6 +293,16 @@ function path(explained) {
     parts.push(make("h3", { textContent: `What each term adds in ${name}` }),
       make("table", {}, head("term", "adds"), ...terms.map((term) =>
         row(term.term, term.contribution.toFixed(3)))));
+  }
+  for (const [name, matches] of Object.entries(explained.matches)) {
+    const own = matches.filter((match) => match.in_query);
+    const rest = matches.filter((match) => !match.in_query);
+    const number = (value) => value.toFixed(3);
+    parts.push(make("h3", { textContent: `Which tokens met in ${name}` }),
+      make("table", {}, head("query", "document", "adds"),
+        ...own.map((match) => row(match.query_token, match.document_token, number(match.similarity))),
+        ...(rest.length ? [row(`${rest.length} masks and marks`, "",
+          number(rest.reduce((sum, match) => sum + match.similarity, 0)))] : [])));
   }
   return parts;
 }

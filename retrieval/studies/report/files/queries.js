@@ -128,15 +128,18 @@ function termList(terms, marked) {
     added && marked ? `+ ${term} ` : `${term} `, el("span", {}, number(weight)))));
 }
 
-// Which token of the document each of the query's met: the stronger, the darker.
+// Which token of the document each of the query's met: the stronger among those of the query's
+// documents, the darker. Cosines lie close together, so that their range is what is shown.
 const HEATS = 8;
 function tokenStrip(retriever, found, number_) {
   const pairs = found.documents[number_];
-  const most = Math.max(...pairs.map((pair) => pair[1]), 1e-9);
+  const all = Object.values(found.documents).flatMap((each) => each.map((pair) => pair[1]));
+  const least = Math.min(...all), range = Math.max(...all) - least || 1;
+  const rest = found.others ? `; ${whole(found.others)} masks and marks, which are not of its text, add ${number(found.rest[number_])}` : "";
   const more = found.count > found.tokens.length ? `, the first ${found.tokens.length} of the query's ${whole(found.count)} tokens` : "";
-  return el("div", {}, el("p", {}, `${retriever}: the query's tokens, and the document's that they met${more}`),
+  return el("div", {}, el("p", {}, `${retriever}: the query's tokens, and the document's that they met${more}${rest}`),
     el("ol", { class: "strip" }, pairs.map(([token, similarity], place) => el("li", {
-      class: `heat${Math.max(0, Math.min(HEATS, Math.round((HEATS * similarity) / most)))}`,
+      class: `heat${Math.round((HEATS * (similarity - least)) / range)}`,
       title: `${found.tokens[place]} met ${token}: ${number(similarity)}` },
       el("b", {}, found.tokens[place]), el("span", {}, token)))));
 }

@@ -168,7 +168,13 @@ def test_tokens_that_met_are_those_of_explain(bert: Path, tmp_path: Path) -> Non
         query = opened.dataset.queries[opened.queries[place]]
         assert len(found["documents"]) > 5
         for number, pairs in found["documents"].items():
-            explained = late.explain(query, ids[number]).matches
+            matches = late.explain(query, ids[number]).matches
+            explained = [match for match in matches if match.in_query]
+            masks = [match for match in matches if not match.in_query]
+            assert len(masks) == found["others"] > 0
+            assert {match.query_token for match in explained}.isdisjoint({"[MASK]", "[CLS]"})
+            rest = sum(match.similarity for match in masks)
+            assert found["rest"][number] == pytest.approx(rest, rel=5e-3)  # three digits
             assert found["count"] == len(explained)
             assert found["tokens"] == [match.query_token for match in explained]
             assert [pair[0] for pair in pairs] == [match.document_token for match in explained]

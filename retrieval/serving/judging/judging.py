@@ -1,0 +1,194 @@
+"""The work of assessors: which queries and candidates are next, and what they say of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.serving.faults import Fault, invalid
+from sluice.retrieval.serving.judging.entries import Judgement, Pooled
+from sluice.retrieval.serving.judging.log import JudgementLog
+from sluice.retrieval.serving.judging.state import Judgements
+
+Known = Callable[[str], bool]  # whether a document is there
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """A query and how far an assessor is with it; ``candidates`` is None before it is pooled."""
+
+    query: str
+    text: str
+    candidates: int | None
+    judged: int
+    skipped: int
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the assessor has seen all candidates."""
+        return self.candidates is not None and self.judged + self.skipped >= self.candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A document to judge, and what the assessor said of it."""
+
+    document: str
+    said: Judgement | None
+
+
+class Judging:
+    """Queries to judge, in a fixed order, and the log of what was said.
+
+    ``depth`` documents of each of the ``pipelines`` are pooled. A candidate keeps its place for
+    everybody and every day: it depends on the ids of query and document alone.
+    """
+
+    def __init__(
+        self,
+        queries: Mapping[str, str],
+        log: JudgementLog,
+        pipelines: Sequence[str],
+        depth: int,
+    ) -> None:
+        self.queries, self.log = queries, log
+        self.pipelines, self.depth = tuple(pipelines), depth
+        self._pooled: dict[str, int] = {}  # the state of the documents that a query was pooled from
+        for query, text in log.read(lambda state: dict(state.texts)).items():
+            if queries.get(query, text) != text:
+                raise ConfigError(
+                    f"{log.path}: was made for query {query!r} with the text {text!r:.60}, which "
+                    f"is {queries[query]!r:.60} now; give another --judgements FILE, or the "
+                    "queries of before"
+                )
+
+    def needs_pool(self, query: str, number: int) -> bool:
+        """Return whether a query is not pooled from this state of the documents yet."""
+        self.check(query)
+        return self._pooled.get(query) != number
+
+    def pool(self, query: str, number: int, found: Iterable[str]) -> None:
+        """Add documents that the pipelines found to a query's candidates."""
+        # In the order of the ids: the file does not say which pipeline was first either.
+        found = sorted(set(found))
+        by = (self.pipelines, self.depth)
+
+        def entries(state: Judgements) -> list[Pooled]:
+            known = state.pools.get(query, {})
+            new = tuple(document for document in found if document not in known)
+            if not new and state.pooled_by.get(query) == by:
+                return []
+            return [Pooled(query, self.queries[query], new, *by)]
+
+        self.log.add(entries)
+        self._pooled[query] = number
+
+    def progress(self, assessor: str, known: Known) -> list[QueryProgress]:
+        """Return how far an assessor is with each query."""
+        return self.log.read(
+            lambda state: [self._progress(state, query, assessor, known) for query in self.queries]
+        )
+
+    def progress_of(self, query: str, assessor: str, known: Known) -> QueryProgress:
+        """Return how far an assessor is with one query."""
+        return self.log.read(lambda state: self._progress(state, query, assessor, known))
+
+    def next_query(self, assessor: str, known: Known, passed: Collection[str] = ()) -> str | None:
+        """Return the first query that an assessor has not seen all candidates of, None if done."""
+
+        def first(state: Judgements) -> str | None:
+            return next(
+                (
+                    query
+                    for query in self.queries
+                    if query not in passed
+                    and not self._progress(state, query, assessor, known).is_done
+                ),
+                None,
+            )
+
+        return self.log.read(first)
+
+    def candidates(self, query: str, assessor: str, known: Known) -> list[Candidate]:
+        """Return a query's candidates with what the assessor said, those that are gone left out."""
+        self.check(query)
+
+        def listed(state: Judgements) -> list[Candidate]:
+            said = state.of(query, assessor)
+            there = [document for document in state.pools.get(query, {}) if known(document)]
+            return [Candidate(document, said.get(document)) for document in in_order(query, there)]
+
+        return self.log.read(listed)
+
+    def say(self, said: Judgement, known: Known) -> QueryProgress:
+        """Add a judgement, and return how far the assessor is with the query."""
+        self.check(said.query)
+
+        def entries(state: Judgements) -> list[Judgement]:
+            if said.document not in state.pools.get(said.query, {}):
+                raise invalid(
+                    f"document: {said.document[:80]!r} is not a candidate of query "
+                    f"{said.query[:80]!r}; expected one of /judge/task",
+                    "document",
+                )
+            return [said]
+
+        self.log.add(entries)
+        return self.progress_of(said.query, said.assessor, known)
+
+    def undo(self, assessor: str, known: Known) -> tuple[Judgement, QueryProgress]:
+        """Take an assessor's last entry back; return what the document has now."""
+        restored: list[Judgement] = []
+
+        def entries(state: Judgements) -> list[Judgement]:
+            undoing = state.undoing(assessor)
+            restored.extend([] if undoing is None else [undoing])
+            return restored
+
+        self.log.add(entries)
+        if not restored:
+            raise Fault(409, "nothing_to_undo", "there is nothing to take back")
+        return restored[0], self.progress_of(restored[0].query, assessor, known)
+
+    def check(self, query: str) -> None:
+        """Raise a ``Fault`` for a query that is not to be judged."""
+        if query not in self.queries:
+            raise Fault(
+                404, "not_found", f"query: no {query[:80]!r}; /judge/queries lists them",
+                param="query",
+            )  # fmt: skip
+
+    def _progress(
+        self, state: Judgements, query: str, assessor: str, known: Known
+    ) -> QueryProgress:
+        text = self.queries.get(query, state.texts.get(query, ""))
+        if state.pooled_by.get(query) != (self.pipelines, self.depth):
+            return QueryProgress(query, text, None, 0, 0)
+        said = state.of(query, assessor)
+        # A document that is gone counts where it was judged before.
+        there = [doc for doc in state.pools[query] if doc in said or known(doc)]
+        own = [said[doc] for doc in there if doc in said]
+        judged = sum(each.grade is not None for each in own)
+        return QueryProgress(query, text, len(there), judged, sum(each.skipped for each in own))
+
+
+def in_order(query: str, documents: Iterable[str]) -> list[str]:
+    """Return documents in an order that says nothing of the pipelines: by a hash with the query."""
+
+    def place(document: str) -> bytes:
+        pair = f"{len(query)} {query}{document}"
+        return hashlib.sha256(pair.encode("utf-8", "surrogatepass")).digest()
+
+    return sorted(documents, key=place)
+
+
+def judgements_file(source: str, folder: Path) -> Path:
+    """Return where judgements go by default: beside the queries' file, or beside the folder."""
+    path = Path(source)
+    if path.is_file():
+        return path.with_name(f"{path.name}.judgements.jsonl")
+    whole = folder.absolute()
+    return whole.with_name(f"{whole.name}.{source}.judgements.jsonl")

@@ -1,0 +1,54 @@
+"""Opens what is judged: the queries of a file or of the dataset's split, and the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sluice.encoders.foundation.errors import ConfigError, SluiceError
+from sluice.retrieval.datasets.beir import read_queries
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.serving.content.content import Content
+from sluice.retrieval.serving.judging.judging import Judging, judgements_file
+from sluice.retrieval.serving.judging.log import JudgementLog
+
+NAME = "--judge"
+
+
+def open_judging(
+    source: str, judgements: Path | None, depth: int, folder: Path, content: Content
+) -> Judging:
+    """Open the queries ``source`` (a file, or a split of the dataset) and the log of judgements.
+
+    ``ConfigError`` for anything else, and where nothing is served that finds candidates.
+    """
+    if not content.stages or content.store is None:
+        raise ConfigError(
+            f"{NAME}: {folder} has no documents to judge; serve an experiment's or a retriever's "
+            "folder"
+        )
+    queries = _queries(source, folder, content)
+    blank = next((query for query, text in queries.items() if not text.strip()), None)
+    if blank is not None:
+        raise ConfigError(f"{NAME} {source}: query {blank!r} is blank; expected a text in each")
+    if not queries:
+        raise ConfigError(f"{NAME} {source}: no queries in it; expected one or more")
+    log = JudgementLog(judgements or judgements_file(source, folder))
+    return Judging(queries, log, list(content.stages), depth)
+
+
+def _queries(source: str, folder: Path, content: Content) -> dict[str, str]:
+    path = Path(source)
+    if path.is_file():
+        return dict(read_queries(path))
+    experiment = content.source
+    if not isinstance(experiment, Experiment):
+        raise ConfigError(
+            f"{NAME} {source}: no such file, and {folder} is not an experiment with a dataset; "
+            "give a file of queries"
+        )
+    try:
+        return dict(experiment.dataset(source).queries)
+    except SluiceError as error:
+        raise ConfigError(
+            f"{NAME} {source}: no such file; as a split of the dataset: {error}"
+        ) from None
