@@ -55,6 +55,10 @@ def serve(
     writable: Annotated[
         bool, flag("Let requests add, replace and delete documents.", "--writable")
     ] = False,
+    workers: Annotated[
+        int,
+        option("N", "Processes that answer; indexes are in memory once.", min=1),
+    ] = 1,
     mcp: Annotated[
         str | None,
         option("HOW", "Tools for agents: http adds /mcp, stdio speaks over the standard streams."),
@@ -139,7 +143,8 @@ def serve(
         refuse_options(
             "not for --mcp stdio, which has no network", keys=keys, allow_host=allow_host,
             rate=rate, open=open_to_all or None, host=None if host == "127.0.0.1" else host,
-            port=None if port == 8080 else port, body_kb=None if body_kb == 2_048 else body_kb,
+            port=None if port == 8080 else port, workers=None if workers == 1 else workers,
+            body_kb=None if body_kb == 2_048 else body_kb,
         )  # fmt: skip
     settings = ServeSettings(
         host=host,
@@ -160,10 +165,11 @@ def serve(
         body_bytes=body_kb * 1024,
         rate=rate,
         timeout=timeout,
+        workers=workers,
     )
     folder = _indexed(source, output, model, bm25, quiet=mcp == "stdio")
     if mcp == "stdio":
-        from sluice.retrieval.serving.start import run_mcp
+        from sluice.retrieval.serving.processes.start import run_mcp
 
         run_mcp(folder, settings)
         return
@@ -171,7 +177,7 @@ def serve(
 
 
 def _serve(folder: Path, settings: ServeSettings) -> None:
-    from sluice.retrieval.serving.start import run_http
+    from sluice.retrieval.serving.processes.start import run_http
 
     def said(address: str) -> None:
         echo(f"serving {folder} at {address} (Ctrl-C ends)", err=True)

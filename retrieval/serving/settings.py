@@ -22,7 +22,8 @@ class ServeSettings:
     others. ``queue_tokens`` bounds what waits or runs, ``batch_tokens`` one pass of a model.
     ``longest_wait`` is for the first part of a request; what would wait longer is refused.
     ``rate`` is the most requests of one client in a second, None for any number. ``inputs`` is the
-    most texts of one request and ``depth`` the largest ``k``.
+    most texts of one request and ``depth`` the largest ``k``. Headers and body have
+    ``arrive_within`` seconds each. ``workers`` are processes over one socket.
     """
 
     host: str = "127.0.0.1"
@@ -43,16 +44,17 @@ class ServeSettings:
     body_bytes: int = 2 * 1024 * 1024
     rate: float | None = None
     timeout: float = 60.0
-    body_timeout: float = 10.0
+    arrive_within: float = 10.0
     reload_every: float = 1.0
     stop_within: float = 30.0
+    workers: int = 1
 
     def __post_init__(self) -> None:
         """Refuse limits that no request could meet, and an open port without keys."""
-        for name in ("batch_tokens", "queue_tokens", "inputs", "depth", "body_bytes"):
+        for name in ("batch_tokens", "queue_tokens", "inputs", "depth", "body_bytes", "workers"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: {getattr(self, name)!r}; expected 1 or more")
-        for name in ("timeout", "longest_wait", "body_timeout", "reload_every", "stop_within"):
+        for name in ("timeout", "longest_wait", "arrive_within", "reload_every", "stop_within"):
             value = getattr(self, name)
             if not is_number(value) or not 0 < value <= LONGEST:
                 raise ConfigError(f"{name}: {value!r}; expected seconds above 0, up to {LONGEST:,}")

@@ -151,7 +151,7 @@ class Guard:
             raise large
         parts, size = [], 0
         try:
-            async with asyncio.timeout(settings.body_timeout):
+            async with asyncio.timeout(settings.arrive_within):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -165,7 +165,7 @@ class Guard:
                         break
         except TimeoutError:
             raise Fault(
-                408, "timeout", f"body: not here within {settings.body_timeout:g} s"
+                408, "timeout", f"body: not here within {settings.arrive_within:g} s"
             ) from None
         media = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if size and media != JSON.encode():
@@ -205,8 +205,9 @@ def refusal(fault: Fault, request_id: str) -> Reply:
     headers = {} if fault.retry_after is None else {"retry-after": str(fault.retry_after)}
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"
-    if fault.status in (408, 413):
-        headers["connection"] = "close"  # the rest of the body is not read
+    if fault.status in (408, 413) or fault.kind == "stopping":
+        # The rest of the body is not read, or the next connection is another process's.
+        headers["connection"] = "close"
     return Reply(ErrorAnswer(error=facts, request_id=request_id), fault.status, headers=headers)
 
 

@@ -88,7 +88,7 @@ def address(built: Path) -> Iterator[str]:
     import uvicorn
 
     from sluice.retrieval.serving import ServeSettings, Service, make_app
-    from sluice.retrieval.serving.start import listening
+    from sluice.retrieval.serving.processes.start import listening
 
     settings = ServeSettings(port=0, mcp=True)
     listener = listening(settings)
