@@ -112,7 +112,8 @@ async def open_loop(
         statuses[status] = statuses.get(status, 0) + 1
         (accepted if status == 200 else refused).append(time.perf_counter() - due)
 
-    tasks, due = [], time.perf_counter()
+    tasks: list[asyncio.Future[None]] = []
+    due = time.perf_counter()
     ends = due + seconds
     while due < ends:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))

@@ -132,7 +132,7 @@ class Soak:
         """Return the library's hits of all queries."""
         from sluice.retrieval import load_pipeline
 
-        own = {}
+        own: dict[tuple[str, str], Any] = {}
         for name in self.pipelines:
             pipeline = load_pipeline(self.folder, name)
             hits = pipeline.search(self.queries, K + DEEPER)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +20,9 @@ from sluice.retrieval.experiments.output.changes import Changed
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.serving.content.content import Content, needs_model, query_cost, reranks
 from sluice.retrieval.serving.content.live import LiveFolder
+from sluice.retrieval.serving.content.opening import WARM
 from sluice.retrieval.serving.content.peers import Peers
+from sluice.retrieval.serving.content.warming import change_documents
 from sluice.retrieval.serving.faults import Fault, late, overloaded, too_large
 from sluice.retrieval.serving.metrics import Metrics
 from sluice.retrieval.serving.settings import ServeSettings
@@ -35,6 +39,8 @@ from sluice.retrieval.serving.tasks.searching import answer, search_all
 from sluice.retrieval.serving.work.budget import Budget
 from sluice.retrieval.serving.work.lane import Job, Lane
 from sluice.retrieval.serving.work.mailbox import Mailbox
+
+log = logging.getLogger("sluice.serve")
 
 MODELS, INDEXES, WRITES = "models", "indexes", "writes"
 MOST_SEARCHERS = 8  # threads for searches without a model
@@ -59,6 +65,7 @@ class Service:
         self.budget = Budget(settings.queue_tokens)
         self.stopping = False
         self._mail = Mailbox()
+        self._warming: list[Future[list[Any]]] = []
         window = settings.window_ms / 1000
         common: dict[str, Any] = {
             "batch_tokens": settings.batch_tokens,
@@ -108,8 +115,31 @@ class Service:
         return message
 
     def start(self) -> None:
-        """Look for changes of the folder from now on."""
+        """Look for changes of the folder from now on, and do once what is slow the first time."""
         self.live.watch()
+        content, request = self.content, ExplainRequest(query=WARM, k=1)
+        for name, stage in content.stages.items():
+            self._warm(
+                self._lane_of(content, name, stage),
+                partial(explained, stage, request.query, request.k, None, name, content.number),
+            )
+        if self.settings.writable:
+            self._warm(WRITES, partial(change_documents, content))
+
+    def _warm(self, lane: str, work: Callable[[], Any]) -> None:
+        def run(units: Sequence[Any]) -> list[Any]:
+            try:
+                work()
+            except Exception:  # a request that does the same gets the error
+                log.exception("warming up failed")
+            return list(units)
+
+        self._warming.append(self._lanes[lane].submit(Job(object(), [1], [1], run, kind=WARM)))
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether what is slow the first time is done."""
+        return all(future.done() for future in self._warming)
 
     def stop(self) -> None:
         """Refuse new work from now on; what was accepted has ``stop_within`` seconds to finish."""

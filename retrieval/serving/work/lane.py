@@ -74,9 +74,10 @@ class Lane:
     """``threads`` that run jobs in batches of at most ``batch_tokens``, whole units at least one.
 
     A free thread takes what is there, about as much as it does in ``TURN`` seconds by the pace of
-    late; with ``window`` seconds it waits so long after the oldest job came, unless a whole batch is
-    there. Of one key, the jobs take turns, so that a large one does not hold up small ones. Where a
-    new job would wait for more than ``longest_wait`` seconds for its first units, it is refused.
+    late; with ``window`` seconds it waits so long after the oldest job came, unless a whole batch
+    is there. Of one key, the jobs take turns, so that a large one does not hold up small ones.
+    Where a new job would wait for more than ``longest_wait`` seconds for its first units, it is
+    refused.
     ``settled`` is called after results were given to futures: once for a batch.
     """
 
