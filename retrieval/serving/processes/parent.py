@@ -19,6 +19,8 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
 from sluice.encoders.foundation.machine import cores
+from sluice.retrieval.retrievers.folder import read_head
+from sluice.retrieval.serving.content.opening import heads_in
 from sluice.retrieval.serving.content.peers import Numbers
 from sluice.retrieval.serving.processes.messages import (
     Answer,
@@ -41,11 +43,10 @@ log = logging.getLogger("sluice.serve")
 PRELOADED = (
     "numba",
     "faiss",
-    "torch",
-    "transformers",
     "sluice.retrieval.serving.http.app",
     "sluice.retrieval.serving.processes.server",
 )
+OF_MODELS = ("torch", "transformers")  # where something else than words is searched
 LONGEST_PAUSE = 30.0  # seconds before a worker that does not start is started again
 MORE = 5.0  # seconds beyond ``stop_within`` after which workers are killed
 GIVEN_UP = 10.0  # seconds after which a change is no longer waited for in another worker
@@ -87,7 +88,9 @@ class Parent:
                 raise MissingPackageError(name, "serve", "serving over HTTP")
         self.folder, self.settings, self.listener = folder, settings, listener
         self._context: Any = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(list(PRELOADED))
+        heads = [read_head(path.parent) for path in heads_in(folder)]
+        by_words = bool(heads) and all(head.encoder_generation for head in heads)
+        self._context.set_forkserver_preload([*PRELOADED, *(() if by_words else OF_MODELS)])
         self._workers: list[Worker] = []
         self._pauses: dict[int, tuple[float, float]] = {}  # by number: since when, how long
         self._numbers = Numbers()
