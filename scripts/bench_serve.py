@@ -54,21 +54,30 @@ class Client:
 
     async def post(self, path: str, body: bytes) -> int:
         """Send a request, read the answer whole and return its status."""
+        status, _ = await self.ask("POST", path, body)
+        return status
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Send a request; return the status and the body of its answer."""
         if self._free:
             reader, writer = self._free.pop()
         else:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**24)
-        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-        status = int(answer.split(b" ", 2)[1])
-        length = int(answer.split(b"content-length:")[1].split(b"\r\n")[0])
-        await reader.readexactly(length)
+        try:
+            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            status = int(answer.split(b" ", 2)[1])
+            length = int(answer.split(b"content-length:")[1].split(b"\r\n")[0])
+            content = await reader.readexactly(length)
+        except BaseException:
+            writer.close()
+            raise
         if b"connection: close" in answer:
             writer.close()
         else:
             self._free.append((reader, writer))
-        return status
+        return status, content
 
 
 async def closed_loop(
@@ -103,7 +112,8 @@ async def open_loop(
         statuses[status] = statuses.get(status, 0) + 1
         (accepted if status == 200 else refused).append(time.perf_counter() - due)
 
-    tasks, due = [], time.perf_counter()
+    tasks: list[asyncio.Future[None]] = []
+    due = time.perf_counter()
     ends = due + seconds
     while due < ends:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -40,6 +41,7 @@ except ImportError:
 log = logging.getLogger("sluice.serve")
 
 MCP_PATH = "/mcp"
+BEAT = 0.05  # seconds between two looks at how late the event loop is
 
 
 class Answering:
@@ -105,7 +107,9 @@ def make_app(service: Service) -> App:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         service.start()
+        beating = asyncio.ensure_future(_beat(service))
         async with AsyncExitStack() as stack:
+            stack.callback(beating.cancel)
             for manager in managers:
                 await stack.enter_async_context(manager())
             try:
@@ -118,6 +122,14 @@ def make_app(service: Service) -> App:
         routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _not_here}
     )
     return Guard(application, service, keys, scope_of(frozenset(files)))
+
+
+async def _beat(service: Service) -> None:
+    """Note by how much the event loop is late; a peak is forgotten within a second."""
+    while True:
+        due = time.perf_counter() + BEAT
+        await asyncio.sleep(BEAT)
+        service.lag = max(time.perf_counter() - due, 0.8 * service.lag)
 
 
 def scope_of(public: frozenset[str]) -> Any:

@@ -146,7 +146,7 @@ def test_only_names_of_this_service_are_answered(own: Any) -> None:
 
 
 def test_bodies_have_a_size_a_type_and_a_time(own: Any) -> None:
-    service = own(body_bytes=1_000, body_timeout=0.05)
+    service = own(body_bytes=1_000, arrive_within=0.05)
     ask = asker(service)
     large = ask("POST", "/search", {"query": "x" * 2_000})
     assert (large.status_code, large.headers["connection"]) == (413, "close")
