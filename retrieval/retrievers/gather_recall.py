@@ -45,7 +45,12 @@ class GatherRecall:
 
     @classmethod
     def of_index(cls, name: str, index: TokenIndex) -> Self | None:
-        """Return what is noted of an index, None for one that is exact or was not measured."""
+        """Return what is noted of an index, None for one that is exact or was not measured.
+
+        One that has outgrown its exact search says so.
+        """
+        if index.advice:
+            return cls(name, name, 0, {}, f"{name}: {index.advice}")
         note = index.recall_note
         if index.searches == "exact" or note is None:
             return None

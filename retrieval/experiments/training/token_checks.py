@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, RERANKERS
-from sluice.retrieval.config.components import vector_kind
+from sluice.retrieval.config.components import trained_kind
 from sluice.retrieval.config.sections import TrainingSection
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
     from sluice.training.batches.token_scores import TokenScoring
     from sluice.training.loop.parts import check_token_loss
 
-    kind = vector_kind(section.encoder)
+    kind = trained_kind(section.encoder)
     if kind != "tokens":
         key = "scoring" if section.scoring is not None else "xtr_top_k"
         said = (section.scoring, section.xtr_top_k) != (None, None)
