@@ -30,6 +30,7 @@ from sluice.indexing.tokens.gather.settings import (
 )
 from sluice.indexing.tokens.storage.rows import TokenRows, check_halves
 from sluice.indexing.tokens.storage.segment import (
+    RESIDUAL_BITS,
     Store,
     checked_store,
     checked_tokens,
@@ -63,8 +64,9 @@ class TokenIndex(Index):
 
     ``store`` is how a token vector of d dimensions is kept. ``float32`` and ``float16`` keep its
     values, and 8-bit codes beside them to search by (5 d + 4 and 3 d + 4 bytes); ``int8`` keeps
-    the codes alone (d + 4); ``residual4`` keeps four bits a dimension, the distance from one of
-    up to 1,024 centroids (d / 2 + 4; as PLAID, Santhanam et al., 2022). What a store gives back
+    the codes alone (d + 4); ``residual4`` and ``residual2`` keep four and two bits a dimension,
+    the distance from one of up to 1,024 centroids (d / 2 + 4 and d / 4 + 4; as PLAID, Santhanam et
+    al., 2022). What a store gives back
     (``documents``) are the stored vectors. Codebooks are learnt by ``train`` from sample
     documents, drawn by ``seed``, else from those of the first ``add``.
 
@@ -82,8 +84,9 @@ class TokenIndex(Index):
     at. Where ``candidates`` is not set, saving the index chooses the least that reaches ``recall``
     (.99) at 10 on sampled queries. What it finds is measured and noted (``recall_note``).
     ``mode: auto`` prepares a gather from 10,000 documents on, and uses it where it is faster than
-    exact search and exact search takes longer than ``latency_ms``. A search's own ``params``:
-    ``mode`` (exact or gather), ``candidates`` and ``probes``.
+    exact search and exact search takes longer than ``latency_ms``; an index that grows beyond them
+    stays exact until ``compact``, and says so (``advice``). A search's own ``params``: ``mode``
+    (exact or gather), ``candidates`` and ``probes``.
     """
 
     type_name = "tokens"
@@ -153,14 +156,14 @@ class TokenIndex(Index):
 
     def training_rows(self, documents: int) -> int:
         """Return how many sample documents ``train`` would like; 0 where nothing is learnt."""
-        learns = self.store == "residual4" and self._vectors.codebook is None
+        learns = self.store in RESIDUAL_BITS and self._vectors.codebook is None
         wanted = min(documents, SAMPLE) if learns else 0
         if self._gathering is not None:
             wanted = max(wanted, self._gathering.training_rows(documents))
         return wanted
 
     def train(self, sample: Any) -> None:
-        """Learn the codebook of ``residual4``, and centroids, from documents like those to come."""
+        """Learn the codebook of residuals, and centroids, from documents like those to come."""
         documents = self._checked(sample, "sample")
         if self.rows:
             raise DataError("train: the index already holds documents; make a new one")
@@ -170,10 +173,10 @@ class TokenIndex(Index):
             self._gathering.train(documents)
 
     def _learn(self, documents: TokenVectors) -> None:
-        if self.store == "residual4":
+        if bits := RESIDUAL_BITS.get(self.store):
             from sluice.indexing.tokens.storage.codebook import learn_codebook
 
-            self._vectors.codebook = learn_codebook(documents, self.seed)
+            self._vectors.codebook = learn_codebook(documents, self.seed, bits)
 
     def spool(self, folder: Path) -> None:
         """Keep codes and values added from now on in files."""
@@ -246,6 +249,11 @@ class TokenIndex(Index):
             self.notes[CHOICE_NOTE] = self._gathering.reason
         return measured
 
+    @property
+    def advice(self) -> str:
+        """What to do about a mode that waits for documents it has by now; empty if it does not."""
+        return "" if self._gathering is None else self._gathering.waiting(len(self))
+
     def search_tokens(self, queries: TokenVectors, k: int, parameters: Mapping[str, Any]) -> Hits:
         """Return hits with these parameters alone, see ``search``."""
         return self._reader()._hits(queries, k, None, dict(parameters))
@@ -258,9 +266,20 @@ class TokenIndex(Index):
 
     def add(self, vectors: Any) -> Rows:
         """Append documents; a recall that was measured before says how many came since."""
+        before = self.advice
         rows = super().add(vectors)
         self._note_change(added=len(rows))
+        if self.advice and not before:
+            log.warning("tokens: %s", self.advice)
         return rows
+
+    def compact(self) -> Rows:
+        """Drop deleted rows, see ``Index.compact``; ``auto`` prepares a gather if it waits to."""
+        moved = super().compact()
+        if self._gathering is not None:
+            with self._changing:
+                self._gathering.prepare(self._vectors)
+        return moved
 
     def delete(self, rows: ArrayLike) -> None:
         """Put tombstones on ``rows``; a recall measured before says how many went since."""
@@ -294,7 +313,7 @@ class TokenIndex(Index):
             check_halves(documents)
         book = self._vectors.codebook
         blank = book is not None and book.blank and not self.tokens and len(documents.values)
-        if self.store == "residual4" and (book is None or blank):
+        if self.store in RESIDUAL_BITS and (book is None or blank):
             self._learn(documents)
             log.info(
                 "tokens: no codebook was learnt before the first add; learnt from its %s documents",

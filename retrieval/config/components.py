@@ -83,6 +83,11 @@ def vector_kind(spec: Mapping[str, Any]) -> Any:
     return towers_in(spec).get("document", {}).get("type")
 
 
+def trained_kind(spec: Mapping[str, Any]) -> Any:
+    """Return the type of encoder that is trained: that of its vectors, but three heads are one."""
+    return "three_heads" if spec.get("type") == "three_heads" else vector_kind(spec)
+
+
 def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:
     """Make the empty index a component describes; None: flat for dense, inverted for sparse."""
     return None if spec is None else build(spec, INDEXES, where=where)

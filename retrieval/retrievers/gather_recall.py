@@ -45,7 +45,14 @@ class GatherRecall:
 
     @classmethod
     def of_index(cls, name: str, index: TokenIndex | GraphIndex) -> Self | None:
-        """Return what is noted of an index, None for one that is exact or was not measured."""
+        """Return what is noted of an index, None for one that is exact or was not measured.
+
+        One that has outgrown its exact search says so.
+        """
+        from sluice.indexing import TokenIndex
+
+        if isinstance(index, TokenIndex) and index.advice:
+            return cls(name, name, 0, {}, f"{name}: {index.advice}")
         note = index.recall_note
         if note is None or index.searches in ("exact", "exhaustive"):
             return None

@@ -41,7 +41,8 @@ def check_loss(make: Callable[[], Any], *, skip: Collection[str] = ()) -> None:
     loss = as_loss(make())
     own = getattr(loss, "loss", loss) if type(loss).__name__ == "Adapted" else loss
     name = f"loss {getattr(own, '__name__', type(own).__name__)}"
-    if loss.texts_alone:  # it learns from documents without queries: no batch here is for it
+    # It learns from documents without queries, or the vectors of three heads: no batch is for it.
+    if loss.texts_alone or loss.encoders == ("three_heads",):
         verify(name, [hooks], LossCase(make, "matrix"), ())
         return
     for layout in layouts(loss):
@@ -56,7 +57,8 @@ def hooks(case: LossCase) -> None:
         wanted = ["scores", "labels", "mask", "weights", "teacher"]
         expect(names == wanted, f"__call__ takes {', '.join(names)}; expected {', '.join(wanted)}")
     trainable = {
-        "dense", "gaussian", "hypencoder", "splade", "tokens", "towers", "cross_encoder",
+        "dense", "gaussian", "hypencoder", "splade", "tokens", "towers", "three_heads",
+        "cross_encoder",
     }  # fmt: skip
     kinds = {
         "encoders": all(kind in trainable or ":" in kind for kind in loss.encoders or ()),

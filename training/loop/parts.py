@@ -157,13 +157,25 @@ def _scoring(
     sparse: bool,
 ) -> Scoring | None:
     """Return how token vectors or q-nets score; None where an inner product does, or no vector."""
-    if isinstance(encoder, PairEncoder) or encoder.similarity != "max_sim":
+    heads = hooks_of(encoder).kind == "three_heads"
+    if heads != (loss.encoders == ("three_heads",)):
+        kind = type(encoder).__name__
+        raise ConfigError(
+            f"loss: {type_name(loss)} trains one head, and {kind} has others on the same network; "
+            "train it by the loss three_heads"
+            if heads
+            else f"loss: three_heads is for encoders with three heads, and this is a {kind}"
+        )
+    if heads or isinstance(encoder, PairEncoder) or encoder.similarity != "max_sim":
         if scoring is not None:
             raise ConfigError(
                 f"scoring: {scoring.name}: is for encoders of token vectors, and this "
-                f"{type(encoder).__name__} makes none; leave scoring out"
+                f"{type(encoder).__name__} makes none alone; leave scoring out"
             )
-        return _q_net_scoring(encoder, loss, live=live, sparse=sparse)
+        if heads and (live or sparse):
+            key = "negatives: {type: live}" if live else "sparsity"
+            raise ConfigError(f"{key}: is not for a model with three heads; leave it out")
+        return None if heads else _q_net_scoring(encoder, loss, live=live, sparse=sparse)
     if live or sparse:
         key = "negatives: {type: live}" if live else "sparsity"
         raise ConfigError(f"{key}: is not for encoders of token vectors; leave it out")

@@ -35,4 +35,5 @@ LOSSES: dict[str, str] = {
     "soft_top_k": "sluice.training.losses.contrastive.soft_top_k:SoftTopK",
     "star": "sluice.training.losses.contrastive.star:STAR",
     "sum": "sluice.training.losses.composed.sum_of_losses:WeightedSum",
+    "three_heads": "sluice.training.losses.composed.three_heads:ThreeHeads",
 }

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
+from torch import Tensor
 
 from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.encoder import Dense, EncoderBase, Side, Vectors
@@ -19,19 +20,25 @@ from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Part
-from sluice.encoders.late_interaction.three_heads.trunk import Trunk
+from sluice.encoders.late_interaction.three_heads.trunk import Options, Trunk
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.transformer.model import Features
 
 # The transformers that heads were opened of; let go with the last head.
 _OPEN: weakref.WeakValueDictionary[object, Trunk] = weakref.WeakValueDictionary()
 
 
 class HeadEncoder(EncoderBase, ABC):
-    """One head of a ``ThreeHeadEncoder``, for indexing and search; it is not trained."""
+    """One head of a ``ThreeHeadEncoder``, for indexing and search.
+
+    It is trained with the others, by the loss ``three_heads`` alone: what is embedded for training
+    are the vectors of all heads.
+    """
 
     kind = "three_heads"
     head: ClassVar[Head]
+    head_parameters = Trunk.head_parameters
 
     def __init__(self, trunk: Trunk) -> None:
         self.trunk = trunk
@@ -50,11 +57,14 @@ class HeadEncoder(EncoderBase, ABC):
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
+        dim: int | None = None,
+        seed: int = 13,
     ) -> HeadEncoder:
         """Open one head of a model with three: dense, sparse (term weights) or tokens.
 
         ``head`` is the one the folder was saved with, if left out. Heads opened with the same
-        settings share one model, and the passes through it. They are for search, not trained.
+        settings share one model, and the passes through it. With ``dim`` a model without heads
+        gets new ones, token vectors of so many dimensions, drawn by ``seed``: train them.
         """
         folder = model_folder(str(model))
         named = read_sidecar(folder).get("head") if head is None else head
@@ -63,15 +73,14 @@ class HeadEncoder(EncoderBase, ABC):
             if named is None:
                 raise ConfigError(f"head: missing; {model} has three: {known}; give one of them")
             raise ConfigError(f"head: {named!r}; known: {known}{suggest(str(named), HEADS)}")
-        options: dict[str, Any] = {
-            "query_prompt": query_prompt, "document_prompt": document_prompt,
-            "query_length": query_length, "document_length": document_length,
-            "device": device, "dtype": dtype, "batch_tokens": batch_tokens,
-        }  # fmt: skip
-        key = (_content_of(folder), *options.values())
+        options = Options(
+            query_prompt, document_prompt, query_length, document_length, device, dtype,
+            batch_tokens, dim, seed,
+        )  # fmt: skip
+        key = (_content_of(folder), *options)
         trunk = _OPEN.get(key)
         if trunk is None:
-            trunk = Trunk.from_pretrained(folder, **options)
+            trunk = Trunk.from_pretrained(folder, options)
             _OPEN[key] = trunk
         return _VIEWS[named](trunk)
 
@@ -84,6 +93,27 @@ class HeadEncoder(EncoderBase, ABC):
     def views(self) -> Sequence[HeadEncoder]:
         """The other heads that were opened: what this one encodes is in the memo for them."""
         return [_VIEWS[head](self.trunk) for head in self.trunk.asked if head != self.head]
+
+    @property
+    def module(self) -> Any:
+        """The parameters of the transformer and all heads; heads opened later share them not."""
+        for key, trunk in list(_OPEN.items()):
+            if trunk is self.trunk:  # they may be trained from now on
+                del _OPEN[key]
+        return self.trunk.module
+
+    @property
+    def model(self) -> Any:
+        """The transformer."""
+        return self.trunk.model
+
+    def tokenize(self, texts: Sequence[str], side: Side) -> Features:
+        """Return the padded features of a batch, ready for ``embed``."""
+        return self.trunk.tokenize(texts, side)
+
+    def embed(self, features: Features, side: Side) -> Tensor:
+        """Return the vectors of all heads, with gradients: see ``three_heads.packing``."""
+        return self.trunk.embed(features, side)
 
     @property
     def device(self) -> Any:
@@ -236,7 +266,7 @@ class ThreeHeadEncoder:
     @classmethod
     def from_pretrained(cls, model: str | Path, **options: Any) -> ThreeHeadEncoder:
         """Load a folder in BGE-M3's layout, its heads in safetensors; options as for one head."""
-        return cls(Trunk.from_pretrained(model, **options))
+        return cls(Trunk.from_pretrained(model, Options(**options)))
 
     @property
     def dense(self) -> DenseHead:

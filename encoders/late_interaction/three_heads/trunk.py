@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,11 +15,14 @@ from torch.nn import functional
 from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
-from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Memo, Part
+from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, pack
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
@@ -32,6 +35,23 @@ FILES: Mapping[str, str] = {
 }
 
 
+class Options(NamedTuple):
+    """How a model with three heads is opened; None is as the folder says.
+
+    With ``dim``, a model without heads gets new ones, drawn by ``seed``.
+    """
+
+    query_prompt: str | None = None
+    document_prompt: str | None = None
+    query_length: int | None = None
+    document_length: int | None = None
+    device: str = "auto"
+    dtype: Dtype = "float32"
+    batch_tokens: int | None = None
+    dim: int | None = None
+    seed: int = 13
+
+
 class Trunk(TextEncoder):
     """A transformer with its heads, which remembers the last texts.
 
@@ -40,6 +60,7 @@ class Trunk(TextEncoder):
     """
 
     kind = "three_heads"
+    head_parameters = ("sparse.", "tokens.")
 
     def __init__(
         self,
@@ -61,32 +82,26 @@ class Trunk(TextEncoder):
         self._memo = Memo(memo)
 
     @classmethod
-    def from_pretrained(
-        cls,
-        model: str | Path,
-        *,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
-    ) -> Trunk:
+    def from_pretrained(cls, model: str | Path, options: Options) -> Trunk:
         """Load a folder with ``sparse_linear.safetensors`` and ``colbert_linear.safetensors``.
 
-        Raises ``ModelError`` without them; pickles (``.pt``) are not read.
+        Raises ``ModelError`` without them, unless ``dim`` asks for new ones; pickles (``.pt``) are
+        not read.
         """
         from transformers import AutoModel
 
         loaded = load(AutoModel, str(model))
         network, tokenizer, folder, _ = loaded
         hidden = int(network.config.hidden_size)
-        sparse = _read_head(folder, "sparse", hidden, outputs=1)
-        tokens = _read_head(folder, "tokens", hidden, outputs=None)
         layout = read_layout(folder)
-        if layout.pooling not in (None, "cls") or layout.projections:
-            further = f"{layout.pooling} pooling" if layout.pooling != "cls" else "a Dense module"
+        if options.dim is None:
+            sparse = _read_head(folder, "sparse", hidden, outputs=1)
+            tokens = _read_head(folder, "tokens", hidden, outputs=None)
+        else:
+            sparse, tokens = _new_heads(folder, hidden, options.dim, options.seed)
+        pooled = layout.pooling not in (None, "cls") and options.dim is None
+        if pooled or layout.projections:
+            further = f"{layout.pooling} pooling" if pooled else "a Dense module"
             raise ModelError(
                 f"{folder}: modules.json has {further}; expected cls pooling alone: the dense head "
                 "of a model with three is the first token's state"
@@ -94,19 +109,19 @@ class Trunk(TextEncoder):
         sides = side_settings(
             loaded,
             layout,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            query_length=query_length,
-            document_length=document_length,
+            query_prompt=options.query_prompt,
+            document_prompt=options.document_prompt,
+            query_length=options.query_length,
+            document_length=options.document_length,
         )
         return cls(
             network,
             tokenizer,
             sparse=sparse,
             tokens=tokens,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
+            device=options.device,
+            dtype=options.dtype,
+            batch_tokens=options.batch_tokens,
             **sides,
         )
 
@@ -192,6 +207,23 @@ class Trunk(TextEncoder):
             parts.append((terms, best))
         return parts
 
+    def embed(self, features: Features, side: Side) -> Tensor:
+        """Return the vectors of all heads, with gradients, in one tensor: see ``pack``."""
+        states = self.hidden(features)
+        ids, seen = features["input_ids"], features["attention_mask"].bool()
+        others = seen.clone()
+        others[:, 0] = False
+        special = torch.isin(ids, torch.tensor(self._special, device=ids.device))
+        tokens = functional.normalize(self.token_head(states).float(), dim=-1)
+        weights = torch.relu(self.sparse_head(states).float())[:, :, 0]
+        vectors = HeadVectors(
+            functional.normalize(states[:, 0].float(), dim=-1),
+            ids,
+            weights * (seen & ~special),
+            tokens * others[:, :, None],
+        )
+        return pack(vectors)
+
     def save_pretrained(self, path: str | Path, head: Head | None = None) -> None:
         """Write a sentence-transformers folder of the dense head, and the others' beside it.
 
@@ -232,6 +264,27 @@ def _key(text: str, side: Side) -> bytes:
     return hashlib.blake2b(f"{side}\n{text}".encode("utf-8", "surrogatepass")).digest()
 
 
+def _new_heads(folder: Path, hidden: int, dim: int, seed: int) -> tuple[nn.Linear, nn.Linear]:
+    """Return a head of weights and one of ``dim`` dimensions, drawn, for a model without any."""
+    whole_number(dim, "dim", 1)
+    for name in FILES.values():
+        for file in (folder / name, (folder / name).with_suffix(".pt")):
+            if file.exists():
+                raise ConfigError(
+                    f"dim: {dim}: draws new heads, and {folder} has its own ({file.name}); leave "
+                    "dim out"
+                )
+    drawn = torch.Generator().manual_seed(seed)
+    heads = []
+    for outputs in (1, dim):
+        layer = nn.Linear(hidden, outputs)
+        with torch.no_grad():
+            layer.weight.copy_(torch.randn(outputs, hidden, generator=drawn) / hidden**0.5)
+            layer.bias.zero_()
+        heads.append(layer)
+    return heads[0], heads[1]
+
+
 def _read_head(folder: Path, head: str, hidden: int, outputs: int | None) -> nn.Linear:
     """Read a linear layer's ``weight`` ``[outputs, hidden]`` and ``bias``."""
     from safetensors import SafetensorError
@@ -240,7 +293,10 @@ def _read_head(folder: Path, head: str, hidden: int, outputs: int | None) -> nn.
     file = folder / FILES[head]
     if not file.exists():
         pickle = file.with_suffix(".pt")
-        remedy = "expected a folder in BGE-M3's layout, its heads in safetensors"
+        remedy = (
+            "expected a folder in BGE-M3's layout, its heads in safetensors; dim: 128 draws new "
+            "heads, to be trained"
+        )
         if pickle.exists():
             remedy = (
                 f"{pickle.name} is a pickle, which Sluice does not open; where you trust it, write "

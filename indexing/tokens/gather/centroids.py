@@ -80,6 +80,11 @@ class Centroids:
                 f"{folder / 'gather_bounds.npy'}: not the cells of {len(values):,} centroids; "
                 "rebuild the index"
             )
+        if not (np.isfinite(values).all() and np.isfinite(cells).all()):
+            raise IndexFormatError(
+                f"{folder / 'gather_centroids.npy'}: the centroids, or their cells, have values "
+                "that are infinite or no numbers; rebuild the index"
+            )
         return cls(values, cells, bounds)
 
     def assign(self, vectors: Floats) -> Codes:

@@ -39,6 +39,7 @@ log = logging.getLogger("sluice")
 
 SAMPLE = 4_096  # documents that centroids are learnt from, and more in large indexes
 SAMPLE_ROOTS = 12  # so many times the root of the number of documents
+LISTED = 2_048  # stored documents put into lists at a time
 PIECES = 8
 MOST_CANDIDATES = 1 << 25  # of all queries together
 
@@ -103,6 +104,35 @@ class Gathering:
         if not self.training_rows(len(sample)):
             return
         self.gather.train(sample, max(self._expected, len(sample)))
+
+    def waiting(self, documents: int) -> str:
+        """Return why so many documents are searched exactly by ``auto``; empty if they are not."""
+        if self.mode != "auto" or self.gather.trained or documents < EXACT_BELOW:
+            return ""
+        return (
+            f"mode: auto searches all {documents:,} documents exactly: when the index was built it "
+            f"had fewer than {EXACT_BELOW:,}, for which it prepares no gather; compact or rebuild "
+            "it to prepare one"
+        )
+
+    def prepare(self, stored: TokenRows) -> None:
+        """Learn centroids from stored documents and list them all, where ``auto`` now has enough.
+
+        Documents that were added before there were enough of them are in no list.
+        """
+        if not self.waiting(len(stored)):
+            return
+        size = self.training_rows(len(stored))
+        rng = np.random.default_rng(self.seed)
+        gather = CentroidGather(self.seed)
+        sample = stored.gather(np.sort(rng.choice(len(stored), size, replace=False)))
+        gather.train(sample, len(stored))
+        if not gather.trained:  # documents without tokens
+            return
+        for start in range(0, len(stored), LISTED):
+            rows = np.arange(start, min(start + LISTED, len(stored)))
+            gather.append(gather.assigned(stored.gather(rows)))
+        self.gather, self._unlisted = gather, False
 
     def learn_from_first(self, documents: TokenVectors) -> None:
         """Learn from the documents of the first add that has tokens, if nothing was learnt."""

@@ -196,22 +196,6 @@ def _bin(value: np.float32, least: np.float32, scale: np.float32) -> int:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def first_of_each(
-    codes: NDArray[np.int32],
-    bounds: NDArray[np.int64],
-    marks: NDArray[np.int32],
-    counts: NDArray[np.int64],
-) -> None:
-    """Add up in ``counts`` how many documents each centroid has; ``marks`` begin as ``UNSEEN``."""
-    for document in range(len(bounds) - 1):
-        for token in range(bounds[document], bounds[document + 1]):
-            centroid = codes[token]
-            if marks[centroid] != document:
-                marks[centroid] = document
-                counts[centroid] += 1
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def fill_lists(
     codes: NDArray[np.int32],
     bounds: NDArray[np.int64],
@@ -219,11 +203,15 @@ def fill_lists(
     ends: NDArray[np.int64],
     rows: NDArray[np.int32],
 ) -> None:
-    """Write each centroid's documents once, ascending, from its place in ``ends`` on."""
+    """Write each centroid's documents once, ascending, from its place in ``ends`` on.
+
+    ``marks`` begin as ``UNSEEN``. Without room in ``rows`` the documents are only counted.
+    """
     for document in range(len(bounds) - 1):
         for token in range(bounds[document], bounds[document + 1]):
             centroid = codes[token]
             if marks[centroid] != document:
                 marks[centroid] = document
-                rows[ends[centroid]] = document
+                if len(rows):
+                    rows[ends[centroid]] = document
                 ends[centroid] += 1

@@ -55,10 +55,10 @@ class CentroidLists:
 
     def append(self, codes: NDArray[np.int32], bounds: NDArray[np.int64]) -> None:
         """Add documents, given their tokens' centroids."""
-        from sluice.indexing.tokens.gather.kernel import fill_lists, first_of_each
+        from sluice.indexing.tokens.gather.kernel import fill_lists
 
         counts = np.zeros(self._centroids, np.int64)
-        first_of_each(codes, bounds, self._marks(), counts)
+        fill_lists(codes, bounds, self._marks(), counts, np.empty(0, np.int32))
         starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         rows = np.empty(int(starts[-1]), np.int32)
         fill_lists(codes, bounds, self._marks(), starts[:-1].copy(), rows)

@@ -32,7 +32,7 @@ from sluice.indexing.tokens.storage.rounding import (
     scale_of,
     wide_of,
 )
-from sluice.indexing.tokens.storage.segment import RESIDUAL4, ZERO, Segment
+from sluice.indexing.tokens.storage.segment import RESIDUAL, ZERO, Segment
 
 _LARGEST = float(LARGEST_SCORE)
 _UP, _TINY = np.float32(1 + 2.0**-16), np.float32(1e-37)
@@ -95,7 +95,7 @@ def _fill(segment: Segment, lo: int, hi: int, zero: int, codes: Any, scales: Any
     kind, _, _, _, source, stored, centroids, _, table, levels = segment
     for token in range(lo, hi):
         scales[token - lo] = scale_of(kind, stored, token)
-        if kind == RESIDUAL4:
+        if kind >= RESIDUAL:
             add_residuals(source, token, centroids, table, levels, zero, codes, token - lo)
         else:
             copy_codes(source, token, zero, codes, token - lo)

@@ -16,7 +16,7 @@ from sluice.indexing.tokens.search.queries import Queries, query_panels
 from sluice.indexing.tokens.search.scan import bound_scores, score_exactly
 from sluice.indexing.tokens.search.tile import BYTES, LANES
 from sluice.indexing.tokens.storage.rows import TokenRows
-from sluice.indexing.tokens.storage.segment import RESIDUAL4, Segment
+from sluice.indexing.tokens.storage.segment import RESIDUAL, Segment
 
 TOGETHER = 64  # queries that go over a document while it is in the cache
 MOST_BOUNDS = 1 << 25  # numbers in the tables of bounds
@@ -177,10 +177,10 @@ class TokenSearch:
 
     def _room(self, segment: Segment, tokens: int) -> tuple[Any, Any, bool]:
         """Return codes and scales that are multiplied: the segment's own, or room for them."""
-        direct = BYTES and segment.kind != RESIDUAL4
+        direct = BYTES and segment.kind < RESIDUAL
         if direct:
             return segment.codes, segment.scales, True
-        wide = segment.codes.shape[1] * (2 if segment.kind == RESIDUAL4 else 1)
+        wide = (segment.table if segment.kind >= RESIDUAL else segment.codes).shape[1]
         codes = np.empty((tokens, wide), np.uint8 if BYTES else np.float32)
         return codes, np.empty(tokens, np.float32), False
 

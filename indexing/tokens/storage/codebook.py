@@ -1,8 +1,8 @@
-"""Centroids and steps: token vectors in four bits a dimension, and how they are learnt."""
+"""Centroids and steps: token vectors in a few bits a dimension, and how they are learnt."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -17,19 +17,20 @@ from sluice.indexing.tokens.storage.segment import ZERO, code_width
 CENTROIDS = 1024  # at most
 TOKENS_PER_CENTROID = 64  # of the sample
 ROUNDS = 8  # of k-means
-STEPS = 16  # that a code of four bits may say
+STEPS = 16  # that four bits of a code may say
 _BLOCK = 4096  # tokens compared with the centroids at a time
 LARGEST_SCALE = 1e38  # that bfloat16 does not round up to infinity
 
 
 class Codebook(NamedTuple):
-    """What codes of ``residual4`` mean.
+    """What codes of residuals mean.
 
     A token's direction (its vector over its norm) is ``unit * (table[c] - ZERO + levels[code])``
     in each dimension, for the centroid c nearest to it; the result is scaled to the token's norm,
     rounded to bfloat16. ``table`` is uint8 ``[centroids, cells * CELL]``, ``levels`` int8
-    ``[16]``, ascending, both in steps of ``unit``: whole numbers, so that a decoded vector is one
-    of 8-bit integers and a scale, which is searched without further loss.
+    ``[16]``, ascending (of two bits four, four times over), both in steps of ``unit``: whole
+    numbers, so that a decoded vector is one of 8-bit integers and a scale, which is searched
+    without further loss.
     """
 
     table: NDArray[np.uint8]
@@ -42,8 +43,10 @@ class Codebook(NamedTuple):
         return len(self.table) == 1 and bool((self.table == ZERO).all())
 
 
-def learn_codebook(sample: TokenVectors, seed: int) -> Codebook:
+def learn_codebook(sample: TokenVectors, seed: int, bits: int) -> Codebook:
     """Return the codebook of sample documents: spherical k-means, and Lloyd's levels of the rest.
+
+    A dimension has ``bits`` bits: 4 or 2.
 
     At most ``CENTROIDS * TOKENS_PER_CENTROID`` tokens are drawn by ``seed``, and of those with a
     vector of zeros none.
@@ -57,7 +60,7 @@ def learn_codebook(sample: TokenVectors, seed: int) -> Codebook:
     wide = code_width(sample.dim)
     if not len(directions):
         return Codebook(
-            np.full((1, wide), ZERO, np.uint8), np.arange(-8, 8, dtype=np.int8), 1 / LEVELS
+            np.full((1, wide), ZERO, np.uint8), _repeated(np.arange(-8, 8), bits), 1 / LEVELS
         )
     centroids = _k_means(directions, rng)
     nearest = _nearest(directions, centroids)
@@ -70,7 +73,13 @@ def learn_codebook(sample: TokenVectors, seed: int) -> Codebook:
     rest = (directions / unit - table[nearest]).ravel()
     filled = np.full((len(centroids), wide), ZERO, np.uint8)
     filled[:, : sample.dim] = (table + ZERO).astype(np.uint8)
-    return Codebook(filled, _lloyd(rest[:: max(1, len(rest) >> 18)]), unit)
+    levels = _lloyd(rest[:: max(1, len(rest) >> 18)], 1 << bits)
+    return Codebook(filled, _repeated(levels, bits), unit)
+
+
+def _repeated(levels: NDArray[Any], bits: int) -> NDArray[np.int8]:
+    """Return the first levels of so many bits as often as four bits take: others are not read."""
+    return np.tile(levels[: 1 << bits].astype(np.int8), STEPS >> bits)
 
 
 def _directions(values: Dense) -> tuple[Dense, NDArray[np.float64]]:
@@ -115,11 +124,11 @@ def _nearest(directions: Dense, centroids: Dense) -> NDArray[np.int64]:
     return nearest
 
 
-def _lloyd(rest: NDArray[np.floating]) -> NDArray[np.int8]:
-    """Return 16 whole levels that are near the values: Lloyd's algorithm in one dimension."""
+def _lloyd(rest: NDArray[np.floating], count: int) -> NDArray[np.int8]:
+    """Return whole levels that are near the values: Lloyd's algorithm in one dimension."""
     values = np.sort(rest.astype(np.float64))
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    levels = np.quantile(values, (np.arange(STEPS) + 0.5) / STEPS)
+    levels = np.quantile(values, (np.arange(count) + 0.5) / count)
     for _ in range(50):
         edges = np.searchsorted(values, (levels[1:] + levels[:-1]) / 2)
         edges = np.concatenate([[0], edges, [len(values)]])
@@ -130,11 +139,11 @@ def _lloyd(rest: NDArray[np.floating]) -> NDArray[np.int8]:
 
 
 def residual_codes(
-    values: Dense, book: Codebook
+    values: Dense, book: Codebook, bits: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint16], NDArray[np.uint16]]:
-    """Return codes ``[tokens, half]``, scales and centroids of token vectors."""
+    """Return codes ``[tokens, part]`` of so many bits, scales and centroids of token vectors."""
     wide = book.table.shape[1]
-    codes = np.empty((len(values), wide // 2), np.uint8)
+    codes = np.empty((len(values), wide * bits // 8), np.uint8)
     scales, centroids = np.empty((2, len(values)), np.uint16)
     means = ((book.table[:, : values.shape[1]].astype(np.float64) - ZERO) * book.unit).astype(
         np.float32
@@ -156,7 +165,7 @@ def residual_codes(
                 lengths,
                 centroids[where],
                 book.table,
-                book.levels,
+                book.levels[: 1 << bits],
                 book.unit,
                 first,
                 last,
@@ -181,13 +190,16 @@ def _write_codes(
     codes: NDArray[np.uint8],
     scales: NDArray[np.uint16],
 ) -> None:
-    width, half = directions.shape[1], codes.shape[1]
+    width, part = directions.shape[1], codes.shape[1]
+    wide = table.shape[1]
+    parts = wide // part
+    bits = 8 // parts
     inverse = 1 / unit
     edges = (levels[1:].astype(np.float64) + levels[:-1]) / 2
-    chosen = np.empty(2 * half, np.uint8)
+    chosen = np.empty(wide, np.uint8)
     for token in range(first, last):
         length = 0.0
-        for i in range(2 * half):
+        for i in range(wide):
             if i >= width:
                 chosen[i] = 0
                 continue
@@ -199,8 +211,11 @@ def _write_codes(
             chosen[i] = level
             whole = np.int64(min(max(base + levels[level], 1), 255)) - ZERO
             length += np.float64(whole * whole)
-        for i in range(half):
-            codes[token, i] = chosen[i] | (chosen[half + i] << 4)
+        for i in range(part):
+            together = 0
+            for place in range(parts):
+                together |= np.int64(chosen[place * part + i]) << (place * bits)
+            codes[token, i] = np.uint8(together)
         scale = np.float32(0)
         if length > 0:
             scale = np.float32(min(norms[token] / np.sqrt(length), LARGEST_SCALE))

@@ -11,8 +11,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.tokens.storage.segment import FLOAT16, FLOAT32, RESIDUAL4, ZERO, Segment
-from sluice.indexing.tokens.storage.steps import AT_ONCE, TABLES, add_sixteen
+from sluice.indexing.tokens.storage.segment import FLOAT16, FLOAT32, RESIDUAL, ZERO, Segment
+from sluice.indexing.tokens.storage.steps import (
+    FEW,
+    MANY,
+    SOME,
+    TABLES,
+    add_few,
+    add_few_twos,
+    add_many,
+    add_many_twos,
+    add_some,
+    add_some_twos,
+)
 
 LEVELS = 127  # of a code, to either side of zero
 # Values whose products with a query's are far from float32's ends. Of documents with others
@@ -72,14 +83,15 @@ def round_to_codes(
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def wide_of(segment: Segment) -> int:
     """Return the number of codes of a token."""
-    width: int = segment.codes.shape[1]
-    return 2 * width if segment.kind == RESIDUAL4 else width
+    codes: int = segment.codes.shape[1]
+    wide: int = segment.table.shape[1]
+    return wide if segment.kind >= RESIDUAL else codes
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def scale_of(kind: int, scales: Any, token: int) -> Any:
     """Return the scale of a token's codes."""
-    if kind == RESIDUAL4:
+    if kind >= RESIDUAL:
         return np.uint32(np.uint32(scales[token]) << _SIXTEEN).view(np.float32)
     return np.float32(scales[token])
 
@@ -90,7 +102,7 @@ def scale_of(kind: int, scales: Any, token: int) -> Any:
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def add_residuals(
-    pairs: Any,
+    packed: Any,
     token: int,
     centroids: Any,
     table: Any,
@@ -99,21 +111,42 @@ def add_residuals(
     codes: Any,
     at: int,
 ) -> None:
-    """Write the codes of a ``residual4`` token, its centroid's and its own steps, less ``zero``.
+    """Write the codes of a token of residuals, its centroid's and its own steps, less ``zero``.
 
     ``zero`` is 0 for codes of one byte.
     """
-    half = pairs.shape[1]
+    part = packed.shape[1]
+    parts = table.shape[1] // part
     centroid = min(np.int64(centroids[token]), len(table) - 1)  # of edited files
-    whole = half - half % AT_ONCE if TABLES and codes.itemsize == 1 else 0
-    for i in range(0, whole, AT_ONCE):
-        add_sixteen(pairs, token, i, table, centroid, levels, codes, at)
-    for i in range(whole, half):
-        pair = pairs[token, i]
-        low = np.int32(table[centroid, i]) + np.int32(levels[pair & 15])
-        high = np.int32(table[centroid, half + i]) + np.int32(levels[pair >> 4])
-        codes[at, i] = min(max(low, 1), 255) - zero
-        codes[at, half + i] = min(max(high, 1), 255) - zero
+    whole = part - part % FEW if TABLES and codes.itemsize == 1 else 0
+    i = 0
+    if parts == 2:
+        while i + MANY <= whole:
+            add_many(packed, token, i, table, centroid, levels, codes, at)
+            i += MANY
+        while i + SOME <= whole:
+            add_some(packed, token, i, table, centroid, levels, codes, at)
+            i += SOME
+        while i < whole:
+            add_few(packed, token, i, table, centroid, levels, codes, at)
+            i += FEW
+    else:
+        while i + MANY <= whole:
+            add_many_twos(packed, token, i, table, centroid, levels, codes, at)
+            i += MANY
+        while i + SOME <= whole:
+            add_some_twos(packed, token, i, table, centroid, levels, codes, at)
+            i += SOME
+        while i < whole:
+            add_few_twos(packed, token, i, table, centroid, levels, codes, at)
+            i += FEW
+    bits = 8 // parts
+    for place in range(whole, part):
+        together = np.int64(packed[token, place])
+        for shift in range(parts):
+            step = levels[(together >> (shift * bits)) & 15]
+            total = np.int32(table[centroid, shift * part + place]) + np.int32(step)
+            codes[at, shift * part + place] = min(max(total, 1), 255) - zero
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -131,16 +164,16 @@ def bound_codes(
     losses: NDArray[np.float32],
     reaches: NDArray[np.float32],
 ) -> None:
-    """Write losses and reaches of ``residual4`` documents, whose codes are all that is stored."""
+    """Write losses and reaches of documents of residuals, whose codes are all that is stored."""
     wide = wide_of(segment)
     codes = np.empty((1, wide), np.uint8)
-    kind, bounds, _, _, pairs, scales, centroids, _, table, levels = segment
+    kind, bounds, _, _, packed, scales, centroids, _, table, levels = segment
     for document in range(first, last):
         reach, known = 0.0, True
         for token in range(bounds[document], bounds[document + 1]):
             scale = np.float64(scale_of(kind, scales, token))
             if scale > 0:
-                add_residuals(pairs, token, centroids, table, levels, 0, codes, 0)
+                add_residuals(packed, token, centroids, table, levels, 0, codes, 0)
                 length = 0.0
                 for i in range(wide):
                     whole = np.float64(np.int32(codes[0, i]) - ZERO)
@@ -199,7 +232,7 @@ def read_token(
         _copy(values, token, room, at)
     elif kind == FLOAT16:
         _widen(values, token, room, at)
-    elif kind == RESIDUAL4:
+    elif kind >= RESIDUAL:
         add_residuals(codes, token, centroids, table, levels, 0, scratch, 0)
         _decode(scratch, 0, scale_of(kind, scales, token), room, at)
     else:

@@ -20,6 +20,7 @@ from sluice.indexing.storage.arrays import fact, write_array
 from sluice.indexing.storage.rows import DenseSpool, passing
 from sluice.indexing.tokens.storage.segment import (
     CELL,
+    RESIDUAL_BITS,
     STORES,
     Segment,
     Store,
@@ -38,7 +39,7 @@ class TokenRows:
     def __init__(self, store: Store) -> None:
         self.store: Store = store
         self.dim: int | None = None  # None before the first vectors
-        self.codebook: Any = None  # of residual4, once learnt
+        self.codebook: Any = None  # of residuals, once learnt
         self._segments: list[Segment] = []
         self._lent: tuple[Segment, ...] | None = None  # the same, as kernels take them
         self._spool: dict[str, DenseSpool] | None = None
@@ -111,10 +112,10 @@ class TokenRows:
             kept["values"] = np.array(values)
         losses, reaches = np.empty((2, len(documents)), np.float32)
         blank = self._segment(bounds=np.array(bounds), losses=losses, reaches=reaches, **kept)
-        if self.store == "residual4":
+        if bits := RESIDUAL_BITS.get(self.store):
             from sluice.indexing.tokens.storage.codebook import residual_codes
 
-            codes, scales, centroids = residual_codes(values, self.codebook)
+            codes, scales, centroids = residual_codes(values, self.codebook, bits)
             segment = blank._replace(codes=codes, scales=scales, centroids=centroids)
             in_parallel(
                 lambda first, last: bound_codes(segment, first, last, losses, reaches),
@@ -146,7 +147,7 @@ class TokenRows:
     def _segment(self, **columns: Any) -> Segment:
         """Return a segment of some arrays; those that the store does not have are empty."""
         table, levels, _ = self.codebook or _EMPTY_CODEBOOK
-        residual = self.store == "residual4"
+        residual = self.store in RESIDUAL_BITS
         empty: dict[str, Any] = {
             "codes": np.empty((0, 0), np.uint8),
             "scales": np.empty(0, np.uint16 if residual else np.float32),
@@ -275,13 +276,13 @@ class TokenRows:
         if not dim:
             return opened
         opened.dim = dim
-        if store == "residual4" and "centroids" in facts:
+        if store in RESIDUAL_BITS and "centroids" in facts:
             opened.codebook = _opened_codebook(folder, facts, dim)
         for name, dtype, width in token_columns(store, dim):
             shape = (tokens, width) if width else (tokens,)
             columns[name] = open_array(folder / f"{name}.npy", dtype, shape)
         if rows:
-            if store == "residual4" and opened.codebook is None:
+            if store in RESIDUAL_BITS and opened.codebook is None:
                 raise IndexFormatError(f"{folder}: documents without a codebook; rebuild the index")
             opened._segments = [opened._segment(bounds=bounds, **columns)]
         return opened

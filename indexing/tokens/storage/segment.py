@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -11,9 +12,11 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.checks import checked_dense
 
-Store = Literal["float32", "float16", "int8", "residual4"]
-STORES: Final[tuple[Store, ...]] = ("float32", "float16", "int8", "residual4")
-FLOAT32, FLOAT16, INT8, RESIDUAL4 = range(4)  # their numbers, as kernels know them
+Store = Literal["float32", "float16", "int8", "residual4", "residual2"]
+STORES: Final[tuple[Store, ...]] = ("float32", "float16", "int8", "residual4", "residual2")
+# Their numbers, as kernels know them; those of residuals begin with the last.
+FLOAT32, FLOAT16, INT8, RESIDUAL = range(4)
+RESIDUAL_BITS: Final[Mapping[str, int]] = {"residual4": 4, "residual2": 2}  # a dimension
 CELL = 4  # dimensions that are multiplied in one step; codes are filled up to whole cells
 ZERO = 128  # the code of 0: codes are from 1 to 255
 LARGEST_WIDTH = 32_768  # up to it the products of codes add up to a 32-bit integer
@@ -24,7 +27,7 @@ class Segment(NamedTuple):
 
     The vector of a token is ``values`` (float32, or float16 as uint16) where the store keeps
     them, else ``(code - ZERO) * scale``. ``codes`` are uint8 ``[tokens, cells * CELL]``, one scale
-    a token; for ``residual4`` they are two to a byte, steps away from a centroid (see
+    a token; for residuals they are two or four to a byte, steps away from a centroid (see
     ``Codebook``), and the scales bfloat16 as uint16. ``losses`` bound, for each document, how far
     any of its token vectors is from its codes (infinite: nothing is promised), and ``reaches``
     their largest norm.
@@ -76,9 +79,10 @@ def code_width(dim: int) -> int:
 def token_columns(store: Store, dim: int) -> list[tuple[str, DTypeLike, int]]:
     """Return name, dtype and width (0: no axis) of the arrays with a line for each token."""
     wide = code_width(dim)
-    if store == "residual4":
+    if bits := RESIDUAL_BITS.get(store):
         halves: DTypeLike = np.uint16
-        return [("codes", np.uint8, wide // 2), ("scales", halves, 0), ("centroids", halves, 0)]
+        packed = wide * bits // 8
+        return [("codes", np.uint8, packed), ("scales", halves, 0), ("centroids", halves, 0)]
     columns: list[tuple[str, DTypeLike, int]] = [
         ("codes", np.uint8, wide),
         ("scales", np.float32, 0),

@@ -47,6 +47,7 @@ WORDS: Mapping[str, str] = {
     "protected_tokens": "The first tokens of a document that are not pooled.",
     "three_heads.head": "dense, sparse (term weights) or tokens; left out, the one the folder was "
     "saved with.",
+    "three_heads.dim": "Draws new heads for a model without any: dimensions of its token vectors.",
     "pooling": "How token vectors become one; left out, as the model's folder says.",
     "splade.pooling": "max (SPLADE v2, the default) or sum (v1), over the tokens of a text.",
     "normalize": "Scales vectors to unit length, so that the score is the cosine.",
@@ -195,6 +196,10 @@ WORDS: Mapping[str, str] = {
     "momentum_queue.modes": "The augmentations, one a step in turn: 0 to 3.",
     "momentum_queue.rate": "The share of a text's tokens that an augmentation changes.",
     "qbd.triplet_weight": "The weight of the triplet loss; 0: none.",
+    "mixture": "What each head's scores count in the mixture: {dense: 1, sparse: 0.3, tokens: 1}.",
+    "three_heads.weights": "What each head's own loss counts: {dense: 1, sparse: 0.1, tokens: 1}.",
+    "three_heads.temperature": "Of the softmax by which the mixture teaches the heads.",
+    "distil": "Whether the mixture of the heads' scores teaches each of them.",
     "max_norm": "The length that no vector exceeds; left out, the longest one's.",
     "adore.metric_cut": "Places of the list that count; null: all.",
     "lambda_distil.metric_cut": "Places of the list that count; null: all.",

@@ -23,7 +23,7 @@ from sluice.retrieval.config.components import (
     check_towers,
     make_loss,
     towers_in,
-    vector_kind,
+    trained_kind,
 )
 from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
@@ -79,7 +79,7 @@ def check_training(
         encoder["model"] = START_KEY  # is made when training begins
     check(encoder, {**ENCODERS, **RERANKERS}, where=f"{prefix}encoder", allow=allow)
     check_towers(encoder, where=f"{prefix}encoder")
-    kind = vector_kind(encoder)
+    kind = trained_kind(encoder)
     _check_encoder(encoder, kind, f"{prefix}encoder")
     if START_KEY in section.encoder and kind != "splade" and not fresh:
         raise ConfigError(
@@ -87,7 +87,9 @@ def check_training(
         )
     check_head(section.encoder, f"{prefix}encoder", f"write {START_KEY}: true beside model")
     if section.sparsity is not None:
-        if kind in ("dense", "gaussian", "hypencoder", "tokens", "cross_encoder"):
+        if kind in (
+            "dense", "gaussian", "hypencoder", "tokens", "three_heads", "cross_encoder",
+        ):  # fmt: skip
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
     if section.tuning is not None:
@@ -113,11 +115,6 @@ def _check_encoder(encoder: Mapping[str, Any], kind: str | None, where: str) -> 
 
     if kind == "bm25":
         raise ConfigError(f"{where}: bm25 counts words; it is fitted, not trained")
-    if encoder.get("type") == "three_heads":
-        raise ConfigError(
-            f"{where}: three_heads is for search only: its heads belong together; train an encoder "
-            "of one kind (dense, splade, tokens)"
-        )
     if encoder.get("prune_quantile") is not None:
         raise ConfigError(
             f"{where}.prune_quantile: prunes documents after encoding and does nothing in "
@@ -142,13 +139,8 @@ def _check_files(section: TrainingSection, prefix: str, allow: Allow) -> None:
 def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase:
     """Return the loss; check that it fits the encoder, and has something to beat a positive."""
     loss = make_loss(section.loss, where=f"{prefix}loss", allow=allow)
-    kind, name = vector_kind(section.encoder), section.loss["type"]
-    encoders = loss.encoders
-    if encoders is not None and kind in (*ENCODERS, *RERANKERS) and kind not in encoders:
-        raise ConfigError(
-            f"{prefix}loss: {name} trains {', '.join(encoders)}; a {kind} encoder takes "
-            f"{', '.join(losses_for(kind))}"
-        )
+    kind, name = trained_kind(section.encoder), section.loss["type"]
+    _check_kind(loss, kind, name, prefix)
     _check_taught(section, loss, prefix)
     _check_layers(section, loss, prefix)
     if (section.negatives or {}).get("type") == "live":
@@ -180,6 +172,18 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     raise ConfigError(
         f"{prefix}negatives: missing: {alone}, so nothing would be learnt without negatives"
     )
+
+
+def _check_kind(loss: LossBase, kind: str | None, name: str, prefix: str) -> None:
+    """Check that the loss trains this type of encoder."""
+    encoders = loss.encoders
+    if encoders is None and kind == "three_heads":  # one head, and the others share its network
+        encoders = ("dense", "splade", "tokens")
+    if encoders is not None and kind in (*ENCODERS, *RERANKERS) and kind not in encoders:
+        raise ConfigError(
+            f"{prefix}loss: {name} trains {', '.join(encoders)}; a {kind} encoder takes "
+            f"{', '.join(losses_for(kind))}"
+        )
 
 
 def _check_layers(section: TrainingSection, loss: LossBase, prefix: str) -> None:
@@ -317,7 +321,7 @@ def check_combinations(
     ``mining`` is what ``negatives`` of type mined describes. Otherwise each fault would show only
     after hours of mining and scoring, or never.
     """
-    kind, negatives = vector_kind(section.encoder), section.negatives or {}
+    kind, negatives = trained_kind(section.encoder), section.negatives or {}
     if negatives.get("type") == "live":
         _check_live(section, kind, prefix)
     elif negatives.get("refresh") is not None and mining is not None:
@@ -367,7 +371,7 @@ def check_combinations(
 
 
 def _check_live(section: TrainingSection, kind: str | None, prefix: str) -> None:
-    if kind == "cross_encoder":
+    if kind in ("cross_encoder", "three_heads"):
         raise ConfigError(f"{prefix}negatives: live candidates are for encoders of queries alone")
     if section.encoder.get("type") == "towers" and section.encoder.get("freeze") != "document":
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import shutil
 import time
@@ -254,6 +255,8 @@ def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
     start = spec.pop(START_KEY, None)
     if start is None:
         encoder = make_encoder(spec, where=place, model=job.model)
+        if spec.get("type") == "three_heads":  # heads opened elsewhere share the network
+            encoder = copy.deepcopy(encoder)
     else:
         from sluice.encoders.splade.start import start_from_config
 

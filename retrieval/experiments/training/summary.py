@@ -11,7 +11,7 @@ from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.table import RERANKERS
-from sluice.retrieval.config.components import START_KEY, towers_in, vector_kind
+from sluice.retrieval.config.components import START_KEY, towers_in, trained_kind
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.parts import judged, judged_by
 from sluice.retrieval.training_data.example_sources import example_files, source_of
@@ -26,6 +26,7 @@ KEY: Final = "summary"  # of the manifest
 KINDS: Final = {
     "dense": "dense encoder", "gaussian": "Gaussian encoder", "hypencoder": "Hypencoder",
     "splade": "SPLADE encoder", "tokens": "token encoder", "cross_encoder": "cross-encoder",
+    "three_heads": "encoder with three heads",
 }  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def facts_of(
 
     ``loss`` and ``dev`` are the first value that was logged and the last or best one.
     """
-    kind = str(vector_kind(section.encoder) or section.encoder.get("type"))
+    kind = str(trained_kind(section.encoder) or section.encoder.get("type"))
     measure = dev_measure(section.evaluate) if section.evaluate is not None else None
     measured = _series(report.history, f"eval_{measure}")
     losses = _series(report.history, "loss") or _series(report.history, "train_loss")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, RERANKERS
-from sluice.retrieval.config.components import ONE_WAY_ENCODERS, vector_kind
+from sluice.retrieval.config.components import ONE_WAY_ENCODERS, trained_kind
 from sluice.retrieval.config.sections import TrainingSection
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
         check_token_loss,
     )
 
-    kind = vector_kind(section.encoder)
+    kind = trained_kind(section.encoder)
     if kind in ONE_WAY_ENCODERS:
         check_one_way_loss(loss, f"{prefix}loss")
     if kind == "hypencoder":

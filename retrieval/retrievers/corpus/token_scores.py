@@ -103,12 +103,17 @@ def exact_params(index: Index) -> Mapping[str, Any]:
 
 
 def measured_recall(index: Index) -> str:
-    """Return what was measured of an index that gathers candidates; empty for an exact one."""
+    """Return what was measured of an index that gathers candidates.
+
+    Of an exact one it is empty, or what to do to have it gather.
+    """
     from sluice.indexing import TokenIndex
 
     inner = index.innermost
-    if not isinstance(inner, TokenIndex) or inner.searches == "exact":
+    if not isinstance(inner, TokenIndex):
         return ""
+    if inner.searches == "exact":
+        return inner.advice
     return (
         "gather: its recall is not measured"
         if inner.recall_note is None

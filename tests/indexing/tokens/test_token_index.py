@@ -128,6 +128,40 @@ def test_any_sequence_of_changes_equals_brute_force(
 
 
 @every_store
+@QUICK
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 40),
+    edges=st.lists(st.integers(0, 40), max_size=4),
+    k=st.integers(1, 45),
+)
+def test_shards_find_what_the_whole_finds(
+    store: Any, seed: int, count: int, edges: list[int], k: int
+) -> None:
+    documents = within_halves(awkward(seed, count, 13, 9), store)
+    asked = awkward(seed + 1, 3, 13, 6)
+    sample = awkward(seed + 2, 20, 13, 9)
+    whole = TokenIndex(store)
+    whole.train(sample)
+    whole.add(documents)
+    rows, scores = [np.zeros((3, 0), np.int64)], [np.zeros((3, 0), np.float32)]
+    for part in np.split(np.arange(count), sorted(min(edge, count) for edge in edges)):
+        shard = TokenIndex(store)
+        shard.train(sample)
+        shard.add(documents.rows(part))
+        found = shard.search(asked, k)
+        numbers = np.append(part, -1)[found.rows]  # -1 stays
+        rows.append(numbers)
+        scores.append(found.scores)
+    joined = Hits(np.concatenate(rows, axis=1), np.concatenate(scores, axis=1))
+    filled = np.where(joined.rows < 0, count, joined.rows)  # empty places come last
+    merged = Hits(filled, joined.scores).sorted(k)
+    expected = whole.search(asked, k)
+    np.testing.assert_array_equal(merged.scores, expected.scores)
+    np.testing.assert_array_equal(np.where(merged.rows == count, -1, merged.rows), expected.rows)
+
+
+@every_store
 def test_one_vector_a_text_is_flat_search(store: Any) -> None:
     rng = np.random.default_rng(0)
     documents, asked = unit(rng, [1] * 50, 20), unit(rng, [1] * 4, 20)
@@ -245,6 +279,7 @@ def test_matches_add_up_to_the_score(store: Any) -> None:
         ("float16", 3e-4, 388),
         ("int8", 0.012, 132),
         ("residual4", 0.2, 68),
+        ("residual2", 0.4, 36),
     ],
 )
 def test_what_a_store_keeps(store: Any, largest: float, each: int) -> None:
@@ -257,7 +292,7 @@ def test_what_a_store_keeps(store: Any, largest: float, each: int) -> None:
     index.add(documents)
     errors = np.linalg.norm(stored(index).values - documents.values, axis=1)
     assert errors.max() <= largest
-    codebook = 128 * 128 if store == "residual4" else 0
+    codebook = 128 * 128 if store.startswith("residual") else 0
     assert index.size_bytes <= each * 6000 + 16 * 100 + codebook + 100
 
 
@@ -440,7 +475,7 @@ def test_other_processors_find_the_same(features: str) -> None:
         from sluice.indexing import TokenIndex
         from sluice.indexing.tokens.search.tile import BYTES
         from tests.support.token_oracle import awkward, brute_hits
-        for store in ("int8", "residual4"):
+        for store in ("int8", "residual4", "residual2"):
             for seed in range(1, 4):
                 documents, asked = awkward(seed, 30, 37, 20), awkward(seed + 4, 3, 37, 40)
                 index = TokenIndex(store)

@@ -14,6 +14,7 @@ from sluice.encoders import FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import FlatIndex, Index, TokenIndex
+from sluice.indexing.tokens.gather import gathering
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -284,3 +285,21 @@ def test_a_gather_says_what_it_finds(asked: dict[str, str] | None, tmp_path: Pat
     built.add([Document("new", text="gold")])
     assert "1 added since" in built.explain("gold", "d1").recall
     assert build(CORPUS).explain("gold", "d1").recall == ""
+
+
+def test_an_index_that_outgrew_its_exact_search_says_so_until_it_is_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "EXACT_BELOW", 40)
+    built = build(CORPUS[:30], TokenIndex("float32", mode="auto"), path=tmp_path / "r")
+    assert built.explain("gold", "d1").recall == ""
+    built.add(CORPUS[30:])
+    advice = built.index.advice  # type: ignore[attr-defined]
+    assert "61 documents exactly" in advice
+    assert built.explain("gold", "d1").recall == advice
+    assert list(map(str, gather_recalls(built % 5, QUERIES))) == [f"{built.name}: {advice}"]
+    before = built.run(QUERIES, k=20)
+    built.compact()
+    assert built.index.recall_note is not None  # type: ignore[attr-defined]
+    assert "mode: auto" not in built.explain("gold", "d1").recall
+    assert built.run(QUERIES, k=20, params={"mode": "exact"}) == before

@@ -1,4 +1,4 @@
-"""Losses around other losses: sums, Matryoshka, mixing, DSE, CLP, QBD.
+"""Losses around other losses: sums, Matryoshka, mixing, DSE, CLP, QBD, three heads.
 
 May import: the other rooms of `training.losses`, `training.batches`, `encoders`.
 """

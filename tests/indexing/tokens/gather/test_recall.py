@@ -13,6 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
+from sluice.indexing.tokens.gather import gathering
 from sluice.indexing.tokens.gather.gathering import EXACT_BELOW
 from tests.support.forging import forge
 from tests.support.token_clusters import clustered
@@ -119,6 +120,59 @@ def test_auto_measures_large_collections(tmp_path: Path) -> None:
         assert "recall@10" in opened.notes["gather"]
         assert "exact" in opened.notes["gather"]
     assert any_speed.searches == "exact"
+
+
+def test_auto_that_grows_says_so_and_gathers_once_compacted(
+    documents: TokenVectors,
+    queries: TokenVectors,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(gathering, "EXACT_BELOW", 1_200)
+    monkeypatch.setattr(gathering, "LISTED", 400)
+    index = TokenIndex("int8", mode="auto")
+    index.add(documents.rows(slice(0, 900)))
+    assert index.advice == ""
+    index.save(tmp_path / "index")
+    opened = open_index(tmp_path / "index")
+    opened.add(documents.rows(slice(900, 1_500)))
+    assert "1,500 documents exactly" in opened.advice
+    assert "compact or rebuild" in opened.advice
+    assert [record.message for record in caplog.records] == [f"tokens: {opened.advice}"]
+    assert opened.searches == "exact"
+    opened.delete([3, 4, 1_000])
+    opened.compact()
+    assert opened.advice == ""
+    fresh = TokenIndex("int8", mode="auto")
+    live = np.delete(np.arange(1_500), [3, 4, 1_000])
+    fresh.add(documents.rows(live))
+    for found in (opened, fresh):
+        found.save(tmp_path / "index")
+        assert found.recall_note.at_10 >= 0.99
+    wide = {"mode": "gather", "candidates": 1_400, "probes": 10_000}
+    for params in (wide, {"mode": "exact"}):
+        hits = opened.search(queries, 9, params=params)
+        expected = fresh.search(queries, 9, params=params)
+        np.testing.assert_array_equal(hits.scores, expected.scores)
+        np.testing.assert_array_equal(hits.rows, expected.rows)
+
+
+@pytest.mark.parametrize("name", ["centroids", "cells"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_centroids_that_are_no_numbers_are_refused(
+    documents: TokenVectors, tmp_path: Path, name: str, value: float
+) -> None:
+    index = TokenIndex(mode="gather", candidates=20)
+    index.add(documents.rows(slice(0, 50)))
+    index.save(tmp_path / "index")
+    (path,) = (tmp_path / "index").glob(f"*/gather_{name}.npy")
+    values = np.load(path)
+    values[-1, 2] = value
+    np.save(path, values)
+    forge(tmp_path / "index", path)
+    with pytest.raises(IndexFormatError, match=r"gather_centroids\.npy.*rebuild the index"):
+        open_index(tmp_path / "index")
 
 
 def test_exact_mode_measures_nothing(documents: TokenVectors, tmp_path: Path) -> None:

@@ -238,7 +238,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "leave normalize: false out of encoder",
     ),
     ({"sparsity": {"target_doc_terms": 9}}, "sparsity: is for splade; a tokens encoder has no"),
-    ({"encoder": {"type": "three_heads", "model": "m", "head": "tokens"}}, "is for search only"),
     ({"negatives": {"type": "live"}}, "negatives: live candidates are for dense and splade"),
 ]  # fmt: skip
 
