@@ -24,6 +24,7 @@ from sluice.retrieval.retrievers.candidate_lists import RandomRun, Sources, rand
 from sluice.retrieval.retrievers.corpus.token_scores import stored_scores
 from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
+from sluice.retrieval.retrievers.state import queries_at_a_time
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.teachers import open_judge
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 PAIRS = 16_384  # (query, document) pairs scored at a time
+BLOCK = 256  # queries whose networks are made together
 DEPTH = 100  # candidates looked at for each query
 SPARE = 4  # random documents drawn for each negative: some are dropped as copies of others
 
@@ -258,11 +260,17 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
     scores: dict[str, dict[str, float]] = {}
     if hooks_of(retriever.encoder).similarity == "q_net":
         right = _vectors_of(retriever, documents)
-        for query in queries:
-            flat = retriever.encoder.encode_queries([dataset.queries[query]])
-            own = [place[doc] for other, doc in pairs if other == query]
-            values = q_net_scores(flat, right[own])[0].tolist()
-            scores[query] = {documents[at]: value for at, value in zip(own, values, strict=True)}
+        missed: dict[str, list[str]] = {}
+        for query, doc in pairs:
+            missed.setdefault(query, []).append(doc)
+        most = min(BLOCK, queries_at_a_time(retriever.encoder))
+        for start in range(0, len(queries), most):
+            block = queries[start : start + most]
+            nets = retriever.encoder.encode_queries([dataset.queries[query] for query in block])
+            for query, net in zip(block, nets, strict=True):
+                docs = missed[query]
+                values = q_net_scores(net[None], right[[place[doc] for doc in docs]])[0].tolist()
+                scores[query] = dict(zip(docs, values, strict=True))
         return scores
     left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
     if isinstance(left, TokenVectors):

@@ -115,39 +115,38 @@ class Hypencoder(TextEncoder):
                 "needs one stack of layers"
             )
         layout = read_layout(folder)
-        if layout.splade_pooling:
-            raise ModelError(f"{folder}: a SPLADE encoder's folder; start from a dense one")
+        if layout.splade_pooling or "Gaussian" in layout.modules:
+            kind = "SPLADE" if layout.splade_pooling else "Gaussian"
+            raise ModelError(f"{folder}: a {kind} encoder's folder; start from a dense one")
         if not layout.pool_prompt or layout.sidecar.get("top_layers", 1) != 1:
             raise ModelError(
                 f"{folder}: pools without the prompt, or several layers; a Hypencoder pools all "
                 "tokens of the last: start from another model"
             )
-        noted = noted_in(layout, folder)
-        hidden = int(network.config.hidden_size)
-        if noted is not None:
+        saved = noted_in(layout, folder)
+        if saved is not None:
             given = {
                 "hidden_layers": hidden_layers, "scaling": scaling, "product": product,
                 "projection": projection,
             }  # fmt: skip
-            _refuse_other(given, noted, folder)
+            _refuse_other(given, saved, folder)
+        layers = HIDDEN_LAYERS if hidden_layers is None else hidden_layers
+        noted = saved or Noted(
+            whole_number(layers, "hidden_layers", 0),
+            checked_scaling(scaling or "formula"),
+            bool(product),
+        )
+        hidden = int(network.config.hidden_size)
+        if projection is None:
             reads = read_projection(layout.projections, hidden)
         else:
-            noted = Noted(
-                HIDDEN_LAYERS
-                if hidden_layers is None
-                else whole_number(hidden_layers, "hidden_layers", 0),
-                checked_scaling(scaling or "formula"),
-                bool(product),
-            )
-            reads = read_projection(layout.projections, hidden)
-            if projection is not None:
-                reads = draw_projection(hidden, projection, seed)
+            reads = draw_projection(hidden, projection, seed)
         dim = hidden if reads is None else reads.outputs
         shape = QNetShape(dim, noted.hidden_layers, noted.product)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             head = HyperHead(hidden, shape, noted.scaling)
-        if "HyperHead" in layout.modules:
+        if saved is not None:
             read_head(head, folder)
         bare = not layout.modules
         return cls(
@@ -206,9 +205,9 @@ class Hypencoder(TextEncoder):
         }
 
     def embed(self, features: Features, side: Side) -> Tensor:
-        """Return documents ``[n, dim]`` or flat q-nets ``[n, query_dim]``, float32, with gradients.
+        """Return documents ``[n, dim]`` or q-nets ``[n, query_dim]`` of tokenised texts.
 
-        Of tokenised texts.
+        float32, with gradients.
         """
         return self._made(self.hidden(features), features["attention_mask"], side)
 

@@ -34,26 +34,41 @@ def noted_in(layout: Layout, folder: Path) -> Noted | None:
     facts = layout.sidecar.get(KEY)
     values = dict(facts) if isinstance(facts, dict) else {}
     layers, scaling, product = (values.get(name) for name in Noted._fields)
-    counted = isinstance(layers, int) and not isinstance(layers, bool) and 0 <= layers < 1_000
+    counted = isinstance(layers, int) and not isinstance(layers, bool) and layers >= 0
     if not counted or scaling not in SCALINGS or not isinstance(product, bool):
         raise ModelError(
             f"{folder / SIDECAR}: {KEY} is {facts!r}; expected hidden_layers (a number), scaling "
             f"({' or '.join(SCALINGS)}) and product (true or false)"
         )
-    return Noted(layers, scaling, product)  # type: ignore[arg-type]
+    noted = Noted(layers, scaling, product)  # type: ignore[arg-type]
+    _check_layers(noted, folder)
+    return noted
+
+
+def _check_layers(noted: Noted, folder: Path) -> None:
+    """Raise ``ModelError`` unless the file has so many layers, before any is made."""
+    from safetensors import SafetensorError, safe_open
+
+    file = folder / HEAD
+    try:
+        with safe_open(file, "pt") as weights:
+            stored = sum(name.endswith(".table") for name in weights.keys())  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    if stored != 2 * noted.hidden_layers + 1:
+        raise ModelError(
+            f"{file}: has {stored} tables, and {SIDECAR} says hidden_layers: "
+            f"{noted.hidden_layers}, which has {2 * noted.hidden_layers + 1}; copy both from where "
+            "the model was saved"
+        )
 
 
 def read_head(head: HyperHead, folder: Path) -> None:
     """Load the hyper-head's weights; ``ModelError`` for other names or sizes than its own."""
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     file = folder / HEAD
-    try:
-        state = load_file(file)
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
-    own = head.state_dict()
+    state, own = load_file(file), head.state_dict()
     for name in sorted({*own, *state}):
         found = list(state[name].shape) if name in state else None
         expected = list(own[name].shape) if name in own else None

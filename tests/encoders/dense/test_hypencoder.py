@@ -169,12 +169,14 @@ def test_damaged_folders(encoder: Hypencoder, tmp_path: Path) -> None:
 
     save_file({**state, "other": torch.zeros(1)}, file)
     broken(r"other is \[1\], expected no such weight")
-    save_file({k: v for k, v in state.items() if k != "weights.0.table"}, file)
-    broken("weights.0.table is missing, expected")
+    save_file({k: v for k, v in state.items() if k != "weights.0.base"}, file)
+    broken("weights.0.base is missing, expected .* for the q-nets that sluice.json describes")
+    save_file({**state, "weights.0.base": torch.zeros(8, 9)}, file)
+    broken(r"weights.0.base is \[8, 9\], expected \[8, 8\]")
     save_file(state, file)
-    notes.write_text(json.dumps({**facts, "hyper_head": {**facts["hyper_head"],
-                                                         "hidden_layers": 2}}))  # fmt: skip
-    broken(r"weights\.\d\.\w+.* for the q-nets that sluice.json describes|missing")
+    large = {**facts["hyper_head"], "hidden_layers": 10**9}
+    notes.write_text(json.dumps({**facts, "hyper_head": large}))
+    broken("has 3 tables, and sluice.json says hidden_layers: 1000000000")
     for wrong in ({"hidden_layers": -1}, {"scaling": "root"}, {"product": 1}):
         notes.write_text(json.dumps({**facts, "hyper_head": {**facts["hyper_head"], **wrong}}))
         broken("hyper_head is .*; expected hidden_layers")

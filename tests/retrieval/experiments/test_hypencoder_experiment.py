@@ -25,6 +25,8 @@ from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.retrievers import state
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.studies.robustness.replaced_document import side_index
+from sluice.retrieval.training_data.mining import _missed_scores
 
 TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 MINED = {"type": "mined", "retriever": "self", "per_query": 2, "mode": "naive"}
@@ -147,6 +149,26 @@ def test_dev_evaluation_is_exhaustive(encoder: Hypencoder) -> None:
     })  # fmt: skip
     expected = evaluate(run, qrels, ["nDCG@10", "RR"]).mean
     assert dict(measured) == pytest.approx(expected, abs=1e-6)
+
+
+def test_positives_beyond_a_list_and_replaced_documents_have_their_scores(
+    encoder: Hypencoder,
+) -> None:
+    docs = documents(12)
+    retriever = Retriever.build(encoder, docs)
+    queries = {"a": "gold river", "b": "the stone"}
+    qrels = {"a": {"d01": 1, "d05": 1}, "b": {"d03": 1, "d04": 0}}
+    data = Dataset.from_memory(docs, queries, qrels)
+    vectors = encoder.encode_documents([document.full_text for document in docs])
+    scores = q_net_scores(encoder.encode_queries(list(queries.values())), vectors)
+    found = _missed_scores(retriever, Run({"a": {"d05": 1.0}}), data)
+    assert found == {
+        "a": {"d01": pytest.approx(scores[0, 1], abs=1e-5)},
+        "b": {"d03": pytest.approx(scores[1, 3], abs=1e-5)},
+    }
+    index = side_index(retriever.state, docs[2:4])
+    hits = index.search(encoder.encode_queries(["gold river"]), 2)
+    assert np.sort(hits.scores[0]) == pytest.approx(np.sort(scores[0, 2:4]), abs=1e-5)
 
 
 def test_stages_of_vectors_are_refused(encoder: Hypencoder) -> None:

@@ -228,7 +228,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"xtr_top_k": 5}, "xtr_top_k: 5: is for scoring: xtr, and scoring is max_sim"),
     ({"loss": "angle"}, "loss: angle trains dense; a tokens encoder takes info_nce"),
     ({"loss": {"type": "info_nce", "same_side": True}}, "loss.same_side: true: a MaxSim between"),
-    ({"loss": {"type": "info_nce", "chunk": 8}}, "loss: info_nce trains dense, splade"),
+    ({"loss": {"type": "info_nce", "chunk": 8}}, "loss: info_nce trains dense, gaussian, splade"),
     ({"loss": {"type": "psl"}}, "set scoring: mean_max_sim"),
     (
         {
