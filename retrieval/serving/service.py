@@ -70,13 +70,7 @@ class Service:
         }
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="sluice-writes")
         self._writes = 0
-        self.judging = (
-            None
-            if settings.judge is None
-            else open_judging(
-                settings.judge, settings.judgements, settings.judge_depth, live.folder, live.content
-            )
-        )
+        self.judging = open_judging(settings, live.folder, live.content)
         self._lane_names: dict[tuple[int, str], str] = {}
 
     @classmethod
