@@ -156,7 +156,7 @@ def serve(
       sluice serve runs/quickstart --judge queries.txt
       sluice serve runs/quickstart --mcp stdio
     """
-    from sluice.retrieval.serving.settings import ServeSettings
+    from sluice.retrieval.serving.settings import JUDGE_DEPTH, ServeSettings
 
     if mcp is not None:
         check_choice(mcp, "--mcp", ("http", "stdio"))
@@ -182,7 +182,7 @@ def serve(
         mcp=mcp == "http",
         judge=judge,
         judgements=judgements,
-        judge_depth=10 if judge_depth is None else judge_depth,
+        judge_depth=JUDGE_DEPTH if judge_depth is None else judge_depth,
         pipelines=tuple(pipeline or ()),
         allow=tuple(allowed(allow)),
         batch_tokens=batch_tokens,

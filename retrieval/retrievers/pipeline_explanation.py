@@ -213,7 +213,8 @@ def _lines(explanation: PipelineExplanation) -> Iterator[str]:
             shown = ", ".join(f"{part.term} {part.contribution:.3f}" for part in parts)
             yield f"  {name}: {shown or 'no shared term'}"
         for name, met in path.matches.items():
-            best = sorted(met, key=lambda each: -each.similarity)[:TERMS]
+            own = [each for each in met if each.in_query] or met  # masks are many, and say little
+            best = sorted(own, key=lambda each: -each.similarity)[:TERMS]
             shown = ", ".join(
                 f"{each.query_token} ~ {each.document_token} {each.similarity:.3f}" for each in best
             )

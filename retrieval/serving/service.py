@@ -83,13 +83,7 @@ class Service:
         }
         self.lag = 0.0  # seconds that the event loop is late
         self._ends = 0.0  # when what was accepted is given up
-        self.judging = (
-            None
-            if settings.judge is None
-            else open_judging(
-                settings.judge, settings.judgements, settings.judge_depth, live.folder, live.content
-            )
-        )
+        self.judging = open_judging(settings, live.folder, live.content)
         self._lane_names: dict[tuple[int, str], str] = {}
 
     @classmethod

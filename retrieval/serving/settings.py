@@ -10,6 +10,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import is_number
 
 LONGEST = 86_400  # seconds or milliseconds of a setting
+JUDGE_DEPTH = 10  # documents of each pipeline, unless told otherwise
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -37,7 +38,7 @@ class ServeSettings:
     mcp: bool = False
     judge: str | None = None
     judgements: Path | None = None
-    judge_depth: int = 10
+    judge_depth: int = JUDGE_DEPTH
     pipelines: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     batch_tokens: int = 16_384
@@ -77,7 +78,7 @@ class ServeSettings:
                 f"queue_tokens: {self.queue_tokens:,}, and a batch has up to "
                 f"{self.batch_tokens:,}; expected at least as many"
             )
-        if self.judge is None and (self.judgements is not None or self.judge_depth != 10):
+        if self.judge is None and (self.judgements is not None or self.judge_depth != JUDGE_DEPTH):
             raise ConfigError(
                 "judgements, judge_depth: are for judging, and nothing is judged; set judge too"
             )

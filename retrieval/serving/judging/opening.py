@@ -10,17 +10,20 @@ from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.serving.content.content import Content
 from sluice.retrieval.serving.judging.judging import Judging, judgements_file
 from sluice.retrieval.serving.judging.log import JudgementLog
+from sluice.retrieval.serving.settings import ServeSettings
 
 NAME = "--judge"
 
 
-def open_judging(
-    source: str, judgements: Path | None, depth: int, folder: Path, content: Content
-) -> Judging:
-    """Open the queries ``source`` (a file, or a split of the dataset) and the log of judgements.
+def open_judging(settings: ServeSettings, folder: Path, content: Content) -> Judging | None:
+    """Open the queries to judge and the log of judgements; None where nothing is judged.
 
-    ``ConfigError`` for anything else, and where nothing is served that finds candidates.
+    ``ConfigError`` for queries that are neither a file nor a split of the dataset, and where
+    nothing is served that finds candidates.
     """
+    source = settings.judge
+    if source is None:
+        return None
     if not content.stages or content.store is None:
         raise ConfigError(
             f"{NAME}: {folder} has no documents to judge; serve an experiment's or a retriever's "
@@ -32,8 +35,8 @@ def open_judging(
         raise ConfigError(f"{NAME} {source}: query {blank!r} is blank; expected a text in each")
     if not queries:
         raise ConfigError(f"{NAME} {source}: no queries in it; expected one or more")
-    log = JudgementLog(judgements or judgements_file(source, folder))
-    return Judging(queries, log, list(content.stages), depth)
+    log = JudgementLog(settings.judgements or judgements_file(source, folder))
+    return Judging(queries, log, list(content.stages), settings.judge_depth)
 
 
 def _queries(source: str, folder: Path, content: Content) -> dict[str, str]:

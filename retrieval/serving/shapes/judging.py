@@ -28,12 +28,14 @@ class TaskRequest(Shape):
 
 
 class JudgementRequest(Shape):
-    """What an assessor says of a document; null takes a grade back."""
+    """What an assessor says of a document."""
 
     assessor: str = Field(default="", description=ASSESSOR)
     query: str = Field(description="A query's id.")
     document: str = Field(description="A candidate's id.")
-    grade: Literal[0, 1, 2, 3] | None = Field(default=None, description="Of /judge/queries.")
+    grade: Literal[0, 1, 2, 3] | None = Field(
+        description="One of /judge/queries; null with skipped, or to take a grade back."
+    )
     skipped: bool = Field(default=False, description="Whether it is left for later or for others.")
     comment: str = Field(default="", max_length=LONGEST_COMMENT)
 

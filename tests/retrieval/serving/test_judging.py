@@ -199,6 +199,7 @@ def test_skips_undo_comments_and_a_restart(serve: Any, tmp_path: Path) -> None:
         ("GET", "/judge/qrels?assessor=eve", None, 400, "assessor: 'eve'; expected one of ann"),
         ("GET", "/judge/qrels?format=xml", None, 400, "format: 'xml'"),
         ("POST", "/judge/judgements", {"document": "none"}, 400, "is not a candidate of query '1'"),
+        ("POST", "/judge/judgements", {"grade": ...}, 400, "grade: missing"),
         ("POST", "/judge/judgements", {"grade": 4}, 400, "grade: 4; expected"),
         ("POST", "/judge/judgements", {"grade": "1"}, 400, "grade: '1'; expected"),
         ("POST", "/judge/judgements", {"grade": 1, "skipped": True}, 400, "is not skipped"),
@@ -213,6 +214,7 @@ def test_wrong_requests_are_named(
     ask, document, log = judged
     before = log.read_bytes()
     body = body and {"assessor": "ann", "query": "1", "document": document, "grade": None, **body}
+    body = body and {name: value for name, value in body.items() if value is not ...}
     response = ask(method, path, body)
     assert response.status_code == status, response.text
     assert message in response.json()["error"]["message"]
