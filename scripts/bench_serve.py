@@ -62,6 +62,8 @@ class Client:
 
     async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """Send a request; return the status and the body of its answer."""
+        while self._free and self._free[-1][0].at_eof():  # the server closed it meanwhile
+            self._free.pop()[1].close()
         if self._free:
             reader, writer = self._free.pop()
         else:

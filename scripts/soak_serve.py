@@ -236,7 +236,7 @@ async def soak(run: Soak, options: argparse.Namespace) -> None:
         run.load(options.rate), run.write(options.write_every), run.watch(),
         run.kill(options.kill_every, options.workers),
     )  # fmt: skip
-    status, content = await client.ask("PUT", "/documents", json.dumps(document).encode())
+    status, content = await run.asked(client, "PUT", "/documents", json.dumps(document).encode())
     if status == 200:
         await run.learn(json.loads(content)["state"])
     run.check(last=True)

@@ -62,7 +62,7 @@ class Server(uvicorn.Server):  # type: ignore[misc]
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish what was accepted, refusing the rest; then close the socket."""
         self.service.stop()
-        while not self.service.is_done() and self.service.left and not self.force_exit:
+        while not self.service.is_done and self.service.left and not self.force_exit:
             await asyncio.sleep(0.05)
         left: Any = max(LAST_ANSWERS, self.service.left)
         self.config.timeout_graceful_shutdown = left

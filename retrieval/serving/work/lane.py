@@ -143,11 +143,6 @@ class Lane:
             left = [job.left for job in self._jobs]
         return len(left), sum(left)
 
-    def wait(self) -> float:
-        """Return about how many seconds a new job would wait for its first units."""
-        with self._change:
-            return self._wait()
-
     def _check_wait(self, job: Job, longest: float) -> None:
         wait = self._wait()
         if wait <= longest:
@@ -161,6 +156,7 @@ class Lane:
             )
 
     def _wait(self) -> float:
+        """Return about how many seconds a new job waits once the running batch is done."""
         seconds = sum(
             self._pace(kind).seconds(tokens, self._room(kind))
             for kind, tokens in self._ahead.items()
