@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench_serve import START, Client, say
+from bench_serve import START, Client, family, memory_of, say
 
 K, DEEPER = 10, 10  # hits asked for, and how many more the library is asked for
 NEAR = 2e-3  # of the best score: how far batches of other sizes may move a score
@@ -211,21 +211,6 @@ def same(hits: list[dict[str, Any]], expected: list[Any]) -> bool:
     return True
 
 
-def family(parent: int) -> list[int]:
-    """Return a process and all its descendants."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(fields[1])
-    found = [parent]
-    for pid in found:
-        found += [child for child, of in parents.items() if of == pid]
-    return found
-
-
 def workers_of(parent: int) -> list[int]:
     """Return the workers: they lead a process group of their own."""
     own = []
@@ -236,16 +221,6 @@ def workers_of(parent: int) -> list[int]:
         except ProcessLookupError:
             continue
     return own
-
-
-def memory_of(pid: int) -> tuple[float, float]:
-    """Return a process's proportional and resident memory in MB, zeros for one that ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0, 0.0
-    sizes = {line.split(":")[0]: line.split()[1] for line in lines[1:]}
-    return float(sizes.get("Pss", 0)) / 1024, float(sizes.get("Rss", 0)) / 1024
 
 
 async def soak(run: Soak, options: argparse.Namespace) -> None:
@@ -261,7 +236,7 @@ async def soak(run: Soak, options: argparse.Namespace) -> None:
         run.load(options.rate), run.write(options.write_every), run.watch(),
         run.kill(options.kill_every, options.workers),
     )  # fmt: skip
-    status, content = await client.ask("PUT", "/documents", json.dumps(document).encode())
+    status, content = await run.asked(client, "PUT", "/documents", json.dumps(document).encode())
     if status == 200:
         await run.learn(json.loads(content)["state"])
     run.check(last=True)

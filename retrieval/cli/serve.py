@@ -119,7 +119,7 @@ def serve(
         float,
         option("SECONDS", "Requests that would wait longer for their turn are refused.",
                panel=LIMITS),
-    ] = 0.5,
+    ] = 0.25,
     most_inputs: Annotated[
         int, option("N", "Texts in one request.", panel=LIMITS, min=1)
     ] = 1_024,

@@ -158,6 +158,7 @@ class Service:
         """The seconds that what was accepted has to finish, once the service stops."""
         return max(0.0, self._ends - time.monotonic())
 
+    @property
     def is_done(self) -> bool:
         """Whether what was accepted is done, once the service stops."""
         return all(lane.is_done for lane in self._lanes.values())

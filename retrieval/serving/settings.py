@@ -44,7 +44,7 @@ class ServeSettings:
     batch_tokens: int = 16_384
     queue_tokens: int = 262_144
     window_ms: float = 0.0
-    longest_wait: float = 0.5
+    longest_wait: float = 0.25
     inputs: int = 1_024
     depth: int = 1_000
     body_bytes: int = 2 * 1024 * 1024

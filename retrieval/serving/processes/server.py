@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ try:
 except ImportError:
     raise MissingPackageError("uvicorn", "serve", "serving over HTTP") from None
 
+REQUESTS = "sluice.serve.requests"
 BACKLOG = 512  # connections that wait to be accepted
 CONNECTIONS = 4_096  # at a time; more are answered 503
 KEPT = 30  # seconds that a connection is kept for another request
@@ -60,7 +62,7 @@ class Server(uvicorn.Server):  # type: ignore[misc]
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish what was accepted, refusing the rest; then close the socket."""
         self.service.stop()
-        while not self.service.is_done() and self.service.left and not self.force_exit:
+        while not self.service.is_done and self.service.left and not self.force_exit:
             await asyncio.sleep(0.05)
         left: Any = max(LAST_ANSWERS, self.service.left)
         self.config.timeout_graceful_shutdown = left
@@ -118,3 +120,11 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc]
 def protocol_within(seconds: float) -> type[asyncio.Protocol]:
     """Return the protocol with a time of its own."""
     return type("Protocol", (TimedProtocol,), {"arrive_within": seconds})
+
+
+def log_requests() -> None:
+    """Write a line for each request to standard error."""
+    lines = logging.getLogger(REQUESTS)
+    lines.propagate = False
+    if not lines.handlers:
+        lines.addHandler(logging.StreamHandler(sys.stderr))

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.serving.settings import ServeSettings
-
-REQUESTS = "sluice.serve.requests"
 
 Said = Callable[[str], None]
 
@@ -28,7 +24,7 @@ def run_http(folder: Path, settings: ServeSettings, said: Said) -> None:
 
             Parent(folder, settings, listener).run(lambda: said(address))
             return
-        from sluice.retrieval.serving.processes.server import Server  # isort: skip
+        from sluice.retrieval.serving.processes.server import Server, log_requests  # isort: skip
         from sluice.retrieval.serving.http.app import make_app
         from sluice.retrieval.serving.service import Service
 
@@ -37,14 +33,6 @@ def run_http(folder: Path, settings: ServeSettings, said: Said) -> None:
         Server(make_app(service), service, lambda: said(address)).run(sockets=[listener])
     finally:
         listener.close()
-
-
-def log_requests() -> None:
-    """Write a line for each request to standard error."""
-    lines = logging.getLogger(REQUESTS)
-    lines.propagate = False
-    if not lines.handlers:
-        lines.addHandler(logging.StreamHandler(sys.stderr))
 
 
 def listening(settings: ServeSettings) -> socket.socket:

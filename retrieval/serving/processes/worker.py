@@ -123,8 +123,7 @@ def work(
     try:
         from sluice.retrieval.serving.http.app import make_app
         from sluice.retrieval.serving.metrics import count_as_worker
-        from sluice.retrieval.serving.processes.server import Server
-        from sluice.retrieval.serving.processes.start import log_requests
+        from sluice.retrieval.serving.processes.server import Server, log_requests
         from sluice.retrieval.serving.service import Service
 
         count_as_worker(place, number)

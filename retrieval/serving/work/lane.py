@@ -19,7 +19,7 @@ from sluice.retrieval.serving.work.pace import Pace
 SHARES = 8  # a request first gives a batch no more than one part of so many, so that all advance
 TURN = 0.1  # seconds that a batch should take at most: larger ones gain little, and others wait
 LEAST = 32  # parts of ``batch_tokens``: one of them a batch may have, however long it takes
-PATIENCE = 2  # times what its own first part takes, that a request waits at least
+PATIENCE = 2  # times the slowest first part of those that wait, that a request may wait
 KINDS = 64  # of work, whose pace is remembered
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
@@ -98,9 +98,9 @@ class Lane:
         self.longest_wait = longest_wait
         self._seen, self._settled = seen, settled
         self._paces: dict[Hashable, Pace] = {}
-        self._under_way: dict[int, float] = {}  # by thread, when its batch should end
         self._jobs: list[Job] = []
         self._ahead: Counter[Hashable] = Counter()  # tokens by kind that a new job waits for
+        self._slowest = 0.0  # seconds of the first part of one of them
         self._left = False  # whether a job that waits was cancelled, or failed
         self._soonest = math.inf  # when the next deadline of a job that waits is over
         self._change = threading.Condition()
@@ -128,6 +128,7 @@ class Lane:
             self.budget.take(job.tokens)
             self._jobs.append(job)
             self._ahead[job.kind] += self._first(job)
+            self._slowest = max(self._slowest, self._seconds(job))
             self._soonest = min(self._soonest, math.inf if job.ends is None else job.ends)
             self._change.notify()
         return job.future
@@ -142,17 +143,12 @@ class Lane:
             left = [job.left for job in self._jobs]
         return len(left), sum(left)
 
-    def wait(self) -> float:
-        """Return about how many seconds a new job would wait for its first units."""
-        with self._change:
-            return self._wait()
-
     def _check_wait(self, job: Job, longest: float) -> None:
         wait = self._wait()
-        if wait <= longest:  # the usual case, without looking at the job
+        if wait <= longest:
             return
-        own = self._pace(job.kind).seconds(self._first(job), self._room(job.kind))
-        longest = max(longest, PATIENCE * own)
+        # A few slow requests are no overload, for those behind them neither.
+        longest = max(longest, PATIENCE * max(self._slowest, self._seconds(job)))
         if wait > longest:
             raise overloaded(
                 f"a request waits {wait:.1f} s already; try again after the seconds of Retry-After",
@@ -160,11 +156,15 @@ class Lane:
             )
 
     def _wait(self) -> float:
-        now = time.perf_counter()
-        seconds = sum(max(0.0, ends - now) for ends in self._under_way.values())
-        for kind, tokens in self._ahead.items():
-            seconds += self._pace(kind).seconds(tokens, self._room(kind))
+        """Return about how many seconds a new job waits once the running batch is done."""
+        seconds = sum(
+            self._pace(kind).seconds(tokens, self._room(kind))
+            for kind, tokens in self._ahead.items()
+        )
         return seconds / len(self._threads)
+
+    def _seconds(self, job: Job) -> float:
+        return self._pace(job.kind).seconds(self._first(job), self._room(job.kind))
 
     def _first(self, job: Job) -> int:
         """Return the tokens that a job has in the next batch, if others want their part."""
@@ -176,6 +176,7 @@ class Lane:
         self._ahead.clear()
         for job in self._jobs:
             self._ahead[job.kind] += self._first(job)
+        self._slowest = max(map(self._seconds, self._jobs), default=0.0)
         ends = [job.ends for job in self._jobs if job.ends is not None and job.taken == 0]
         self._soonest = min(ends, default=math.inf)
 
@@ -297,9 +298,7 @@ class Lane:
         pairs = [(job, place) for job, first, last in shares for place in range(first, last)]
         pairs.sort(key=lambda pair: -pair[0].costs[pair[1]])  # by length: little padding
         tokens = sum(job.costs[place] for job, place in pairs)
-        error, own = False, threading.get_ident()
-        with self._change:
-            self._under_way[own] = start + self._pace(kind).seconds(tokens, max(1, tokens))
+        error = False
         try:
             results = _results(shares[0][0].run, [job.units[place] for job, place in pairs])
         except Exception as failure:
@@ -311,9 +310,8 @@ class Lane:
             self._finish(shares)
         seconds = time.perf_counter() - start
         self.budget.give_back(tokens, done=True)
-        with self._change:
-            del self._under_way[own]
-            if not error:
+        if not error:
+            with self._change:
                 self._pace(kind).saw(max(1, tokens), max(seconds, 1e-6))
         if self._seen is not None:
             self._seen(Ran(self.name, len(pairs), tokens, seconds, waits, error))

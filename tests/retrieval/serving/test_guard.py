@@ -194,6 +194,19 @@ def test_a_full_queue_refuses_at_once(own: Any) -> None:
     assert (never.status_code, never.json()["error"]["type"]) == (413, "too_large")
 
 
+def test_a_late_event_loop_refuses_before_it_reads(own: Any) -> None:
+    service = own(longest_wait=0.4)
+    ask = asker(service)
+    service.lag = 0.2  # of which a request waits for several
+    refused = ask("POST", "/search", b"{never read")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert "the service is 0.2 s late" in refused.json()["error"]["message"]
+    assert ask("GET", "/health").status_code == 200
+    assert ask("GET", "/metrics").status_code == 200
+    service.lag = 0.05
+    assert ask(*SEARCH).status_code == 200
+
+
 def test_limits_are_named(own: Any) -> None:
     ask = asker(own(inputs=2, depth=5))
     many = ask("POST", "/search", {"query": ["a", "b", "c"]})

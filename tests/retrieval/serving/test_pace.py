@@ -72,12 +72,12 @@ class Timed:
 
 
 def test_a_batch_takes_its_turn_and_no_longer() -> None:
-    timed = Timed(each=0.001)
+    timed = Timed(each=0.001, batch_tokens=1_600)
     timed.submit(20).result(5)
     assert timed.submit(*[10] * 40).result(5) == [10] * 40
     assert timed.sizes[0] == 20
     assert len(timed.sizes) >= 4  # 400 tokens are .4 s, and a turn is .1 s
-    assert max(timed.sizes) <= TURN / timed.each
+    assert 50 <= max(timed.sizes) <= TURN / timed.each  # a small part it may always have
     assert timed.told == len(timed.sizes)
     assert timed.lane.close(5)
 
@@ -96,11 +96,11 @@ def test_who_waits_too_long_is_told_when_to_come_again() -> None:
     assert 2 <= len(accepted) <= 8  # each takes a hundredth of a second
     assert refused.value.status == 429
     assert refused.value.retry_after == 1
-    assert timed.lane.wait() <= 0.1
-    # One whose own work takes long may wait as long as that: two slow ones are no overload.
-    slow = timed.submit(90)
-    assert all(future.result(5) for future in [*accepted, slow])
-    assert PATIENCE * 90 * timed.each > 0.05
+    assert timed.lane._wait() <= 0.1
+    # Where one takes long by itself, others may wait for it: two slow ones are no overload.
+    more = [timed.submit(90), timed.submit(10)]
+    assert all(future.result(5) for future in [*accepted, *more])
+    assert PATIENCE * 90 * timed.each > 0.05 + 90 * timed.each
     assert timed.lane.close(5)
 
 
