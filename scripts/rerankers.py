@@ -104,14 +104,14 @@ def drawn(bench: Bench, start: str = "", *, listwise: bool = False) -> Any:
 
     encoder = CrossEncoder.from_pretrained(
         bench.folder / start if start else bench.model, head="similarity",
-        max_length=bench.trained_length,
+        max_length=bench.pair_length,
     )  # fmt: skip
     if listwise:
         from rerankers_listwise import ListwiseHead
 
         head = ListwiseHead(encoder.similarity_head, size=8)
         encoder = CrossEncoder(
-            encoder.model, encoder.tokenizer, max_length=bench.trained_length, similarity_head=head
+            encoder.model, encoder.tokenizer, max_length=bench.pair_length, similarity_head=head
         )
     freeze(encoder, layers=encoder.model.config.num_hidden_layers // 2, embeddings=True)
     return encoder
@@ -158,7 +158,7 @@ def scored(bench: Bench, encoder: Any) -> Scores:
     with tempfile.TemporaryDirectory() as folder:
         encoder.save_pretrained(Path(folder) / "model")
         reranker = CrossEncoder.from_pretrained(
-            Path(folder) / "model", dtype="bfloat16", max_length=bench.longest
+            Path(folder) / "model", dtype="bfloat16", max_length=bench.pair_length
         )
         return bench.scored(reranker.score)
 
