@@ -97,7 +97,7 @@ def fit_rerank(
     steps: bool = True,
     name: str = "",
 ) -> RerankFit:
-    """Choose depth and interpolation of a reranker by the mean of a measure on judged queries.
+    """Choose depth and interpolation of a reranker on judged queries.
 
     ``scored`` has the scorer's scores of the first ``depth`` documents of every list in ``first``
     (by default as many as it has): ``Rerank(scorer, depth).run(queries, first.top(depth))``. Every
