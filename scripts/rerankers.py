@@ -295,10 +295,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if stray := [row for row in asked.only if row not in ROWS]:
         parser.error(f"--only {stray[0]!r}: unknown; rows are {', '.join(ROWS)}")
     if not asked.show:
-        settings = {
-            n: getattr(asked, n)
-            for n in ("model", "queries", "dev", "steps", "pairs", "depth", "longest")
-        }
+        settings = {name: getattr(asked, name) for name in ("model", *NUMBERS)}
         noted = asked.output / "settings.json"
         asked.output.mkdir(parents=True, exist_ok=True)
         if noted.exists() and json.loads(noted.read_text()) != settings:
@@ -311,13 +308,8 @@ def main(words: Sequence[str] | None = None) -> None:
                 for seed in asked.seeds[:1] if row in ONCE else asked.seeds:
                     one(bench, row, seed)
     names = [Path(dataset).name for dataset in asked.datasets]
-    print(
-        "\n".join(
-            table(
-                {n: found for n in names if (found := results(asked.output / n, asked.only))}, BASE
-            )
-        )
-    )
+    found = {name: results(asked.output / name, asked.only) for name in names}
+    print("\n".join(table({name: rows for name, rows in found.items() if rows}, BASE)))
 
 
 def prepare(bench: Bench) -> None:

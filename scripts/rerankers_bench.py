@@ -320,7 +320,7 @@ def measured(lists: Lists, qrels: Mapping[str, Any], scores: Scores) -> Measured
     fitted = []
     for halving in range(HALVINGS):
         half = np.random.default_rng(halving).permutation(values.shape[1]) % 2 == 0
-        chosen = np.where(half, choice.choose(rows[:, ~half]), choice.choose(rows[:, half]))
+        chosen = np.where(half, choice.kept(rows[:, ~half])[0], choice.kept(rows[:, half])[0])
         fitted.append(values[chosen, np.arange(values.shape[1])])
     alone = values[choice.settings.index((depth, 0.0))]
     return Measured(values[0], alone, np.mean(fitted, axis=0))

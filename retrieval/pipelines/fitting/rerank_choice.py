@@ -2,8 +2,8 @@
 
 The share is the one under which the relevant documents are likeliest, not the one of the highest
 measure: every candidate's score counts, where nDCG@10 changes only if two documents change places,
-so chance has less to say. From 5 to 300 queries of three collections this gained more than
-smoothed bagging of nDCG@10 and harmed no more often (docs/decisions/019).
+so chance has less to say. From 20 queries on this gained more than smoothed bagging of nDCG@10
+(docs/decisions/019).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sluice.retrieval.pipelines.fitting.rerank_search import (
     RerankSearch,
     settings_up_to,
 )
+from sluice.retrieval.pipelines.fusion.choice import held_out
 
 
 class RerankChoice:
@@ -61,6 +62,16 @@ class RerankChoice:
             if better and supported(values[place] - values[full]):
                 best = place
         return best
+
+    def kept(self, rows: Array) -> tuple[int, Array | None]:
+        """Return what ``choose`` takes, and the measure of each query by what the others choose.
+
+        The place is 0 where the mean of that is not above the first stage's.
+        """
+        held = held_out(rows, self.choose)
+        if held is None or held.mean() <= rows[0].mean():
+            return 0, held
+        return self.choose(rows), held
 
 
 def supported(differences: Array) -> bool:

@@ -15,7 +15,7 @@ from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fitting.rerank_choice import RerankChoice
 from sluice.retrieval.pipelines.fitting.rerank_search import RerankSearch
 from sluice.retrieval.pipelines.fitting.unfitted import called
-from sluice.retrieval.pipelines.fusion.choice import Gain, gain_over, held_out
+from sluice.retrieval.pipelines.fusion.choice import Gain, gain_over
 from sluice.retrieval.runs.run import Run
 
 KIND = "rerank"
@@ -97,7 +97,7 @@ def fit_rerank(
     steps: bool = True,
     name: str = "",
 ) -> RerankFit:
-    """Choose depth and interpolation of a reranker by the mean of a measure on judged queries.
+    """Choose depth and interpolation of a reranker on judged queries.
 
     ``scored`` has the scorer's scores of the first ``depth`` documents of every list in ``first``
     (by default as many as it has): ``Rerank(scorer, depth).run(queries, first.top(depth))``. Every
@@ -120,10 +120,7 @@ def fit_rerank(
         RerankSearch(first, scored, judged, measure), whole_number(depth, "depth", 1), steps=steps
     )
     settings, values = choice.settings, choice.values
-    held = held_out(choice.rows, choice.choose)
-    place = choice.choose(choice.rows)
-    if held is None or held.mean() <= values[0].mean():
-        place = 0
+    place, held = choice.kept(choice.rows)
     means = values.mean(axis=1).tolist()
     fit = RerankFit(
         depth=settings[place][0],
