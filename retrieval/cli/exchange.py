@@ -34,7 +34,8 @@ def import_(
         str,
         option(
             "FORM",
-            "Sparse: ciff, impact-json or vectors. Dense: npy, parquet, safetensors or jsonl.",
+            "Sparse: ciff, impact-json or vectors. Dense: npy, parquet, safetensors or jsonl. "
+            "Token vectors: npz or parquet.",
             "--format",
         ),
     ],
@@ -74,12 +75,17 @@ def import_(
     from sluice.retrieval.exchange.dense.vectors import FORMS
     from sluice.retrieval.exchange.dense_retrievers import DenseImport, import_job
     from sluice.retrieval.exchange.sparse_retrievers import import_retriever
+    from sluice.retrieval.exchange.token_retrievers import import_token_job
+    from sluice.retrieval.exchange.tokens.vectors import FORMS as TOKEN_FORMS, holds_token_vectors
 
     job = DenseImport(documents, encoder, metric, index, query_vectors, queries)
     reason = f"not for --format {form}"
-    if form in FORMS:
+    if form in FORMS or form in TOKEN_FORMS:
         refuse_options(reason, language=language)
-        retriever = import_job(inputs, output, form, job)
+        if len(inputs) == 1 and holds_token_vectors(inputs[0], form):
+            retriever = import_token_job(inputs[0], output, form, job)
+        else:
+            retriever = import_job(inputs, output, form, job)
         width = f"{retriever.index.width or 0:,} dimensions"
     else:
         refuse_options(reason, **asdict(job))
@@ -95,7 +101,8 @@ def export(
         str,
         option(
             "FORM",
-            "Sparse: ciff, impact-json or vectors. Dense: npy, parquet or safetensors.",
+            "Sparse: ciff, impact-json or vectors. Dense: npy, parquet or safetensors. Token "
+            "vectors: npz or parquet.",
             "--format",
         ),
     ],
@@ -116,24 +123,28 @@ def export(
 
     ciff: the Common Index File Format. impact-json: Lucene's {"id", "contents", "vector"}. vectors:
     a folder with a CSR matrix, ids and terms, lossless. npy, parquet, safetensors: ids and float32
-    vectors. The loss from rounding to integers is printed; deleted documents are left out. For
-    models see `sluice model export`.
+    vectors. npz, parquet: ids and the float32 vectors of all tokens (late interaction). The loss
+    from rounding to integers is printed; deleted documents are left out. For models see `sluice
+    model export`.
 
     Example:
       sluice export runs/x/retrievers/bm25 bm25.ciff.gz --format ciff
     """
     from sluice.retrieval.exchange.dense.vectors import FORMS
     from sluice.retrieval.exchange.dense_retrievers import export_dense
+    from sluice.retrieval.exchange.token_retrievers import export_tokens
+    from sluice.retrieval.exchange.tokens.vectors import FORMS as TOKEN_FORMS
+    from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if form == "onnx":
         raise ConfigError("--format onnx: is for models; use sluice model export MODEL OUTPUT")
-    if form in FORMS or texts:
+    if form in FORMS or form in TOKEN_FORMS or texts:
         reason = f"not for --format {form}"
         refuse_options(reason, quantise=quantise, scale=scale, queries=queries)
         opened = Retriever.open(retriever, allow=allowed(allow))
-        dense = export_dense(opened, output, form, texts=texts)
-        echo(f"{output}: {dense}")
+        write = export_tokens if holds_tokens(opened.index) else export_dense
+        echo(f"{output}: {write(opened, output, form, texts=texts)}")
         return
     from sluice.retrieval.datasets.beir import read_queries
     from sluice.retrieval.exchange.sparse_retrievers import export_retriever

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -72,7 +72,7 @@ def export_dense(
     if holds_tokens(index):
         raise ConfigError(
             f"{retriever.path}: its index holds a vector for each token, and {form} one for each "
-            "document; index.documents(rows) gives them in Python"
+            "document; export_tokens writes npz and parquet"
         )
     if isinstance(index, InvertedIndex):
         raise ConfigError(
@@ -117,11 +117,11 @@ def import_dense(
     with new_draft(folder, folder=True) as draft:
         stored = None if documents is None else write_documents(draft / "texts", documents)
         if encoder is not None:
-            _compare(encoder, vectors, _described(vectors, stored))
+            _compare(encoder, vectors, described(vectors, stored))
         try:
             return Retriever.build(
                 queries,
-                _described(vectors, stored),
+                described(vectors, stored),
                 vectors=vectors.chunks(),
                 index=index,
                 queries={text: text for text in getattr(queries, "texts", [])} or None,
@@ -156,7 +156,25 @@ def _fitting(encoder: Any, vectors: DenseVectors) -> Encoder:
     return fitting
 
 
-def _described(vectors: DenseVectors, stored: DocumentStore | None) -> Iterator[Document]:
+class Described(Protocol):
+    """A file of vectors, as far as its ids and documents are concerned."""
+
+    path: Path
+
+    def __len__(self) -> int:
+        """Return how many documents it has."""
+        ...
+
+    def documents(self) -> Iterator[Document]:
+        """Yield them in order."""
+        ...
+
+    def ids(self) -> Iterator[str]:
+        """Yield their ids in order."""
+        ...
+
+
+def described(vectors: Described, stored: DocumentStore | None) -> Iterator[Document]:
     """Yield the documents in the order of their vectors.
 
     ``DataError`` after the last one unless ids of documents and vectors are the same.
@@ -239,7 +257,7 @@ def import_job(inputs: Sequence[Path], output: Path, form: str, options: DenseIm
         inputs[0],
         output,
         form,
-        documents=None if options.documents is None else _corpus(options.documents),
+        documents=None if options.documents is None else corpus_of(options.documents),
         encoder=_encoder(options, inputs[0], form),
         index=index_of(options.index or "flat", options.metric),
     )
@@ -305,7 +323,8 @@ def query_encoder(
     return PrecomputedEncoder([texts[row] for row in rows], vectors.array()[rows], dim=dim)
 
 
-def _corpus(name: str) -> Iterable[Document]:
+def corpus_of(name: str) -> Iterable[Document]:
+    """Return the documents of a corpus file or a dataset."""
     from sluice.retrieval.datasets.beir import read_documents
     from sluice.retrieval.datasets.dataset import load_dataset
 

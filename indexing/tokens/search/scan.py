@@ -37,6 +37,7 @@ from sluice.indexing.tokens.storage.segment import RESIDUAL, ZERO, Segment
 _LARGEST = float(LARGEST_SCORE)
 _UP, _TINY = np.float32(1 + 2.0**-16), np.float32(1e-37)
 _INFINITE = np.float32(np.inf)
+DECODED = 64  # tokens decoded at a time, as far as they do not stay for exact scores
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -52,13 +53,11 @@ def _multiply(
     keep: bool,
     sums: Any,
 ) -> None:
-    """Write each lane's largest score with tokens ``lo`` to ``hi`` into a line of ``best``.
+    """Raise a line of ``best`` to each lane's largest score with tokens ``lo`` to ``hi``.
 
     With ``keep``, all of these scores are written into ``sums``, a line for each token.
     """
     first, last = queries.panels[query], queries.panels[query + 1]
-    for lane in range((last - first) * LANES):
-        best[line, lane] = -_INFINITE
     cells, starts = queries.cells, queries.starts
     panel = first
     while panel < last:
@@ -95,10 +94,11 @@ def _fill(segment: Segment, lo: int, hi: int, zero: int, codes: Any, scales: Any
     kind, _, _, _, source, stored, centroids, _, table, levels = segment
     for token in range(lo, hi):
         scales[token - lo] = scale_of(kind, stored, token)
-        if kind >= RESIDUAL:
-            add_residuals(source, token, centroids, table, levels, zero, codes, token - lo)
-        else:
-            copy_codes(source, token, zero, codes, token - lo)
+    if kind >= RESIDUAL:
+        add_residuals(source, lo, hi, centroids, table, levels, zero, codes)
+        return
+    for token in range(lo, hi):
+        copy_codes(source, token, zero, codes, token - lo)
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # type: ignore[untyped-decorator]
@@ -138,25 +138,39 @@ def bound_scores(
         place = places[i] if len(places) else start + i
         lo, hi = segment.bounds[place], segment.bounds[place + 1]
         loss, reach = segment.losses[place], segment.reaches[place]
-        first, last = lo, hi
-        if not direct and lo < hi:
-            _fill(segment, lo, hi, zero, codes, scales)
-            first, last = 0, hi - lo
+        best[:] = -_INFINITE
+        # Decoded codes are multiplied while they are in the nearest cache.
+        step = max(1, hi - lo) if direct else DECODED
+        for begin in range(lo, hi, step):
+            first, last = begin, min(begin + step, hi)
+            if not direct:
+                _fill(segment, first, last, zero, codes, scales)
+                first, last = 0, last - first
+            for line in range(len(lows)):
+                if _margin(queries, first_query + line, loss, reach) < _INFINITE:
+                    _multiply(
+                        queries, first_query + line, codes, scales, first, last, best, line,
+                        False, best,
+                    )  # fmt: skip
         for line in range(len(lows)):
             query = first_query + line
-            begin = queries.panels[query] * LANES
-            lanes = queries.panels[query + 1] * LANES - begin
+            first_lane = queries.panels[query] * LANES
+            lanes = queries.panels[query + 1] * LANES - first_lane
             if lo == hi or lanes == 0:
                 lows[line, at + i] = highs[line, at + i] = -_INFINITE
                 continue
-            margin = queries.lossy[query] * loss + queries.direct[query] * reach
-            margin = np.float32(margin * _UP + _TINY)
+            margin = _margin(queries, query, loss, reach)
             if not margin < _INFINITE:
                 lows[line, at + i], highs[line, at + i] = -_INFINITE, _INFINITE
                 continue
-            _multiply(queries, query, codes, scales, first, last, best, line, False, best)
-            score = _total(queries.scales, begin, best, line, lanes)
+            score = _total(queries.scales, first_lane, best, line, lanes)
             lows[line, at + i], highs[line, at + i] = score - margin, score + margin
+
+
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+def _margin(queries: Queries, query: int, loss: float, reach: float) -> Any:
+    margin = queries.lossy[query] * loss + queries.direct[query] * reach
+    return np.float32(margin * _UP + _TINY)
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
@@ -233,6 +247,7 @@ def score_exactly(
             if not direct:
                 _fill(segment, lo, hi, zero, codes, scales)
                 first, last = 0, hi - lo
+            floors[:] = -_INFINITE
             _multiply(queries, query, codes, scales, first, last, floors, 0, True, sums)
             _lower(queries, begin, tokens, loss, reach, floors, best)
         for token in range(hi - lo):

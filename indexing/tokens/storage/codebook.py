@@ -193,7 +193,6 @@ def _write_codes(
     width, part = directions.shape[1], codes.shape[1]
     wide = table.shape[1]
     parts = wide // part
-    bits = 8 // parts
     inverse = 1 / unit
     edges = (levels[1:].astype(np.float64) + levels[:-1]) / 2
     chosen = np.empty(wide, np.uint8)
@@ -214,7 +213,7 @@ def _write_codes(
         for i in range(part):
             together = 0
             for place in range(parts):
-                together |= np.int64(chosen[place * part + i]) << (place * bits)
+                together |= np.int64(chosen[place * part + i]) << (place * 8 // parts)
             codes[token, i] = np.uint8(together)
         scale = np.float32(0)
         if length > 0:

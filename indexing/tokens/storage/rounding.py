@@ -103,50 +103,52 @@ def scale_of(kind: int, scales: Any, token: int) -> Any:
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def add_residuals(
     packed: Any,
-    token: int,
+    first: int,
+    last: int,
     centroids: Any,
     table: Any,
     levels: Any,
     zero: int,
     codes: Any,
-    at: int,
 ) -> None:
-    """Write the codes of a token of residuals, its centroid's and its own steps, less ``zero``.
+    """Write the codes of tokens of residuals, centroids' and their own steps, less ``zero``.
 
-    ``zero`` is 0 for codes of one byte.
+    They are written from line 0 on; ``zero`` is 0 for codes of one byte. All tokens of a document
+    are one call: a call counts its arrays, which takes longer than the work on a token.
     """
     part = packed.shape[1]
-    parts = table.shape[1] // part
-    centroid = min(np.int64(centroids[token]), len(table) - 1)  # of edited files
+    parts, bits = (2, 4) if table.shape[1] == 2 * part else (4, 2)
     whole = part - part % FEW if TABLES and codes.itemsize == 1 else 0
-    i = 0
-    if parts == 2:
-        while i + MANY <= whole:
-            add_many(packed, token, i, table, centroid, levels, codes, at)
-            i += MANY
-        while i + SOME <= whole:
-            add_some(packed, token, i, table, centroid, levels, codes, at)
-            i += SOME
-        while i < whole:
-            add_few(packed, token, i, table, centroid, levels, codes, at)
-            i += FEW
-    else:
-        while i + MANY <= whole:
-            add_many_twos(packed, token, i, table, centroid, levels, codes, at)
-            i += MANY
-        while i + SOME <= whole:
-            add_some_twos(packed, token, i, table, centroid, levels, codes, at)
-            i += SOME
-        while i < whole:
-            add_few_twos(packed, token, i, table, centroid, levels, codes, at)
-            i += FEW
-    bits = 8 // parts
-    for place in range(whole, part):
-        together = np.int64(packed[token, place])
-        for shift in range(parts):
-            step = levels[(together >> (shift * bits)) & 15]
-            total = np.int32(table[centroid, shift * part + place]) + np.int32(step)
-            codes[at, shift * part + place] = min(max(total, 1), 255) - zero
+    for token in range(first, last):
+        centroid = min(np.int64(centroids[token]), len(table) - 1)  # of edited files
+        at = token - first
+        i = 0
+        if parts == 2:
+            while i + MANY <= whole:
+                add_many(packed, token, i, table, centroid, levels, codes, at)
+                i += MANY
+            while i + SOME <= whole:
+                add_some(packed, token, i, table, centroid, levels, codes, at)
+                i += SOME
+            while i < whole:
+                add_few(packed, token, i, table, centroid, levels, codes, at)
+                i += FEW
+        else:
+            while i + MANY <= whole:
+                add_many_twos(packed, token, i, table, centroid, levels, codes, at)
+                i += MANY
+            while i + SOME <= whole:
+                add_some_twos(packed, token, i, table, centroid, levels, codes, at)
+                i += SOME
+            while i < whole:
+                add_few_twos(packed, token, i, table, centroid, levels, codes, at)
+                i += FEW
+        for place in range(whole, part):
+            together = np.int64(packed[token, place])
+            for shift in range(parts):
+                step = levels[(together >> (shift * bits)) & 15]
+                total = np.int32(table[centroid, shift * part + place]) + np.int32(step)
+                codes[at, shift * part + place] = min(max(total, 1), 255) - zero
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -173,7 +175,7 @@ def bound_codes(
         for token in range(bounds[document], bounds[document + 1]):
             scale = np.float64(scale_of(kind, scales, token))
             if scale > 0:
-                add_residuals(packed, token, centroids, table, levels, 0, codes, 0)
+                add_residuals(packed, token, token + 1, centroids, table, levels, 0, codes)
                 length = 0.0
                 for i in range(wide):
                     whole = np.float64(np.int32(codes[0, i]) - ZERO)
@@ -233,7 +235,7 @@ def read_token(
     elif kind == FLOAT16:
         _widen(values, token, room, at)
     elif kind >= RESIDUAL:
-        add_residuals(codes, token, centroids, table, levels, 0, scratch, 0)
+        add_residuals(codes, token, token + 1, centroids, table, levels, 0, scratch)
         _decode(scratch, 0, scale_of(kind, scales, token), room, at)
     else:
         _decode(codes, token, scale_of(kind, scales, token), room, at)

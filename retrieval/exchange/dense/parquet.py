@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,8 @@ from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.jsonl import missing_field
 from sluice.retrieval.exchange.dense.arrays import ID_COLUMNS
 
+Chunk = TypeVar("Chunk", bound=Sized)  # the vectors of some texts
+
 VECTOR_COLUMNS = ("embedding", "vector", "emb", "embeddings", "vectors")
 TEXT_COLUMNS = ("title", "text")
 DOCUMENTS = 4096  # ids and texts read at a time
@@ -25,8 +29,18 @@ DOCUMENTS = 4096  # ids and texts read at a time
 UNREADABLE = (OSError, ValueError, OverflowError, MemoryError, KeyError)
 
 
-class ParquetSource:
-    """A file, or the files of a folder by name, of one schema; see ``read_dense_vectors``."""
+class ParquetDocuments(ABC):
+    """A file, or the files of a folder by name, of one schema: documents, and their vectors.
+
+    A subclass says what the column of vectors holds.
+    """
+
+    expected: ClassVar[str]  # of the column of vectors, for an error
+
+    @staticmethod
+    @abstractmethod
+    def holds(kind: Any) -> bool:
+        """Return whether a column of this type is one of vectors."""
 
     def __init__(self, path: Path) -> None:
         paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
@@ -38,22 +52,15 @@ class ParquetSource:
         self._id = _column(self._path, schema.names, ID_COLUMNS, "ids")
         self._vector = _column(self._path, schema.names, VECTOR_COLUMNS, "vectors")
         for path, file in zip(paths, self._files, strict=True):
-            _check_types(path, file.schema_arrow, self._id, self._vector)
+            self._check_types(path, file.schema_arrow)
         self._kept = [
             name
             for name in schema.names
-            if name in (self._id, *TEXT_COLUMNS) or not _is_vector(schema.field(name).type)
+            if name in (self._id, *TEXT_COLUMNS) or not is_vectors(schema.field(name).type)
         ]
         self._paths = paths
         self.rows = sum(int(file.metadata.num_rows) for file in self._files)
         self.has_texts = any(name in schema.names for name in TEXT_COLUMNS)
-        self.dim = self._width()
-
-    def _width(self) -> int:
-        size = getattr(self._files[0].schema_arrow.field(self._vector).type, "list_size", None)
-        if size is not None:
-            return int(size)
-        return next((block.shape[1] for block in self._read(1)), 0)
 
     def documents(self) -> Iterator[tuple[str, Document]]:
         """Yield (place, document); other columns than id, title, text and vector are metadata."""
@@ -83,10 +90,66 @@ class ParquetSource:
             values["metadata"] = nested
         return Document(name, title or "", text or "", metadata.kept(values))
 
+    def vector_columns(self, size: int) -> Iterator[tuple[str, Any, int]]:
+        """Yield (place, column, its first row in the file), of ``size`` documents at a time."""
+        for path, file in zip(self._paths, self._files, strict=True):
+            row = 0
+            for batch in _batches(path, file, size, [self._vector]):
+                if len(batch):
+                    yield f"{path}: column {self._vector!r}", batch.column(0), row
+                row += len(batch)
+
+    @property
+    def declared_width(self) -> int | None:
+        """How many numbers the type of the column says a vector has; None where it does not."""
+        kind = self._files[0].schema_arrow.field(self._vector).type
+        while kind.num_fields == 1 and is_vectors(kind.value_type):  # lists of vectors
+            kind = kind.value_type
+        size = getattr(kind, "list_size", None)
+        return None if size is None else int(size)
+
+    def _check_types(self, path: Path, schema: Any) -> None:
+        from pyarrow import types
+
+        for column in (self._id, self._vector):
+            if column not in schema.names:
+                raise DataError(
+                    f"{path}: columns {', '.join(schema.names)}; no {column!r}, which the first "
+                    "file has; files of one folder have the same columns"
+                )
+        kind = schema.field(self._vector).type
+        if not self.holds(kind):
+            raise DataError(
+                f"{path}: column {self._vector!r} holds {kind}, expected {self.expected}"
+            )
+        ids = schema.field(self._id).type
+        ids = ids.value_type if types.is_dictionary(ids) else ids
+        if not (types.is_string(ids) or types.is_large_string(ids) or types.is_integer(ids)):
+            raise DataError(
+                f"{path}: column {self._id!r} holds {ids}, expected texts or whole numbers"
+            )
+
+
+class ParquetSource(ParquetDocuments):
+    """Documents with one vector each; see ``read_dense_vectors``."""
+
+    expected = "lists of floats"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        declared = self.declared_width
+        first = () if declared is not None else self.vector_columns(1)
+        self.dim = declared or next((_matrix(*each).shape[1] for each in first), 0)
+
+    @staticmethod
+    def holds(kind: Any) -> bool:
+        """Return whether a column holds lists of floats."""
+        return is_vector(kind)
+
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
         """Yield the vectors; ``DataError`` for missing ones and for other widths."""
         first = 0
-        for block in self._read(size):
+        for block in itertools.starmap(_matrix, self.vector_columns(size)):
             if block.shape[1] != self.dim:
                 raise DataError(
                     f"{self._path}: {block.shape[1]} dimensions from vector {first:,} on, expected "
@@ -94,14 +157,6 @@ class ParquetSource:
                 )
             first += len(block)
             yield block
-
-    def _read(self, size: int) -> Iterator[NDArray[Any]]:
-        for path, file in zip(self._paths, self._files, strict=True):
-            row = 0
-            for batch in _batches(path, file, size, [self._vector]):
-                if len(batch):
-                    yield _matrix(f"{path}: column {self._vector!r}", batch.column(0), row)
-                row += len(batch)
 
 
 def write_file(
@@ -112,14 +167,35 @@ def write_file(
 ) -> int:
     """Write columns ``id`` and ``embedding``; of documents ``title`` and ``text`` as well."""
     import pyarrow as pa
+
+    vector = pa.list_(pa.float32(), dim) if dim else pa.list_(pa.float32())
+
+    def column(chunk: NDArray[np.float32]) -> Any:
+        values = pa.array(np.ascontiguousarray(chunk).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(values, dim)
+
+    return write_columns(path, entries, chunks, vector, column)
+
+
+def write_columns(
+    path: Path,
+    entries: Iterable[str] | Iterable[Document],
+    chunks: Iterable[Chunk],
+    kind: Any,
+    column: Callable[[Chunk], Any],
+) -> int:
+    """Write ids, of documents ``title`` and ``text`` too, and ``column(chunk)`` as ``embedding``.
+
+    ``kind`` is the column's type. Returns how many rows were written.
+    """
+    import pyarrow as pa
     from pyarrow import parquet
 
     stream = iter(entries)
     first = next(stream, None)
     texts = isinstance(first, Document)
     names = ["id", *(TEXT_COLUMNS if texts else ())]
-    vector = pa.list_(pa.float32(), dim) if dim else pa.list_(pa.float32())
-    schema = pa.schema([*((name, pa.string()) for name in names), ("embedding", vector)])
+    schema = pa.schema([*((name, pa.string()) for name in names), ("embedding", kind)])
     rows = 0
     waiting: list[Any] = [] if first is None else [first]
     with replaced_file(path) as file:
@@ -135,8 +211,7 @@ def write_file(
                     )
                 columns = [list(column) for column in zip(*waiting, strict=True)] if texts else []
                 ids = columns[:3] if texts else [waiting]
-                values = pa.array(np.ascontiguousarray(chunk).reshape(-1))
-                lists = pa.FixedSizeListArray.from_arrays(values, dim)
+                lists = column(chunk)
                 writer.write_table(pa.table([*map(_strings, ids), lists], schema=schema))
                 rows += len(chunk)
                 waiting = []
@@ -199,29 +274,34 @@ def _column(path: Path, names: list[str], known: tuple[str, ...], what: str) -> 
     raise DataError(f"{path}: {fault}; the {what} are in one of {', '.join(known)}")
 
 
-def _check_types(path: Path, schema: Any, name: str, vector: str) -> None:
-    from pyarrow import types
-
-    for column in (name, vector):
-        if column not in schema.names:
-            raise DataError(
-                f"{path}: columns {', '.join(schema.names)}; no {column!r}, which the first file "
-                "has; files of one folder have the same columns"
-            )
-    kind = schema.field(vector).type
-    if not _is_vector(kind):
-        raise DataError(f"{path}: column {vector!r} holds {kind}, expected lists of floats")
-    ids = schema.field(name).type
-    ids = ids.value_type if types.is_dictionary(ids) else ids
-    if not (types.is_string(ids) or types.is_large_string(ids) or types.is_integer(ids)):
-        raise DataError(f"{path}: column {name!r} holds {ids}, expected texts or whole numbers")
+def is_nested_file(path: Path) -> bool:
+    """Return whether a column of vectors holds lists of them; False where none can be found."""
+    paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not paths or not paths[0].exists():
+        return False
+    schema = _opened(paths[0]).schema_arrow
+    kinds = [schema.field(name).type for name in schema.names if name in VECTOR_COLUMNS]
+    return any(is_list(kind) and is_vector(kind.value_type) for kind in kinds)
 
 
-def _is_vector(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Return whether a column of this type holds lists, of any length or of one."""
     from pyarrow import types
 
     lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    return any(test(kind) for test in lists) and types.is_floating(kind.value_type)
+    return any(test(kind) for test in lists)
+
+
+def is_vector(kind: Any) -> bool:
+    """Return whether a column of this type holds lists of floats."""
+    from pyarrow import types
+
+    return is_list(kind) and bool(types.is_floating(kind.value_type))
+
+
+def is_vectors(kind: Any) -> bool:
+    """Return whether a column of this type holds vectors, or lists of vectors."""
+    return is_vector(kind) or (is_list(kind) and is_vector(kind.value_type))
 
 
 def _matrix(place: str, column: Any, row: int) -> NDArray[Any]:

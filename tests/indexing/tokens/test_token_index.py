@@ -279,7 +279,7 @@ def test_matches_add_up_to_the_score(store: Any) -> None:
         ("float16", 3e-4, 388),
         ("int8", 0.012, 132),
         ("residual4", 0.2, 68),
-        ("residual2", 0.4, 36),
+        ("residual2", 0.5, 36),
     ],
 )
 def test_what_a_store_keeps(store: Any, largest: float, each: int) -> None:
