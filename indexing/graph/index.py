@@ -98,7 +98,7 @@ class GraphIndex(Index):
         self.seed = whole_number(seed, "seed", 0)
         self.settings = checked_settings(
             entries,
-            50 if candidates is None else candidates,
+            candidates,
             16 if iterations is None else iterations,
             budget,
             True if early_stop is None else early_stop,
