@@ -210,6 +210,8 @@ def test_any_function_searches() -> None:
     expected = np.argsort(np.abs(DOCUMENTS).sum(axis=1), kind="stable")[:3]
     assert (found.hits.rows[0] == expected).all()
     assert sorted(seen) == list(range(300))
+    with pytest.raises(DataError, match=r"scorer: returned shape \(200, 6\) for 200 documents"):
+        index.search_by([lambda rows, vectors: vectors], 3)
 
 
 def test_faiss_builds_a_graph_nearly_as_good() -> None:
