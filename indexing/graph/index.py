@@ -56,7 +56,8 @@ class GraphIndex(Index):
     the ``neighbours`` nearest to it by Euclidean distance (``build: exact``, or ``faiss``, which is
     faster for many documents) and walks: it scores ``entries`` documents drawn by ``seed``, then
     ``iterations`` times at most the neighbours of the ``candidates`` best of those scored last.
-    ``budget`` bounds how many documents are scored, and ``early_stop`` ends the walk where a step
+    ``budget`` bounds how many documents are scored (a larger k counts in its place, and what a
+    filter leaves short of k is filled up by others), and ``early_stop`` ends the walk where a step
     finds none of the best k. (Killingback, Zeng and Zamani 2025, arXiv 2502.05364; in their code
     100 neighbours, 10,000 entries, 50 candidates, 16 iterations.) A filter that leaves no more
     documents than a walk begins with is answered exhaustively. What the walk finds of the
@@ -228,6 +229,15 @@ class GraphIndex(Index):
             QNetShape.of(queries.shape[1], self.width)
         return queries
 
+    def check_params(self, params: Mapping[str, Any]) -> None:
+        """Raise ``ConfigError`` for search parameters that it does not take, or does not read."""
+        super().check_params(params)
+        unread = [name for name in PARAMETERS if name in params and name != "mode"]
+        if params.get("mode") == "exhaustive" and unread:
+            raise ConfigError(
+                f"{unread[0]} has no effect with mode: exhaustive; leave one of them out"
+            )
+
     def _check_parameters(self, params: Mapping[str, Any]) -> None:
         super()._check_parameters(params)
         check_parameters(params)
@@ -266,7 +276,7 @@ class GraphIndex(Index):
         scorer = _quick(asked) if isinstance(asked, QNet) else asked
         best = Best(k, 0.0 if network is None else network.margin)
         settings = self.settings.changed(parameters)
-        few = settings.entry_count(self.rows)
+        few = settings.begins_with(self.rows, k)
         alive = self.rows if allowed is None else int(np.count_nonzero(allowed))
         if parameters.get("mode", self.mode) == "exhaustive" or alive <= few:
             self._exhaustive(scorer, best, allowed)

@@ -68,7 +68,7 @@ class Neighbours:
     def keep_only(self, allowed: Mask, vectors: DenseRows) -> None:
         """Drop rows; ``vectors`` are those that stay. Rows that lost a neighbour get another."""
         moved = np.where(allowed, np.cumsum(allowed) - 1, -1).astype(np.int32)
-        old = self.links[allowed]
+        old = self._checked(self.links[allowed])
         links = np.where(old >= 0, moved[old], -1)
         lost = np.flatnonzero(((old >= 0) & (links < 0)).any(axis=1))
         self.links = links
@@ -80,12 +80,15 @@ class Neighbours:
 
         ``IndexFormatError`` for a row that is not there: the file was edited.
         """
-        found = self.links[rows].ravel()
-        if len(found) and (int(found.max()) >= len(self) or int(found.min()) < -1):
-            raise IndexFormatError(f"{FILE}: names rows that the index does not have; rebuild it")
+        found = self._checked(self.links[rows]).ravel()
         distinct, first = np.unique(found, return_index=True)
         ordered = distinct[np.argsort(first)]
         return ordered[ordered >= 0].astype(np.int64)
+
+    def _checked(self, links: Links) -> Links:
+        if links.size and (int(links.max()) >= len(self) or int(links.min()) < -1):
+            raise IndexFormatError(f"{FILE}: names rows that the index does not have; rebuild it")
+        return links
 
     def _index(self, vectors: DenseRows, *, first: bool) -> Index:
         """Return an index of all vectors that finds the nearest."""
@@ -116,7 +119,8 @@ class Neighbours:
             queries = vectors.gather(rows)[0]
             found = newer.search(queries, self.count).rows
             found = np.where(found >= 0, found + known, -1)
-            candidates = np.concatenate([self.links[rows].astype(np.int64), found], axis=1)
+            older = self._checked(self.links[rows]).astype(np.int64)
+            candidates = np.concatenate([older, found], axis=1)
             links[rows] = vectors.rescored(queries, candidates, self.count, "l2").rows
         return links
 

@@ -48,6 +48,14 @@ class SearchSettings:
             return self.entries
         return max(FEWEST_ENTRIES, min(ENTRIES, documents // ENTRY_SHARE))
 
+    def begins_with(self, documents: int, k: int) -> int:
+        """Return how many of the documents a walk for k hits scores first."""
+        return min(max(self.entry_count(documents), k), self.most(documents, k))
+
+    def most(self, documents: int, k: int) -> int:
+        """Return how many documents a walk for k hits may score: never fewer than it returns."""
+        return documents if self.budget is None else max(self.budget, k)
+
     def candidate_count(self, documents: int) -> int:
         """Return of how many documents each step scores the neighbours."""
         if self.candidates is not None:

@@ -33,8 +33,8 @@ def walk(
     fewer than k hits are found, further rows of ``order`` are scored.
     """
     seen = np.zeros(len(graph), np.bool_)
-    room = len(graph) if settings.budget is None else max(settings.budget, best.k)
-    frontier = order[: max(settings.entry_count(len(graph)), best.k)]
+    room = settings.most(len(graph), best.k)
+    frontier = order[: settings.begins_with(len(graph), best.k)]
     for _ in range(1 + settings.iterations):
         frontier = frontier[: room - best.visited]
         if not len(frontier):

@@ -147,6 +147,8 @@ class GaussianEncoder(TextEncoder):
             raise ModelError(
                 f"{folder}: a SPLADE encoder's folder; load it with SpladeEncoder (type: splade)"
             )
+        if "HyperHead" in layout.modules:
+            raise ModelError(f"{folder}: a Hypencoder's folder; load it with type: hypencoder")
         noted = {} if layout.gaussian is None else layout.sidecar  # a start's graph is not its own
         if layers is not None:
             if (backend or noted.get("backend", "torch")) != "torch":

@@ -22,6 +22,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.q_net import QNetShape
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -203,6 +204,10 @@ class Hypencoder(TextEncoder):
             "activation": self.projection.described if self.projection else None,
             "q_net": [self.shape.hidden, self.shape.product, self.head.scaling],
         }
+
+    def hidden(self, features: Features) -> Tensor:
+        """Return the states ``[n, length, hidden]`` the model ends in, padded on either side."""
+        return super().hidden(with_positions(self.model, features))
 
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return documents ``[n, dim]`` or q-nets ``[n, query_dim]`` of tokenised texts.

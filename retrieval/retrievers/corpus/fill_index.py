@@ -169,11 +169,13 @@ def check_one_way(index: Any, where: str) -> None:
             f"{where}.metric: {index.metric}: this encoder's vectors of queries and of documents "
             "are of two kinds, which have inner products alone; metric: ip"
         )
-    if isinstance(index, FunnelIndex) and index.dimensions is not None:
-        raise ConfigError(
-            f"{where}.dimensions: {index.dimensions}: the first dimensions of this encoder's "
-            "vectors are not vectors of their own; leave it out"
-        )
+    while isinstance(index, FunnelIndex):
+        if index.dimensions is not None:
+            raise ConfigError(
+                f"{where}.dimensions: {index.dimensions}: the first dimensions of this encoder's "
+                "vectors are not vectors of their own; leave it out"
+            )
+        index, where = index.inner, f"{where}.first"
 
 
 def _check_measured(recipe: Any, queries: int, vectors: Any) -> None:

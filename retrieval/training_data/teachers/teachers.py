@@ -56,6 +56,11 @@ class ModelTeacher:
                 f"teacher {name}: {type(model).__name__} can neither score pairs nor encode texts; "
                 "expected a cross-encoder or an encoder"
             )
+        if hooks_of(model).similarity == "q_net":
+            raise ConfigError(
+                f"teacher {name}: the queries of a {type(model).__name__} are networks, which a "
+                "teacher cannot compare; search with it, and name the file of that run"
+            )
 
     @property
     def fingerprint(self) -> str:

@@ -281,8 +281,9 @@ def test_models_whose_tokens_see_only_the_past_have_no_token_before_the_text(
 @pytest.mark.parametrize(("index", "says"), [
     (FlatIndex("cosine"), "index.metric: cosine"), (FaissIndex("Flat", metric="l2"), "metric: l2"),
     (FunnelIndex(dimensions=5), "index.dimensions: 5"),
+    (FunnelIndex(first=FunnelIndex(dimensions=5)), "index.first.dimensions: 5"),
     (AutoIndex(exact_below=2), "auto measures with queries, and there are 0"),
-], ids=["flat", "faiss", "funnel", "auto"])  # fmt: skip
+], ids=["flat", "faiss", "funnel", "nested", "auto"])  # fmt: skip
 def test_what_compares_other_than_a_query_and_a_document_is_refused(
     bert: Path, index: Any, says: str
 ) -> None:

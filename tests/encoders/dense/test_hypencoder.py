@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from tiny_models import save_tokenizer
 
-from sluice.encoders import DenseEncoder, Hypencoder
+from sluice.encoders import DenseEncoder, GaussianEncoder, Hypencoder
 from sluice.encoders.dense.hypencoder.head import HyperHead
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.q_net import QNetShape, q_net_scores
@@ -132,6 +133,21 @@ def test_training_sees_the_vectors_of_encoding(encoder: Hypencoder, side: Any) -
     assert made.shape[1] == (encoder.query_dim if side == "query" else encoder.dim)
 
 
+def test_padding_on_the_left_moves_no_positions(tmp_path: Path) -> None:
+    import transformers
+
+    folder, size = tmp_path / "gpt", save_tokenizer(tmp_path / "gpt") + 4
+    settings = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    config = transformers.GPT2Config(vocab_size=size, initializer_range=0.2, **settings)
+    transformers.GPT2Model(config).save_pretrained(folder)
+    encoder = Hypencoder.from_pretrained(folder, hidden_layers=1, pooling="last", device="cpu")
+    features = encoder.tokenize(["x"], "query")
+    left = {name: torch.nn.functional.pad(each, (5, 0)) for name, each in features.items()}
+    with torch.no_grad():
+        found, expected = (encoder.embed(each, "query").numpy() for each in (left, features))
+    assert np.allclose(found, expected, atol=1e-5)
+
+
 def test_a_saved_one_knows_its_settings(encoder: Hypencoder, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path / "saved")
     assert kind_of(tmp_path / "saved") == "hypencoder"
@@ -153,6 +169,8 @@ def test_others_refuse_its_folder(encoder: Hypencoder, tmp_path: Path) -> None:
     encoder.save_pretrained(folder)
     with pytest.raises(ModelError, match="a Hypencoder's folder; load it with type: hypencoder"):
         DenseEncoder.from_pretrained(folder)
+    with pytest.raises(ModelError, match="a Hypencoder's folder; load it with type: hypencoder"):
+        GaussianEncoder.from_pretrained(folder)
     with pytest.raises((ImportError, ValueError, AttributeError, OSError)):
         SentenceTransformer(str(folder), device="cpu")
 

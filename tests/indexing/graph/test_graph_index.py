@@ -139,6 +139,20 @@ def test_a_budget_is_kept() -> None:
     assert (found.visited == 10).all()
 
 
+@pytest.mark.parametrize("share", [1.0, 0.2])
+def test_a_budget_is_kept_where_few_documents_are_left(share: float) -> None:
+    """A walk would begin with more documents than there are, and the budget is below both."""
+    keep = np.arange(300) < share * 300
+    index = made(entries=400, budget=40)
+    found = index.search_counted(QUERIES, 5, keep=keep)
+    assert (found.visited <= 40 + 5).all()
+    assert (found.hits.rows >= 0).all()
+    same(
+        index.search(QUERIES, 5, keep=keep, params={"budget": 300}),
+        brute(QUERIES, DOCUMENTS, 5, keep),
+    )
+
+
 @pytest.mark.parametrize(
     ("documents", "entries", "candidates"),
     [(40, 64, 10), (5_183, 259, 10), (20_000, 1_000, 40), (8_800_000, 10_000, 50)],
@@ -264,8 +278,15 @@ def test_a_graph_that_was_edited_is_refused(tmp_path: Path, row: int) -> None:
     target.unlink()
     np.save(target, links)
     forge(tmp_path / "one", target)
+    opened = open_index(tmp_path / "one")
+    opened.delete([0])
+    for use in (lambda: opened.search(QUERIES, 5), opened.compact):
+        with pytest.raises(IndexFormatError, match="names rows that the index does not have"):
+            use()
+    opened = open_index(tmp_path / "one")
+    opened.add(DOCUMENTS[:3])
     with pytest.raises(IndexFormatError, match="names rows that the index does not have"):
-        open_index(tmp_path / "one").search(QUERIES, 5)
+        opened.search(QUERIES, 5)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +320,8 @@ def test_what_is_wrong_is_refused() -> None:
             GraphIndex(**options)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="budget is -1"):
         index.search(QUERIES, 3, params={"budget": -1})
+    with pytest.raises(ConfigError, match="budget has no effect with mode: exhaustive"):
+        index.check_params({"mode": "exhaustive", "budget": 5})
     with pytest.raises(ConfigError, match="unknown search parameter 'depth'"):
         index.search(QUERIES, 3, params={"depth": 4})
     with pytest.raises(ConfigError, match="takes none"):

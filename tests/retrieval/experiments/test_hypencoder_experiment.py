@@ -27,6 +27,7 @@ from sluice.retrieval.retrievers import state
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.studies.robustness.replaced_document import side_index
 from sluice.retrieval.training_data.mining import _missed_scores
+from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
 TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 MINED = {"type": "mined", "retriever": "self", "per_query": 2, "mode": "naive"}
@@ -178,6 +179,12 @@ def test_stages_of_vectors_are_refused(encoder: Hypencoder) -> None:
             parse(text, {"nets": lambda: retriever}, where="p").run({"q": "gold"}, k=3)
     with pytest.raises(ConfigError, match="FlatIndex compares vectors, and this encoder's queries"):
         Retriever.build(encoder, documents(3), index=FlatIndex())
+
+
+def test_it_is_no_teacher(encoder: Hypencoder, tmp_path: Path) -> None:
+    encoder.save_pretrained(tmp_path / "nets")
+    with pytest.raises(ConfigError, match="the queries of a Hypencoder are networks"):
+        open_teacher(tmp_path / "nets")
 
 
 def test_a_dense_query_walks_too() -> None:
