@@ -232,7 +232,11 @@ class GaussianEncoder(TextEncoder):
         return means
 
     def _encode(self, texts: Sequence[str], side: Side) -> Dense:
-        vectors = np.zeros((len(texts), self.dim), np.float32)  # zeros for texts without tokens
+        vectors = np.zeros((len(texts), self.dim), np.float32)
+        if side == "document" and self.unit_means:
+            # A text without tokens: as one at a right angle to the query, as for a dense encoder.
+            # Zeros would be a mean of 0, which is nearer to every query than most documents are.
+            vectors[:, 0] = -1 / self.variance.settings.start
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
             states, parts = self.output(batch, network), list[Tensor]()

@@ -19,6 +19,7 @@ from sluice.encoders.dense.gaussian.divergence import Gaussians, augmented, gaus
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.transformer.tokens import Tokens
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, FunnelIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.stages.feedback.dense import prf
@@ -150,6 +151,27 @@ def test_a_new_one_ranks_as_the_dense_encoder_it_starts_from(bert: Path, texts: 
     assert encoder.uncertainty(encoder.encode_queries(texts)) == pytest.approx(math.log(0.1))
 
 
+def test_a_document_without_tokens_scores_as_a_cosine_of_0(
+    bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a tokenizer that puts none of its own around texts."""
+    encoder = GaussianEncoder.from_pretrained(bert, variance_token="", start_variance=0.2)
+    whole = encoder.tokens
+
+    def bare(texts: Any, side: str) -> Tokens:
+        return Tokens(
+            [
+                ids if text else ids[:0]
+                for text, ids in zip(texts, whole(texts, side).ids, strict=True)
+            ],
+            None,
+        )
+
+    monkeypatch.setattr(encoder, "tokens", bare)
+    scores = encoder.encode_queries(["gold", "x"]) @ encoder.encode_documents([""]).T
+    assert scores == pytest.approx(-1 / 0.2)
+
+
 def test_the_mean_log_variance_of_queries(bert: Path, texts: list[str]) -> None:
     encoder = trained(bert)
     expected = [np.log(by_hand(encoder, text).variances).mean() for text in texts]
@@ -169,7 +191,7 @@ class Ranked(NamedTuple):
 
 @pytest.fixture(scope="module")
 def ranked(bert: Path) -> Ranked:
-    words = ["river", "gold", "stone", "water", "sluice", "query", "search"]
+    words = ["river", "gold", "stone", "water", "sluice"]
     texts = [f"{one} of {two}" for one in words for two in words]
     encoder, asked = trained(bert), ["gold river", "index", "a stone in water"]
     by_formula = [by_hand(encoder, text) for text in [*asked, *texts]]
@@ -194,7 +216,7 @@ def test_every_index_of_inner_products_ranks_by_divergence(ranked: Ranked, index
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"variance_token": "[VAR]", "query_prompt": "query: "},
+    {"variance_token": "[VAR]", "query_prompt": "query: "},
     {"variance_token": "", "projection": {"dim": 8, "layers": 2}, "normalize": False},
     {"pooling": "cls", "beta": 2.0, "variance_floor": 0.02, "start_variance": 0.4, "layers": 1},
 ], ids=str)  # fmt: skip
@@ -285,23 +307,25 @@ def test_models_whose_tokens_see_only_the_past_have_no_token_before_the_text(
     (AutoIndex(exact_below=2), "auto measures with queries, and there are 0"),
 ], ids=["flat", "faiss", "funnel", "nested", "auto"])  # fmt: skip
 def test_what_compares_other_than_a_query_and_a_document_is_refused(
-    bert: Path, index: Any, says: str
+    ranked: Ranked, index: Any, says: str
 ) -> None:
     corpus = [Document(word, "", word) for word in ("gold", "river", "stone")]
-    encoder = trained(bert)
     with pytest.raises(ConfigError, match=says):
-        Retriever.build(encoder, corpus, index=index)
-    retriever = Retriever.build(encoder, corpus)
+        Retriever.build(ranked.encoder, corpus, index=index)
+
+
+def test_feedback_is_refused(ranked: Ranked) -> None:
+    retriever = Retriever.build(ranked.encoder, [Document("gold", "", "gold")])
     with pytest.raises(ConfigError, match="two kinds, which have no mean"):
         prf(retriever).search("gold")
 
 
-def test_it_is_exported(bert: Path, texts: list[str], tmp_path: Path) -> None:
+def test_it_is_exported(ranked: Ranked, texts: list[str], tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     from sluice.encoders.backends.export import export_onnx
 
-    encoder = trained(bert)
+    encoder = ranked.encoder
     report = export_onnx(encoder, tmp_path / "m", texts=texts)
     assert report.kind == "gaussian"
     graph = open_encoder(tmp_path / "m", backend="onnx")

@@ -29,7 +29,7 @@ from sluice.retrieval.studies.robustness.replaced_document import side_index
 from sluice.retrieval.training_data.mining import _missed_scores
 from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
-TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
+TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 MINED = {"type": "mined", "retriever": "self", "per_query": 2, "mode": "naive"}
 WALK = {"type": "graph", "neighbours": 5, "entries": 6, "candidates": 2, "iterations": 2}
 
@@ -54,7 +54,7 @@ def settings(folder: Path, bert: Path) -> dict[str, Any]:
             },
         },
         "pipelines": {"all": "all", "walked": "walked", "both": "bm25 | walked"},
-        "evaluate": {"measures": ["nDCG@10"], "baseline": "all", "latency_queries": 2},
+        "evaluate": {"measures": ["nDCG@10"], "baseline": "all", "latency_queries": 0},
     }  # fmt: skip
 
 

@@ -48,6 +48,11 @@ def made(bert: Path, **options: Any) -> Hypencoder:
     return encoder
 
 
+@pytest.fixture(scope="module")
+def untrained(bert: Path) -> Hypencoder:
+    return made(bert)
+
+
 def weights_of(encoder: Hypencoder) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in encoder.module.state_dict().items()}
 
@@ -86,7 +91,9 @@ OFFERED = [name for name in losses_for("hypencoder") if name not in ("adore", "c
 
 
 @pytest.mark.parametrize("name", OFFERED)
-def test_losses_of_scores_have_a_gradient(bert: Path, tiny: ModuleType, name: str) -> None:
+def test_losses_of_scores_have_a_gradient(
+    untrained: Hypencoder, tiny: ModuleType, name: str
+) -> None:
     spec: dict[str, Any] = {"type": name}
     if name == "sum":
         spec["losses"] = [{"type": "info_nce"}, {"type": "star", "weight": 0.5}]
@@ -94,14 +101,14 @@ def test_losses_of_scores_have_a_gradient(bert: Path, tiny: ModuleType, name: st
         replace(each, scores=(5.0 + number % 3, 1.0, 2.0))
         for number, each in enumerate(tiny.examples(4, negatives=2))
     ]
-    encoder = made(bert)
+    untrained.module.zero_grad()
     chosen = choose_parts(
-        encoder, build(spec, LOSSES, where="loss"), live=False, sparse=False, seed=1
+        untrained, build(spec, LOSSES, where="loss"), live=False, sparse=False, seed=1
     )
     inputs = chosen.collator(examples)
     outputs = chosen.module(**inputs["features"])
     chosen.objective(None, None)(outputs, inputs, layers=1, step=1).backward()
-    gradient = encoder.head.weights[0].base.grad
+    gradient = untrained.head.weights[0].base.grad
     assert gradient is not None
     assert gradient.abs().max() > 0
 
@@ -122,20 +129,21 @@ def test_losses_of_scores_have_a_gradient(bert: Path, tiny: ModuleType, name: st
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_losses_that_mean_nothing_are_refused(bert: Path, loss: Any, message: str) -> None:
+def test_losses_that_mean_nothing_are_refused(
+    untrained: Hypencoder, loss: Any, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
-        choose_parts(made(bert), loss, live=False, sparse=False, seed=1)
+        choose_parts(untrained, loss, live=False, sparse=False, seed=1)
 
 
-def test_other_settings_that_do_not_fit(bert: Path) -> None:
-    encoder = made(bert)
+def test_other_settings_that_do_not_fit(untrained: Hypencoder) -> None:
     for name, options in (
         ("live", {"live": True, "sparse": False}),
         ("sparsity", {"live": False, "sparse": True}),
     ):
         with pytest.raises(ConfigError, match=rf"{name}.*: is not for a Hypencoder"):
-            choose_parts(encoder, InfoNCE(), seed=1, **options)
+            choose_parts(untrained, InfoNCE(), seed=1, **options)
     with pytest.raises(ConfigError, match="scoring: xtr: is for encoders of token vectors"):
         choose_parts(
-            encoder, InfoNCE(), live=False, sparse=False, seed=1, scoring=TokenScoring("xtr")
+            untrained, InfoNCE(), live=False, sparse=False, seed=1, scoring=TokenScoring("xtr")
         )
