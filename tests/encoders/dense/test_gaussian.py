@@ -115,10 +115,9 @@ def by_hand(encoder: GaussianEncoder, text: str) -> Gaussians:
 @pytest.mark.parametrize(
     ("options", "packed"),
     [
-        ({}, True),
-        ({}, False),
         ({"pooling": "cls", "normalize": False, "variance_floor": 0.01, "beta": 4.0}, True),
         ({"variance_token": "", "projection": 8, "start_variance": 0.5}, True),
+        ({"document_prompt": "the river "}, True),
         ({"document_prompt": "the river "}, False),
     ],
 )
