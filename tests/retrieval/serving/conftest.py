@@ -91,7 +91,7 @@ def address(built: Path) -> Iterator[str]:
     from sluice.retrieval.serving import ServeSettings, Service, make_app
     from sluice.retrieval.serving.processes.start import listening
 
-    settings = ServeSettings(port=0, mcp=True)
+    settings = ServeSettings(port=0, mcp=True, longest_wait=60)
     listener = listening(settings)
     app = make_app(Service.open(built, settings))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
