@@ -99,4 +99,5 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         return int(stopped.value.code or 0), out, err
 
     yield call
-    logging.basicConfig(force=True)
+    # Not its own handler, which writes to a stream that is closed when the test is over.
+    logging.basicConfig(handlers=[logging.NullHandler()], force=True)

@@ -18,7 +18,7 @@ Every part can be trained further, and the saved folder is an ordinary masked la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,8 @@ from torch import Tensor
 
 from sluice.encoders.foundation.errors import ModelError
 
-CHUNK = 16_384  # hidden states handled at a time
+CHUNK = 16_384  # hidden states whose products are summed at a time
+BLOCK = 4_096  # rows in float64 at a time
 SHIFT = 6.0  # GELU(x) = x to four digits for x > 3, and states are scaled to deviation 1
 RIDGE = 0.01  # of the mean variance, added to covariances before they are inverted
 PRIOR = 5.0  # positions of evidence for the mean cosine that every token starts with
@@ -72,7 +73,8 @@ def build_mlm_head(
     ``token_ids [n]``, without special tokens; some 100,000 positions of the corpus to be searched
     are plenty. ``word_embeddings [vocab, e]`` place the tokens that the sample lacks.
     ``idf [vocab]`` is the inverse document frequency, not negative. ``silent`` are term ids that
-    never become active: special tokens.
+    never become active: special tokens. Beside the arguments it takes the memory of one matrix
+    ``[vocab, h]`` in float64, and of the result.
 
     A token's own positions get the weight ``log(1 + logit) = scale * idf ** power`` on average.
     A lower ``threshold`` (a cosine) lets more related terms in; 0.4 gives two to three times the
@@ -81,26 +83,29 @@ def build_mlm_head(
     _check(word_embeddings, hidden, token_ids, idf)
     token_ids = token_ids.long()
     counts = torch.bincount(token_ids, minlength=len(word_embeddings)).double()
-    means, centre, within = _class_statistics(hidden, token_ids, counts)
+    rows, centre, within = _class_statistics(hidden, token_ids, counts)
     whitening = _inverse_root(within)
-    rows = _unit((means - centre) @ whitening)
-    seen = counts > 0
-    rows[~seen] = _unit(_extrapolate(word_embeddings.double(), rows, seen)[~seen])
+    for part in _blocks(0, len(rows)):
+        rows[part] = _unit((rows[part] - centre) @ whitening)
+    _extrapolate(word_embeddings, rows, counts > 0)
 
     # deviation 1, so that SHIFT clears all of them; the layer norm takes the scale out again
-    whitening /= (hidden[:CHUNK].double() @ whitening).std(dim=0).mean().clamp(min=1e-12)
+    whitening /= _mean_deviation(hidden[:CHUNK], whitening).clamp(min=1e-12)
     bias = -centre @ whitening
     cosine = _own_cosine(hidden, token_ids, counts, whitening, bias, rows)
     logits = torch.expm1(scale * idf.double().clamp(min=0) ** power)
     gain = logits / (cosine - threshold).clamp(min=0.1)
-    decoder = gain.unsqueeze(1) * rows / rows.shape[1] ** 0.5  # a layer norm's output has norm √h
+    decoder = torch.empty(rows.shape)
+    for part in _blocks(0, len(rows)):
+        # a layer norm's output has norm √h
+        decoder[part] = gain[part].unsqueeze(1) * rows[part] / rows.shape[1] ** 0.5
     decoder_bias = -gain * threshold
     decoder[list(silent)] = 0.0
     decoder_bias[list(silent)] = SILENT
     return MlmHead(
         dense=whitening.T.float().contiguous(),
         dense_bias=(bias + SHIFT).float(),
-        decoder=decoder.float(),
+        decoder=decoder,
         decoder_bias=decoder_bias.float(),
     )
 
@@ -161,17 +166,25 @@ def _class_statistics(
     """
     width = hidden.shape[1]
     means = torch.zeros(len(counts), width, dtype=torch.float64)
-    for start in range(0, len(hidden), CHUNK):
-        part = slice(start, start + CHUNK)
+    for part in _blocks(0, len(hidden)):
         means.index_add_(0, token_ids[part], hidden[part].double())
     centre = means.sum(dim=0) / len(hidden)
     means /= counts.clamp(min=1).unsqueeze(1)
     within = torch.zeros(width, width, dtype=torch.float64)
+    rest = torch.empty(min(CHUNK, len(hidden)), width)
     for start in range(0, len(hidden), CHUNK):
-        part = slice(start, start + CHUNK)
-        rest = (hidden[part].double() - means[token_ids[part]]).float()
-        within += rest.T @ rest
+        stop = min(start + CHUNK, len(hidden))
+        for part in _blocks(start, stop):
+            inside = rest[part.start - start : part.stop - start]
+            inside.copy_(hidden[part].double() - means[token_ids[part]])
+        within += rest[: stop - start].T @ rest[: stop - start]
     return means, centre, within / len(hidden)
+
+
+def _blocks(start: int, stop: int) -> Iterator[slice]:
+    """Yield the rows from ``start`` to ``stop`` in blocks."""
+    for first in range(start, stop, BLOCK):
+        yield slice(first, min(first + BLOCK, stop))
 
 
 def _inverse_root(covariance: Tensor) -> Tensor:
@@ -187,14 +200,33 @@ def _unit(rows: Tensor) -> Tensor:
     return torch.nn.functional.normalize(rows - rows.mean(dim=-1, keepdim=True), dim=-1)
 
 
-def _extrapolate(word_embeddings: Tensor, rows: Tensor, seen: Tensor) -> Tensor:
-    """Predict decoder rows of all tokens from their word embeddings, by ridge regression."""
-    inputs = _unit(word_embeddings - word_embeddings.mean(dim=0))
-    known = inputs[seen]
-    gram = known.T @ known
-    gram += (RIDGE * len(known) / gram.shape[0]) * torch.eye(gram.shape[0], dtype=gram.dtype)
-    predicted: Tensor = inputs @ torch.linalg.solve(gram, known.T @ rows[seen])
-    return predicted
+def _extrapolate(word_embeddings: Tensor, rows: Tensor, seen: Tensor) -> None:
+    """Predict the rows of tokens that were not seen from word embeddings, by ridge regression."""
+    centre = word_embeddings.mean(dim=0, dtype=torch.float64)
+
+    def blocks(chosen: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        places = chosen.nonzero().squeeze(1)
+        for part in _blocks(0, len(places)):
+            yield places[part], _unit(word_embeddings[places[part]].double() - centre)
+
+    width = word_embeddings.shape[1]
+    gram = torch.zeros(width, width, dtype=torch.float64)
+    products = torch.zeros(width, rows.shape[1], dtype=torch.float64)
+    for places, inputs in blocks(seen):
+        gram += inputs.T @ inputs
+        products += inputs.T @ rows[places]
+    gram += (RIDGE * int(seen.sum()) / width) * torch.eye(width, dtype=torch.float64)
+    weights = torch.linalg.solve(gram, products)
+    for places, inputs in blocks(~seen):
+        rows[places] = _unit(inputs @ weights)
+
+
+def _mean_deviation(hidden: Tensor, whitening: Tensor) -> Tensor:
+    """Return the mean over dimensions of the standard deviation of whitened states."""
+    whitened = torch.empty((len(hidden), whitening.shape[1]), dtype=torch.float64)
+    for part in _blocks(0, len(hidden)):
+        whitened[part] = hidden[part].double() @ whitening
+    return whitened.std(dim=0).mean()
 
 
 def _own_cosine(
@@ -210,8 +242,7 @@ def _own_cosine(
     Rare tokens look better than they are: their means come from the same few positions.
     """
     total = torch.zeros_like(counts)
-    for start in range(0, len(hidden), CHUNK):
-        part = slice(start, start + CHUNK)
+    for part in _blocks(0, len(hidden)):
         states = _unit(hidden[part].double() @ whitening + bias)
         total.index_add_(0, token_ids[part], (states * rows[token_ids[part]]).sum(dim=1))
     return (total + PRIOR * total.sum() / len(hidden)) / (counts + PRIOR)

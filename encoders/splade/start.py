@@ -88,6 +88,7 @@ def start_splade(
         scale=scale,
         power=power,
     )
+    del hidden, reader  # some hundred MB
     install_mlm_head(network, head)
     encoder = SpladeEncoder(network, tokenizer, **options)
     if terms is not None:

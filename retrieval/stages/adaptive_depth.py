@@ -125,6 +125,7 @@ def fit_cut_off(
     extra: int = 1,
     success: float | None = None,
     normalise: Normalise = "shift",
+    level: int = 1,
 ) -> PredictedDepth:
     """Learn each query's depth from a run of judged queries, by ordinal ridge regression.
 
@@ -137,7 +138,8 @@ def fit_cut_off(
     ``normalise`` is ``shift`` (scores less the n-th first, for any range) or ``sum`` (as they are:
     none may be negative; cosines then all look alike, and ``alpha`` must be far smaller).
     ``success`` replaces ``extra`` by the smallest with which that share of the queries that have a
-    relevant hit among the first n has it inside the depth.
+    relevant hit among the first n has it inside the depth. A grade of ``level`` or more is
+    relevant.
     """
     n = whole_number(n, "n", 1)
     extra = whole_number(extra, "extra", 0)
@@ -148,7 +150,7 @@ def fit_cut_off(
     if normalise not in get_args(Normalise):
         near = suggest(str(normalise), get_args(Normalise))
         raise ConfigError(f"normalise: {normalise!r}; expected shift or sum{near}")
-    rows, ranks = _table(run, qrels, n, normalise)
+    rows, ranks = _table(run, qrels, n, normalise, level)
     targets = np.minimum(ranks, n)
     weights, intercept = ridge(rows, targets, float(alpha))
     least, most = int(targets.min()), int(targets.max())
@@ -185,31 +187,32 @@ class DepthReport(NamedTuple):
     queries: int
 
 
-def depth_report(rule: DepthRule | int, run: Run, qrels: Qrels) -> DepthReport:
+def depth_report(rule: DepthRule | int, run: Run, qrels: Qrels, *, level: int = 1) -> DepthReport:
     """Return mean depth and success of a rule, or of one depth for all, on judged queries.
 
-    Queries without a relevant document are left out; those the run lacks have depth 0.
+    Queries without a relevant document, of grade ``level`` or more, are left out; those the run
+    lacks have depth 0.
     """
     depths, hits = [], []
     empty = Ranking([], [])
     for query, grades in qrels.items():
-        if any(grade > 0 for grade in grades.values()):
+        if any(grade >= level for grade in grades.values()):
             ranking = run.get(query, empty)
             depth = rule if isinstance(rule, int) else rule.depth(ranking)
             depths.append(min(depth, len(ranking)))
-            hits.append(_first_relevant(ranking, grades) <= depths[-1])
+            hits.append(_first_relevant(ranking, grades, level) <= depths[-1])
     if not depths:
         raise DataError("cut_off: the qrels name no relevant document; nothing can be measured")
     return DepthReport(float(np.mean(depths)), float(np.mean(hits)), len(depths))
 
 
 def _table(
-    run: Run, qrels: Qrels, n: int, normalise: Normalise
+    run: Run, qrels: Qrels, n: int, normalise: Normalise, level: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return features and first relevant ranks (inf: none) of the queries that have them."""
     rows, ranks = [], []
     for query, grades in qrels.items():
-        if query not in run or not any(grade > 0 for grade in grades.values()):
+        if query not in run or not any(grade >= level for grade in grades.values()):
             continue
         ranking = run[query][:n]
         if len(ranking) == 0:
@@ -220,14 +223,14 @@ def _table(
                 "of a sum have no meaning below 0; use normalise='shift'"
             )
         rows.append(_features(ranking.scores, n, normalise))
-        ranks.append(_first_relevant(ranking, grades))
+        ranks.append(_first_relevant(ranking, grades, level))
     if not rows:
         raise DataError("cut_off: no query of the run has hits and a relevant document")
     return np.stack(rows), np.asarray(ranks)
 
 
-def _first_relevant(ranking: Ranking, grades: Mapping[str, int]) -> float:
-    places = (rank for rank, doc in enumerate(ranking.doc_ids, 1) if grades.get(doc, 0) > 0)
+def _first_relevant(ranking: Ranking, grades: Mapping[str, int], level: int) -> float:
+    places = (rank for rank, doc in enumerate(ranking.doc_ids, 1) if grades.get(doc, 0) >= level)
     return next(places, math.inf)
 
 

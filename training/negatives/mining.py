@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from array import array
 from collections import Counter
@@ -27,6 +28,8 @@ from sluice.training.negatives.provenance import CODES, REASONS, RowsWriter
 from sluice.training.negatives.report import Histogram, MinedNegatives, MiningReport
 from sluice.training.negatives.settings import MODES, Mining
 from sluice.training.negatives.text_identity import TextKeys, TextSource
+
+log = logging.getLogger("sluice")
 
 RATIO_EDGES = tuple(round(0.1 * place, 1) for place in range(16))
 
@@ -206,6 +209,12 @@ def mine_lists(
             f"negatives.shares: {len(mining.shares)} for {len(lists)} lists "
             f"({', '.join(lists)}); expected one for each"
         )
+    for name, share in zip(lists, mining.shares or (), strict=False):
+        if not share:
+            log.warning(
+                "negatives.shares: 0 for %s: it is searched only for queries of which the other "
+                "lists have too few negatives; leave it out, or give it a share", name,
+            )  # fmt: skip
     if mining.judge_margin is None:
         judge = None
     elif judge is None:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import Qrels, find_split
-from sluice.retrieval.experiments.training.tested_queries import STRAYS
+from sluice.retrieval.experiments.training.tested_queries import untested
 from sluice.retrieval.pipelines.fitting.unfitted import FEWEST
 from sluice.retrieval.training_data.files.corpus_examples import too_few_to_hold_out
 
@@ -81,38 +80,6 @@ def fitting_queries(
     )
     split = source if source != "train" else "train, a tenth held out"
     return FittingQueries(dev, qrels, split, data.level, contents)
-
-
-def untested(
-    data: Dataset, judged: Qrels, dataset: Callable[[str | None], Dataset], evaluated: str
-) -> Qrels:
-    """Return the judgements without those of tested queries; ``data`` has the texts.
-
-    A query is a tested one by its text, or by its id where that has the same judgements in the
-    ``evaluated`` split. Raises ``ConfigError`` if more than ``STRAYS`` of the queries are.
-    """
-    try:
-        test = dataset(evaluated)
-        keys, same = set(map(same_text_key, test.queries.values())), test.qrels
-    except DataError:  # that split does not exist
-        return judged
-    shared = [
-        query
-        for query, grades in judged.items()
-        if same_text_key(data.queries[query]) in keys or same.get(query) == grades
-    ]
-    if len(shared) > STRAYS * len(judged):
-        raise ConfigError(
-            f"dataset: fitting on the test is refused: {len(shared):,} of {len(judged):,} "
-            f"{data.split} queries (such as {shared[0]!r}) are queries of {evaluated}, by text "
-            "or judgements; use separate splits"
-        )
-    if shared:
-        log.info(
-            "%s: %s of %s left out of fitting, being in %s",
-            data.name, plural(len(shared), "query"), data.split, evaluated,
-        )  # fmt: skip
-    return {query: grades for query, grades in judged.items() if query not in shared}
 
 
 def _none(data: Dataset, why: str) -> FittingQueries:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,14 @@ from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.sections import DevSection
-from sluice.retrieval.datasets.dataset import Dataset, training_splits
+from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
 from sluice.retrieval.experiments.training.dev_evaluation import (
     PAIR_DEPTH,
     dev_depth,
     dev_evaluation,
     dev_measure,
 )
+from sluice.retrieval.experiments.training.tested_queries import without_tested
 
 if TYPE_CHECKING:
     from sluice.encoders.tuning.soup import GreedySoup
@@ -41,12 +43,13 @@ def make_greedy_soup(
     """Write the greedy soup by the first measure of ``section`` on the dataset's dev split.
 
     Cross-encoders rerank BM25's top documents. Raises ``DataError`` for a dataset without judged
-    queries.
+    queries, ``ConfigError`` where more than a few of them are queries of its test split.
     """
     from sluice.encoders.tuning.soup import greedy_soup
 
     start = time.monotonic()
     _, dev = training_splits(dataset, seed)
+    dev = without_tested(dev, partial(load_dataset, dataset), "test")
     score = dev_score(dev, section, models, seed=seed)
     made = greedy_soup(models, output, score)
     facts = {

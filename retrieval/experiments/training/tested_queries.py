@@ -13,7 +13,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.config.sections import DevSection, TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
-from sluice.retrieval.datasets.source import find_split
+from sluice.retrieval.datasets.source import Qrels, find_split
 from sluice.retrieval.evaluation.measures import at_level, parse_measure
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries, splits_of
 from sluice.retrieval.training_data.own_pairs import judged_by_examples
@@ -169,3 +169,49 @@ def tested_datasets(
 ) -> Sequence[Dataset]:
     """Return what ``tested_by`` does, without the keys."""
     return [each.dataset for each in tested_by(section, own, test)]
+
+
+def untested(
+    data: Dataset, judged: Qrels, dataset: Callable[[str | None], Dataset], evaluated: str
+) -> Qrels:
+    """Return the judgements without those of tested queries; ``data`` has the texts.
+
+    A query is a tested one by its text, or by its id where that has the same judgements in the
+    ``evaluated`` split. Raises ``ConfigError`` if more than ``STRAYS`` of the queries are.
+    """
+    try:
+        test = dataset(evaluated)
+        keys, same = set(map(same_text_key, test.queries.values())), test.qrels
+    except DataError:  # that split does not exist
+        return judged
+    shared = [
+        query
+        for query, grades in judged.items()
+        if same_text_key(data.queries[query]) in keys or same.get(query) == grades
+    ]
+    if len(shared) > STRAYS * len(judged):
+        raise ConfigError(
+            f"dataset: fitting on the test is refused: {len(shared):,} of {len(judged):,} "
+            f"{data.split} queries (such as {shared[0]!r}) are queries of {evaluated}, by text "
+            "or judgements; use separate splits"
+        )
+    if shared:
+        log.info(
+            "%s: %s of %s left out of fitting, being in %s",
+            data.name, plural(len(shared), "query"), data.split, evaluated,
+        )  # fmt: skip
+    return {query: grades for query, grades in judged.items() if query not in shared}
+
+
+def without_tested(
+    data: Dataset, dataset: Callable[[str | None], Dataset], evaluated: str
+) -> Dataset:
+    """Return a split without the queries that ``untested`` leaves out; it raises what that does."""
+    judged = {query: data.qrels[query] for query in data.queries}
+    tested = judged.keys() - untested(data, judged, dataset, evaluated).keys()
+    if not tested:
+        return data
+    part = data.with_split(data.split)
+    part.queries = {query: text for query, text in data.queries.items() if query not in tested}
+    part.qrels = {query: grades for query, grades in data.qrels.items() if query not in tested}
+    return part

@@ -13,7 +13,7 @@ from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.evaluation.measures import at_level, parse_measure
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.fitting.queries import untested
+from sluice.retrieval.experiments.training.tested_queries import untested
 from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 from sluice.retrieval.pipelines.fitting.unfitted import RERANKED, UnfittedRerank
@@ -117,8 +117,9 @@ def fit_experiment_cut_off(
     """
     experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
     run = run_on(experiment.stage(pipeline), dataset, depth).top(depth)
-    rule = fit_cut_off(run, dataset.qrels, **options)
-    return rule, depth_report(rule, run, dataset.qrels)
+    level = dataset.level
+    rule = fit_cut_off(run, dataset.qrels, level=level, **options)
+    return rule, depth_report(rule, run, dataset.qrels, level=level)
 
 
 def fit_experiment_exit(
@@ -128,6 +129,7 @@ def fit_experiment_exit(
     *,
     rebuild: bool = False,
     split: str = "dev",
+    measure: str = "nDCG@10",
     **options: Any,
 ) -> FittedExit:
     """Fit an exit to the last reranker of a pipeline; see ``fit_exit`` for ``options``.
@@ -144,7 +146,9 @@ def fit_experiment_exit(
     queries = asked(dataset, stage)
     before = stage.first.run(queries, None, DEPTH)
     after = stage.second.run(queries, before, DEPTH)
-    return fit_exit(run_on(before, dataset), run_on(after, dataset), dataset.qrels, **options)
+    (parsed,) = at_level([parse_measure(measure)], dataset.level)
+    runs = run_on(before, dataset), run_on(after, dataset)
+    return fit_exit(*runs, dataset.qrels, measure=str(parsed), **options)
 
 
 def _opened(

@@ -28,6 +28,7 @@ from sluice.retrieval.evaluation.table import Table, Value
 from sluice.retrieval.experiments.checks import check_pipeline
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import prepare
+from sluice.retrieval.experiments.training.tested_queries import without_tested
 from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned
 from sluice.retrieval.pipelines.expression import (
     FITTED,
@@ -63,9 +64,9 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
     start = time.monotonic()
     check_tuning(config)
     experiment.check_output(config.retrievers)
+    dataset = _split(config, experiment)
     prepare(experiment, [*(f"retrievers.{n}" for n in config.retrievers),
                          *(f"rerankers.{n}" for n in config.rerankers)])  # fmt: skip
-    dataset = _split(config, experiment)
     experiment.make_room()
     parts = [*config.retrievers, *config.rerankers]
     names = {name: opener for name, opener in experiment.parts().items() if name in parts}
@@ -155,12 +156,12 @@ def _check_settings(config: TuneConfig, text: str) -> None:
 
 
 def _split(config: TuneConfig, experiment: Experiment) -> Dataset:
-    """Return the queries to tune on."""
+    """Return the queries to tune on, none of them tested."""
     split = config.tune.split
     train, dev = training_splits(experiment.dataset(None), config.seed)
-    if split not in ("dev", "train"):
-        return experiment.dataset(split)
-    return dev if split == "dev" else train
+    own = {"train": train, "dev": dev}
+    chosen = own[split] if split in own else experiment.dataset(split)
+    return without_tested(chosen, experiment.dataset, config.evaluate.split)
 
 
 def _measured(

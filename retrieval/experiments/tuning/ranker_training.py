@@ -24,6 +24,7 @@ from sluice.retrieval.evaluation.comparison import compare
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.checks import list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.training.tested_queries import without_tested
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.retrievers.candidate_lists import check_lists
 from sluice.retrieval.retrievers.dataset_runs import run_on
@@ -73,12 +74,7 @@ class TrainedRanker(NamedTuple):
 
 def ranker_parts(experiment: Experiment) -> RankerParts:
     """Open what the section ``ranker`` of an experiment names; ``ConfigError`` without one."""
-    section = experiment.config.ranker
-    if section is None:
-        raise ConfigError(
-            f"{experiment.file or 'config'}: ranker: missing (required): a section with stages and "
-            "candidates, see configs/ltr.yaml"
-        )
+    section = _section(experiment)
     check_model(section.model, "ranker.model")
     names = list_names(experiment.config)
     for name, where in _named(section):
@@ -96,12 +92,15 @@ def train_ranker(experiment: Experiment) -> TrainedRanker:
 
     It learns from the split's queries and stops by nDCG@10 on the dataset's dev split. Without one,
     or if the experiment is evaluated on it, ``query_folds`` holds out a tenth of the split. Raises
-    ``ConfigError`` if the split itself is evaluated on.
+    ``ConfigError`` if the split itself is evaluated on, or more than a few of its queries are.
     """
     from sluice.training.rankers.lambda_gradients import ndcg_of
 
+    train, dev = (
+        without_tested(part, experiment.dataset, experiment.config.evaluate.split)
+        for part in _splits(experiment, _section(experiment).split)
+    )
     parts = ranker_parts(experiment)
-    train, dev = _splits(experiment, parts.section.split)
     _warn_of_stacking(experiment, parts.section)
     taught = _lists_of(parts, train)
     watched = _lists_of(parts, dev)
@@ -171,6 +170,16 @@ def _lists_of(parts: RankerParts, dataset: Dataset) -> JudgedLists:
 def _named(section: RankerSection) -> list[tuple[str, str]]:
     stages = [(name, "ranker.stages") for name in section.stages]
     return [*stages, (section.candidates, "ranker.candidates")]
+
+
+def _section(experiment: Experiment) -> RankerSection:
+    section = experiment.config.ranker
+    if section is None:
+        raise ConfigError(
+            f"{experiment.file or 'config'}: ranker: missing (required): a section with stages and "
+            "candidates, see configs/ltr.yaml"
+        )
+    return section
 
 
 def _stage(experiment: Experiment, name: str, where: str) -> Stage:

@@ -4,6 +4,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -97,6 +98,45 @@ def test_the_transform_is_a_linear_map_and_a_normalisation(
         linear = states[0] @ head.dense.T + head.dense_bias
         wanted = torch.nn.functional.layer_norm(linear, (WIDTH,))
     torch.testing.assert_close(found, wanted, atol=0.05, rtol=0)
+
+
+def test_blocks_of_rows_make_the_head_of_the_plain_formula(
+    sample: tuple[Any, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.encoders.splade.mlm_head.BLOCK", 7)
+    monkeypatch.setattr("sluice.encoders.splade.mlm_head.CHUNK", 100_000)
+    model, texts, states = sample
+    words, hidden = model.get_input_embeddings().weight.detach(), states.reshape(-1, WIDTH)
+    ids, idf = texts.reshape(-1), torch.linspace(1.0, 6.0, VOCABULARY)
+    head = build_mlm_head(words, hidden, ids, idf, silent=[2], threshold=0.3, scale=0.5, power=1.0)
+
+    h, w, own = hidden.double().numpy(), words.double().numpy(), ids.numpy()
+    counts = np.bincount(own, minlength=VOCABULARY)
+    seen = counts > 0
+    means = np.zeros((VOCABULARY, WIDTH))
+    means[seen] = [h[own == token].mean(axis=0) for token in np.flatnonzero(seen)]
+    centre, rest = h.mean(axis=0), h - means[own]
+    values, vectors = np.linalg.eigh(rest.T @ rest / len(h))
+    whitening = vectors @ np.diag((values + 0.01 * values.mean()) ** -0.5) @ vectors.T
+
+    def unit(x: np.ndarray) -> np.ndarray:
+        x = x - x.mean(axis=1, keepdims=True)
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    rows, inputs = unit((means - centre) @ whitening), unit(w - w.mean(axis=0))
+    known = inputs[seen]
+    gram = known.T @ known + 0.01 * seen.sum() / WIDTH * np.eye(WIDTH)
+    rows[~seen] = unit(inputs @ np.linalg.solve(gram, known.T @ rows[seen]))[~seen]
+    whitening /= (h @ whitening).std(axis=0, ddof=1).mean()
+    near = (unit((h - centre) @ whitening) * rows[own]).sum(axis=1)
+    cosine = (np.bincount(own, near, VOCABULARY) + 5 * near.mean()) / (counts + 5)
+    gain = np.expm1(0.5 * idf.double().numpy()) / np.maximum(cosine - 0.3, 0.1)
+    decoder, bias = gain[:, None] * rows / WIDTH**0.5, -0.3 * gain
+    decoder[2], bias[2] = 0.0, -10.0
+    np.testing.assert_allclose(head.decoder, decoder, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(head.decoder_bias, bias, rtol=1e-5)
+    np.testing.assert_allclose(head.dense, whitening.T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(head.dense_bias, 6 - centre @ whitening, rtol=1e-5)
 
 
 def test_a_higher_threshold_lets_fewer_terms_in(sample: tuple[Any, Tensor, Tensor]) -> None:

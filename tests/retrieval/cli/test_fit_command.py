@@ -106,6 +106,25 @@ def test_from_python(file: Path) -> None:
         fit_experiment_exit(config, "nothing")
 
 
+def test_a_grade_below_the_level_of_the_dataset_is_not_relevant(file: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load(file.read_text())
+    config["dataset"] = {"name": config["dataset"], "level": 2}
+    qrels = tmp_path / "data" / "qrels" / "dev.tsv"
+    lines = qrels.read_text().splitlines()
+    targets = [f"{line[:-1]}2" for line in lines[1::2]][:3]  # of three queries
+    qrels.write_text("\n".join([lines[0], *targets, *lines[7:]]) + "\n")
+    judged = [line.split("\t") for line in targets]
+    _, report = fit_experiment_cut_off(config, "bm25", n=5)
+    assert report.queries == len(judged)
+    del config["pipelines"]["fast"]
+    experiment = Experiment(checked(config, ExperimentConfig))
+    dev = experiment.dataset("dev")
+    run = experiment.stage("full").run({query: dev.queries[query] for query in dev.qrels})
+    first = [run[query].doc_ids[0] == document for query, document, _ in judged]
+    full = fit_experiment_exit(config, "full", measure="P@1", epsilon=0.0).full
+    assert full == pytest.approx(sum(first) / len(dev.qrels))
+
+
 def test_quality_by_head_and_baseline(sluice: Call, file: Path, tmp_path: Path) -> None:
     from sluice.retrieval import index
 

@@ -1,6 +1,7 @@
 """``sluice model soup``: uniform, weighted and greedy soups, and what it refuses."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,10 @@ def test_a_greedy_soup_is_no_worse_than_its_best_model(
     taken = [line.split()[-1] for line in lines if line.split()[2] == "in"]
     assert set(taken) == set(manifest["soup"])
     assert (manifest["measure"], manifest["split"]) == ("RR@10", "dev")
+    shutil.copy(data / "qrels" / "test.tsv", data / "qrels" / "dev.tsv")
+    code, _, err = sluice("model", "soup", *models, "--output", tmp_path / "other", *given)
+    assert (code, "8 of 8 dev queries (such as 'q20') are queries of test" in err) == (2, True)
+    assert not (tmp_path / "other").exists()
 
 
 def test_cross_encoders_are_judged_by_reranking(

@@ -13,7 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.retrieval import Experiment, Fuse, Rerank, load_dataset, load_pipeline, run
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.experiment import open_experiment
-from sluice.retrieval.experiments.fitting.queries import untested
+from sluice.retrieval.experiments.training.tested_queries import untested
 from sluice.retrieval.experiments.tuning.depth_fitting import (
     fit_experiment_fusion,
     fit_experiment_rerank,

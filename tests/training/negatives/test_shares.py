@@ -44,9 +44,13 @@ def test_fractions_hold_on_average(shares: tuple[float, float]) -> None:
     assert abs(of_all - 0.35) < 0.02
 
 
-def test_a_share_of_zero_gives_none() -> None:
+def test_a_share_of_zero_gives_none_and_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     found = counted(mined({"a": ranked("a"), "b": ranked("b")}, per_query=4, shares=(0, 1)))
     assert all(own == {"b": 4} for own in found)
+    (warning,) = caplog.messages
+    assert warning.startswith("negatives.shares: 0 for a: ")
+    mined({"a": ranked("a"), "b": ranked("b")}, per_query=4, shares=(1, 1))
+    assert caplog.messages == [warning]
 
 
 def test_what_a_list_lacks_the_others_fill() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,18 @@ def test_what_is_wrong_is_said(
     assert code == 2
     assert message in err
     assert not (tmp_path / "out" / "tune" / "tuned.yaml").exists()
+
+
+def test_dev_queries_that_are_tested_are_refused_before_any_work(
+    tmp_path: Path, config: dict[str, Any], sluice: Call
+) -> None:
+    qrels = tmp_path / "data" / "qrels"
+    shutil.copy(qrels / "test.tsv", qrels / "dev.tsv")
+    file = tmp_path / "tune.yaml"
+    file.write_text(yaml.safe_dump(config))
+    code, _, err = sluice("tune", file)
+    assert (code, "8 of 8 dev queries (such as 'q20') are queries of test" in err) == (2, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_name_that_the_tuner_gives_is_refused(

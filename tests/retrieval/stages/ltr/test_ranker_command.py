@@ -1,6 +1,7 @@
 """The command that trains a ranker: folders, pipelines, folds without leaks, wrong configs."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,3 +110,12 @@ def test_training_is_not_stopped_by_queries_that_are_tested(config: Path) -> Non
     assert dev.queries
     assert set(_splits(usual, "train")[1].queries) == set(usual.dataset("dev").queries)
     assert all(part.queries for part in _splits(usual, "dev"))  # of fewer than ten
+
+
+def test_a_ranker_does_not_learn_from_tested_queries(tmp_path: Path, sluice: Call) -> None:
+    file, data = tmp_path / "ltr.yaml", write_beir(tmp_path / "world")
+    file.write_text(CONFIG.format(data=data, out=tmp_path / "out"))
+    shutil.copy(data / "qrels" / "test.tsv", data / "qrels" / "train.tsv")
+    code, _, err = sluice("fit", "ranker", file)
+    assert (code, "8 of 8 train queries (such as 'q20') are queries of test" in err) == (2, True)
+    assert not (tmp_path / "out" / "retrievers").exists()
