@@ -46,6 +46,7 @@ from sluice.retrieval.experiments.output.folder import (
     log_changes,
     loss_message,
     open_section,
+    opening,
     refuse_other_dataset,
     remove_other_dataset,
     saved_config,
@@ -229,6 +230,7 @@ class Experiment:
             model=self.model,
             keys=self.needs.keys(f"train.{name}"),
             tested=lambda: tested_datasets(section, self.config.dataset, test),
+            let_go=self._let_go,
         )
         return train_model(job)
 
@@ -404,6 +406,11 @@ class Experiment:
             for query, text in queries.items()
             if query not in tested and same_text_key(text) not in keys
         }
+
+    def _let_go(self) -> None:
+        """Let go of what is open only to search: training begins, and needs the memory."""
+        for name, retriever in self._retrievers.items():
+            retriever.let_go(**opening(self.config.retrievers[name]))
 
     def estimate(self, name: str) -> EncodingEstimate | None:
         """Estimate the cost of encoding the corpus for a retriever; None if nothing is encoded."""

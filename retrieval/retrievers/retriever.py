@@ -193,6 +193,14 @@ class Retriever(Updatable):
         with self._lock:
             self._state.copy_to(Path(path))
 
+    def let_go(self, **options: Any) -> None:
+        """Let go of the encoder, the index and the documents; the next search opens them again.
+
+        ``options`` are the arguments of ``open``. The folder must hold the encoder.
+        """
+        with self._lock:
+            self._state = type(self).open(self.path, **options)._state
+
     def _made_temporary(self) -> Self:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
         self.temporary = True

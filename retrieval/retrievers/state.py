@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import type_name
@@ -310,7 +311,7 @@ class RetrieverState:
 def _rankings(hits: Hits, store: DocumentStore) -> Iterator[Ranking]:
     """Yield each query's ranking: rows become ids, ties are ordered by id."""
     found = hits.rows >= 0
-    ids = np.array(store.ids(hits.rows[found]), dtype=object)
+    ids = _ids(store, hits.rows[found])
     stops = np.cumsum(found.sum(axis=1))
     for place, filled in enumerate(found):
         doc_ids = ids[stops[place] - filled.sum() : stops[place]].tolist()
@@ -319,3 +320,15 @@ def _rankings(hits: Hits, store: DocumentStore) -> Iterator[Ranking]:
             order = canonical_order(doc_ids, scores)
             doc_ids, scores = [doc_ids[at] for at in order.tolist()], scores[order]
         yield Ranking(doc_ids, scores)
+
+
+def _ids(store: DocumentStore, rows: NDArray[np.int64]) -> NDArray[np.object_]:
+    """Return the ids of rows. Of a small corpus all hits share its texts, which runs then hold."""
+    if len(rows) < store.rows_total:
+        return np.array(store.ids(rows), dtype=object)
+    named = np.zeros(store.rows_total, dtype=np.bool_)
+    named[rows] = True
+    names = np.empty(store.rows_total, dtype=object)
+    names[named] = store.ids(np.flatnonzero(named))
+    shared: NDArray[np.object_] = names[rows]
+    return shared

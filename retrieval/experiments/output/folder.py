@@ -90,9 +90,13 @@ def open_built(
 
 def open_section(path: Path, section: RetrieverSection, *, quick: bool = False) -> Retriever:
     """Open a retriever's folder as its section says: its own classes, device and parameters."""
+    return Retriever.open(path, quick=quick, **opening(section))
+
+
+def opening(section: RetrieverSection) -> dict[str, Any]:
+    """Return the arguments of ``Retriever.open`` for the retriever of a section."""
     own = [str(section.encoder["type"]), str((section.index or {}).get("type"))]
-    options = encoder_options(section.encoder)
-    return Retriever.open(path, allow=own, params=section.search, quick=quick, **options)
+    return {"allow": own, "params": section.search, **encoder_options(section.encoder)}
 
 
 def encoder_options(encoder: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class TrainingJob:
     ``collections`` are what is trained on, one or several. ``judge`` opens what ``negatives``
     names, ``model`` maps names of models trained in the same experiment to folders. ``keys`` hash
     everything that decides the result. ``tested`` opens the tested queries that training texts are
-    searched for.
+    searched for. ``let_go`` is called when everything is mined and the steps begin.
     """
 
     section: TrainingSection
@@ -87,6 +87,7 @@ class TrainingJob:
     model: Callable[[str], str]
     keys: Keys
     tested: Callable[[], Sequence[Dataset]] = tuple
+    let_go: Callable[[], None] = lambda: None
 
 
 def train_model(job: TrainingJob) -> Path:
@@ -318,6 +319,7 @@ def _fitted(
     if refresh is not None or changes(section.examples):
         settings["refresh"] = lambda step: made_examples(parts, encoder, step)
         settings["refresh_every"] = refresh if isinstance(refresh, int) else None
+    job.let_go()
     return fit(
         encoder,
         examples,

@@ -1,7 +1,9 @@
 """Journeys: YAML in, results out, on a tiny BEIR folder and tiny random models."""
 
+import gc
 import json
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import pytest
 import yaml
 from small_world import write_beir
 
+import sluice.training
 from sluice.encoders import CrossEncoder, DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import duration
-from sluice.retrieval import Run, load_pipeline, run, train
+from sluice.retrieval import Retriever, Run, load_pipeline, run, train
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.experiment import Experiment
 
@@ -60,7 +63,23 @@ def experiment(tmp_path: Path, bert: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_an_experiment_from_yaml_to_results(tmp_path: Path, bert: Path) -> None:
+def test_an_experiment_from_yaml_to_results(
+    tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[weakref.ref[Any]] = []  # encoders of the hybrid that negatives are mined with
+    held, let_go, fit = [], Retriever.let_go, sluice.training.fit
+
+    def closing(retriever: Retriever, **options: Any) -> None:
+        loaded.append(weakref.ref(retriever.encoder))
+        let_go(retriever, **options)
+
+    def fitted(*parts: Any, **options: Any) -> Any:
+        gc.collect()
+        held.append([each() is not None for each in loaded])
+        return fit(*parts, **options)
+
+    monkeypatch.setattr(Retriever, "let_go", closing)
+    monkeypatch.setattr("sluice.training.fit", fitted)
     config = experiment(tmp_path, bert)
     file = tmp_path / "x.yaml"
     file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
@@ -88,6 +107,8 @@ def test_an_experiment_from_yaml_to_results(tmp_path: Path, bert: Path) -> None:
     lines = (output / "training" / "ft" / "metrics.jsonl").read_text().splitlines()
     assert any("train_loss" in json.loads(line) for line in lines)
     assert not list((output / "training").rglob("checkpoint-*"))
+    # what searches only is not in memory while a model is trained
+    assert held == [[False], [False] * 4]  # bm25; bm25, dense, hnsw
     # what is made is not made again
     stamps = {p: p.stat().st_mtime_ns for p in output.rglob("model.safetensors")}
     _, again = run(file)

@@ -1,6 +1,8 @@
 """Retrievers: build, open, search, add, delete, compact; whole or not at all."""
 
+import gc
 import logging
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +43,29 @@ def test_flat_retriever_equals_brute_force(tmp_path: Path, k: int) -> None:
     for retriever in (built, opened):
         assert dict(retriever.run(QUERIES, k=k)) == dict(expected)
     assert len(opened) == 40
+
+
+def test_what_was_let_go_is_opened_again(tmp_path: Path) -> None:
+    retriever = Retriever.build(WordEncoder(), documents(), path=tmp_path / "r")
+    before, encoder = retriever.run(QUERIES), weakref.ref(retriever.encoder)
+    assert retriever.add([Document("new", "", "gold gold")]) == 1
+    retriever.let_go(allow=[WORDS])
+    gc.collect()
+    assert encoder() is None
+    assert "new" in retriever
+    assert retriever.delete(["new"]) == 1
+    retriever.let_go()  # its own class is not allowed
+    with pytest.raises(ConfigError, match="allow"):
+        retriever.search("gold")
+    retriever.let_go(allow=[WORDS], params={})
+    assert dict(retriever.run(QUERIES)) == dict(before)
+
+
+def test_hits_of_a_small_corpus_share_the_texts_of_their_ids() -> None:
+    retriever = Retriever.build(WordEncoder(), documents(5))
+    hits = retriever.run({str(number): "the number" for number in range(9)}, 5)
+    assert len({id(name) for ranking in hits.values() for name in ranking.doc_ids}) == 5
+    assert {*hits["3"].doc_ids} == {f"d{number:02d}" for number in range(5)}
 
 
 def test_search_returns_ids_scores_and_texts() -> None:
