@@ -18,7 +18,7 @@ from torch import Tensor
 from sluice.encoders.transformer.packed.training_layers import product
 
 CHUNK_TOKENS = 512  # logits held at a time: 512 x 30,522 floats are 63 MB
-PAIR_CHUNK = 16_384  # active (text, term) pairs handled at a time in the backward pass
+PAIR_CHUNK = 4_096  # active (text, term) pairs handled at a time in the backward pass
 
 
 class _MaxPool(torch.autograd.Function):
