@@ -12,7 +12,7 @@ from sluice.indexing.kernels.processor import has_feature
 
 TABLES = has_feature("ssse3")  # the processor looks 16 bytes up at once
 FEW = 16  # bytes at a time
-MANY = 32 if has_feature("avx2") else FEW  # 64 were no faster
+MANY = 32 if has_feature("avx2") else FEW  # 64 take as long
 _LOOKUPS = {
     16: "llvm.x86.ssse3.pshuf.b.128",
     32: "llvm.x86.avx2.pshuf.b",
