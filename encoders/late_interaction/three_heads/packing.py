@@ -15,8 +15,8 @@ class HeadVectors(NamedTuple):
     """What the heads make of n texts of at most L tokens.
 
     ``dense`` is ``[n, hidden]``, ``tokens`` ``[n, L, dim]`` (zeros are padding); ``terms`` and
-    ``weights`` are ``[n, L]``: the vocabulary's numbers of the tokens, and their weights, 0 for special
-    tokens.
+    ``weights`` are ``[n, L]``: the vocabulary's numbers of the tokens, and their weights, 0 for
+    special tokens.
     """
 
     dense: Tensor
