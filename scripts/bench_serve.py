@@ -2,10 +2,12 @@
 
     python scripts/bench_serve.py runs/quickstart [--seconds 8] [--clients 32] [--json FILE]
 
-Needs the extras serve and offline, and sentence-transformers. Four tables: what the service adds to
-a BM25 search at low load; dense searches at saturation beside the library's own batches; mixed
-lengths at /v1/embeddings beside sentence-transformers with one call a request; and an open loop of
-Poisson arrivals at shares of the saturation, where latency counts from when a request was due.
+Needs the extras serve and offline, and sentence-transformers. Measures what the service adds to a
+BM25 search at low load; dense searches at saturation beside the library's own batches, of all
+queries and of as many as there are clients; an open loop of Poisson arrivals at shares of the
+saturation, where latency counts from when a request was due; one and several workers, with their
+memory; and mixed lengths at /v1/embeddings beside sentence-transformers with one call a request.
+Ends with the table of issue 22.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # as the dense retriever of the quickstart
+PROCESSES: list[subprocess.Popen[bytes]] = []  # of servers, the latest last
 START = 180  # seconds that a server may take to answer
 NAIVE = """
 import json, sys
@@ -54,21 +57,32 @@ class Client:
 
     async def post(self, path: str, body: bytes) -> int:
         """Send a request, read the answer whole and return its status."""
+        status, _ = await self.ask("POST", path, body)
+        return status
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Send a request; return the status and the body of its answer."""
+        while self._free and self._free[-1][0].at_eof():  # the server closed it meanwhile
+            self._free.pop()[1].close()
         if self._free:
             reader, writer = self._free.pop()
         else:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**24)
-        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-        status = int(answer.split(b" ", 2)[1])
-        length = int(answer.split(b"content-length:")[1].split(b"\r\n")[0])
-        await reader.readexactly(length)
+        try:
+            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            status = int(answer.split(b" ", 2)[1])
+            length = int(answer.split(b"content-length:")[1].split(b"\r\n")[0])
+            content = await reader.readexactly(length)
+        except BaseException:
+            writer.close()
+            raise
         if b"connection: close" in answer:
             writer.close()
         else:
             self._free.append((reader, writer))
-        return status
+        return status, content
 
 
 async def closed_loop(
@@ -103,7 +117,8 @@ async def open_loop(
         statuses[status] = statuses.get(status, 0) + 1
         (accepted if status == 200 else refused).append(time.perf_counter() - due)
 
-    tasks, due = [], time.perf_counter()
+    tasks: list[asyncio.Future[None]] = []
+    due = time.perf_counter()
     ends = due + seconds
     while due < ends:
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
@@ -143,6 +158,7 @@ def serving(port: int, words: list[str], log: Path) -> Iterator[int]:
     """Run a server as a process of its own until the block ends."""
     with log.open("w") as stream:
         process = subprocess.Popen([sys.executable, *words], stdout=stream, stderr=stream)
+    PROCESSES.append(process)
     try:
         ends = time.monotonic() + START
         while True:
@@ -174,8 +190,8 @@ def loaded(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
     return result
 
 
-def in_process(folder: Path, queries: list[str], seconds: float) -> dict[str, Any]:
-    """Time the library in a process of its own: BM25 one by one, dense all at once."""
+def in_process(folder: Path, queries: list[str], clients: int, seconds: float) -> dict[str, Any]:
+    """Time the library in a process of its own: BM25 one by one, dense in batches."""
     code = f"""
 import json, time
 from sluice.retrieval import load_pipeline
@@ -188,14 +204,43 @@ def timed(function, least):
         times.append(time.perf_counter() - start)
     return times
 ones = timed(lambda query: bm25.search(query, 10), {seconds})
-dense.run(queries, k=10); start = time.perf_counter(); rounds = 0
-while time.perf_counter() - start < {seconds}:
-    dense.run(queries, k=10); rounds += 1
-print(json.dumps([ones, rounds * len(queries) / (time.perf_counter() - start)]))
+rates = []
+for size in (len(queries), {clients}, {clients} // 2):
+    batches = [queries[i:i + size] for i in range(0, len(queries) - size + 1, size)]
+    dense.run(batches[0], k=10); start = time.perf_counter(); count = 0
+    while time.perf_counter() - start < {seconds} / 2:
+        dense.run(batches[count % len(batches)], k=10); count += 1
+    rates.append(count * size / (time.perf_counter() - start))
+print(json.dumps([ones, rates]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    ones, rate = json.loads(done.stdout.splitlines()[-1])
-    return {"bm25": _quantiles(ones), "dense_rate": rate}
+    ones, rates = json.loads(done.stdout.splitlines()[-1])
+    return {"bm25": _quantiles(ones), "dense_rate": rates[0], "small_rates": rates[1:]}
+
+
+def family(parent: int) -> list[int]:
+    """Return a process and all its descendants."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(fields[1])
+    found = [parent]
+    for pid in found:
+        found += [child for child, of in parents.items() if of == pid]
+    return found
+
+
+def memory_of(pid: int) -> tuple[float, float]:
+    """Return a process's proportional and resident memory in MB, zeros for one that ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0, 0.0
+    sizes = {line.split(":")[0]: line.split()[1] for line in lines[1:]}
+    return float(sizes.get("Pss", 0)) / 1024, float(sizes.get("Rss", 0)) / 1024
 
 
 def bodies_of(texts: list[str], **fields: Any) -> list[bytes]:
@@ -226,6 +271,38 @@ def mixed_texts(count: int) -> list[str]:
     return [" ".join(draw.choices(words, k=size)) for size in sizes]
 
 
+def own_words(words: list[str], port: int) -> list[str]:
+    """Return a command with another port."""
+    return [*words[: words.index("--port")], "--port", str(port)]
+
+
+def show(facts: dict[str, Any], clients: int) -> None:
+    """Print the table of the issue: what must be, and what is."""
+    library, full = facts["library"], facts[f"dense_{clients}_clients"]
+    more, twice = facts[f"dense_{4 * clients}_clients"], facts["open_2.0"]
+    added = facts["bm25_one_client"]["p50_ms"] - library["bm25"]["p50_ms"]
+    ours = max(facts[name]["rate"] for name in facts if name.startswith("embeddings"))
+    lost = twice["sent"] - sum(count for status, count in twice["statuses"].items() if status)
+    least = min(full["rate"] / rate for rate in library["small_rates"])
+    rows = [
+        ("BM25 at low load, added", f"{added:.2f} ms", "1.5 ms"),
+        (f"dense, {clients} clients", f"{full['rate'] / library['dense_rate']:.0%}", "80 %"),
+        (f"the same, of the library's batches of {clients // 2}, {clients}", f"{least:.0%}", "-"),
+        (f"dense, {4 * clients} clients", f"{more['rate'] / library['dense_rate']:.0%}", "80 %"),
+        ("embeddings, to one call a request", f"{ours / facts['naive']['rate']:.1f}x", "3x"),
+        (
+            f"twice the load: p99 of accepted, to {clients} and {4 * clients} clients'",
+            f"{twice['p99_ms'] / full['p99_ms']:.1f}x, {twice['p99_ms'] / more['p99_ms']:.1f}x",
+            "3x",
+        ),
+        ("refused: p99", f"{twice['refused_p99_ms']:.0f} ms", "at once"),
+        ("lost", str(lost), "0"),
+    ]
+    say("| | is | must |\n|---|---|---|")
+    for row in rows:
+        say("| " + " | ".join(row) + " |")
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -247,9 +324,15 @@ def main() -> None:
 
     queries = list(load_dataset("pydocs").queries.values())[:256]
     seconds, port, log = options.seconds, 8931, options.folder / "bench_serve.log"
-    facts: dict[str, Any] = {"library": in_process(options.folder, queries, seconds)}
+    facts: dict[str, Any] = {
+        "library": in_process(options.folder, queries, options.clients, seconds)
+    }
     library = facts["library"]
-    say(f"library: BM25 {library['bm25']}, dense {library['dense_rate']:.0f} queries/s")
+    one, half = library["small_rates"]
+    say(
+        f"library: BM25 {library['bm25']}, dense {library['dense_rate']:.0f} queries/s; "
+        f"in batches of {options.clients} {one:.0f}, of {options.clients // 2} {half:.0f}"
+    )
     words = ["-c", "from sluice.retrieval.cli import main; main()", "-q", "serve"]
     words += [str(options.folder), "--port", str(port)]
     short = {"k": 10, "fields": ["title", "text"]}
@@ -275,6 +358,20 @@ def main() -> None:
             )  # fmt: skip
             facts[f"open_{share}"] = loop
             say(f"dense, open loop at {share:g} of saturation: {loop}")
+    for workers in (1, 2):
+        with serving(port + 2, [*own_words(words, port + 2), "--workers", str(workers)], log) as at:
+            loaded(closed_loop, port=at, path="/search", bodies=dense, clients=8, seconds=3)
+            facts[f"workers_{workers}"] = {
+                name: loaded(
+                    closed_loop, port=at, path="/search", clients=options.clients, seconds=seconds,
+                    bodies=bodies_of(queries, pipeline=name, **short),
+                )
+                for name in ("bm25", "dense")
+            }  # fmt: skip
+            sizes = [memory_of(pid) for pid in family(PROCESSES[-1].pid)]
+            memory = {"pss_mb": sum(pss for pss, _ in sizes), "rss_mb": sum(r for _, r in sizes)}
+            facts[f"workers_{workers}"]["memory"] = memory
+            say(f"workers {workers}: {facts[f'workers_{workers}']}")
     texts = mixed_texts(512)
     own = [
         json.dumps({"input": text, "model": "dense", "truncate": True}).encode() for text in texts
@@ -290,6 +387,7 @@ def main() -> None:
         facts[f"embeddings_window_{window:g}"] = ours
         ratio = ours["rate"] / facts["naive"]["rate"]
         say(f"embeddings, sluice, window {window:g} ms: {ours}; {ratio:.2f} times as many")
+    show(facts, options.clients)
     if options.json:
         options.json.write_text(json.dumps(facts, indent=2))
 

@@ -56,6 +56,10 @@ def serve(
     writable: Annotated[
         bool, flag("Let requests add, replace and delete documents.", "--writable")
     ] = False,
+    workers: Annotated[
+        int,
+        option("N", "Processes that answer; indexes are in memory once.", min=1),
+    ] = 1,
     mcp: Annotated[
         str | None,
         option("HOW", "Tools for agents: http adds /mcp, stdio speaks over the standard streams."),
@@ -115,7 +119,7 @@ def serve(
         float,
         option("SECONDS", "Requests that would wait longer for their turn are refused.",
                panel=LIMITS),
-    ] = 3.0,
+    ] = 0.25,
     most_inputs: Annotated[
         int, option("N", "Texts in one request.", panel=LIMITS, min=1)
     ] = 1_024,
@@ -163,7 +167,8 @@ def serve(
         refuse_options(
             "not for --mcp stdio, which has no network", keys=keys, allow_host=allow_host,
             rate=rate, open=open_to_all or None, host=None if host == "127.0.0.1" else host,
-            port=None if port == 8080 else port, body_kb=None if body_kb == 2_048 else body_kb,
+            port=None if port == 8080 else port, workers=None if workers == 1 else workers,
+            body_kb=None if body_kb == 2_048 else body_kb,
         )  # fmt: skip
     if judge is None:
         refuse_options("for --judge QUERIES", judgements=judgements, judge_depth=judge_depth)
@@ -189,10 +194,11 @@ def serve(
         body_bytes=body_kb * 1024,
         rate=rate,
         timeout=timeout,
+        workers=workers,
     )
     folder = _indexed(source, output, model, bm25, quiet=mcp == "stdio")
     if mcp == "stdio":
-        from sluice.retrieval.serving.start import run_mcp
+        from sluice.retrieval.serving.processes.start import run_mcp
 
         run_mcp(folder, settings)
         return
@@ -200,7 +206,7 @@ def serve(
 
 
 def _serve(folder: Path, settings: ServeSettings) -> None:
-    from sluice.retrieval.serving.start import run_http
+    from sluice.retrieval.serving.processes.start import run_http
 
     def said(address: str) -> None:
         echo(f"serving {folder} at {address} (Ctrl-C ends)", err=True)

@@ -9,6 +9,8 @@ from sluice.encoders.foundation.errors import (
     UnknownDocumentError,
 )
 
+RETRY = 5  # seconds after which a service that stops, or that starts, may answer
+
 
 class Fault(Exception):
     """A request that is not answered: ``param`` names the field, ``retry_after`` is in seconds."""
@@ -49,7 +51,7 @@ def late(message: str) -> Fault:
 
 def stopping() -> Fault:
     """Return the fault of a request to a service that is shutting down."""
-    return Fault(503, "stopping", "the service is stopping; try again later", retry_after=5)
+    return Fault(503, "stopping", "the service is stopping; try again later", retry_after=RETRY)
 
 
 def fault_of(error: BaseException) -> Fault | None:

@@ -6,8 +6,9 @@ within a number of tokens: clients refuse long results.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any
 
@@ -34,6 +35,7 @@ log = logging.getLogger("sluice.serve")
 RESULTS_TOKENS = 4_000  # of a search, unless the caller says otherwise
 TEXT_TOKENS = 8_000  # of a document's text
 MOST_TOKENS = 20_000  # clients refuse results above 25,000
+MOST_TITLE = 200  # characters of a title
 URL_KEYS = ("url", "link", "source")  # of the metadata, that a citation may point to
 
 Query = Annotated[str, Field(description="What to look for, in words.", min_length=1)]
@@ -58,13 +60,17 @@ class SearchResults(BaseModel):
 
 
 class Fetched(BaseModel):
-    """A part of a document's text; ``next_offset`` is where the next begins, null at the end."""
+    """A part of a document's text; ``next_offset`` is where the next begins, null at the end.
+
+    ``metadata_left_out`` counts entries of the metadata that did not fit.
+    """
 
     id: str
     title: str
     text: str
     url: str
     metadata: dict[str, Any]
+    metadata_left_out: int = 0
     offset: int
     next_offset: int | None
     total_characters: int
@@ -122,7 +128,7 @@ def fitted(hits: list[HitShape], max_tokens: int) -> SearchResults:
         snippet = (
             passage if 0 < len(passage) <= share else (hit.snippet.text if hit.snippet else "")
         )
-        title = (hit.title or hit.id)[:200]
+        title = (hit.title or hit.id)[:MOST_TITLE]
         result = SearchResult(
             id=hit.id, title=title, url=url_of(hit.id, hit.metadata or {}), snippet=snippet
         )
@@ -135,25 +141,41 @@ def fitted(hits: list[HitShape], max_tokens: int) -> SearchResults:
 
 
 def part_of(document: Document, offset: int, max_tokens: int) -> Fetched:
-    """Return the part of a document's text that begins at a character and fits."""
-    text = document.text
-    end = min(len(text), offset + max_tokens * CHARACTERS)
+    """Return the part of a document that begins at a character of its text and fits.
+
+    What stands beside the text counts too. Metadata has up to half of the tokens: entries that do
+    not fit are left out.
+    """
+    text, room = document.text, max_tokens * CHARACTERS
+    title = (document.title or document.id)[:MOST_TITLE]
+    url = url_of(document.id, document.metadata)
+    metadata: dict[str, Any] = {}
+    left_out, left = 0, room // 2
+    for name, value in document.metadata.items():
+        size = len(json.dumps({name: value}, ensure_ascii=False, default=str))
+        if size > left:
+            left_out += 1
+            continue
+        left -= size
+        metadata[name] = value
+    beside = room // 2 - left + len(document.id) + len(title) + len(url)
+    end = min(len(text), offset + max(room // 4, room - beside))
     if end < len(text) and (space := text.rfind(" ", offset + 1, end)) > 0:
         end = space
-    metadata = dict(document.metadata)
     return Fetched(
         id=document.id,
-        title=document.title or document.id,
+        title=title,
         text=text[offset:end],
-        url=url_of(document.id, metadata),
+        url=url,
         metadata=metadata,
+        metadata_left_out=left_out,
         offset=offset,
         next_offset=end if end < len(text) else None,
         total_characters=len(text),
     )
 
 
-def url_of(doc_id: str, metadata: dict[str, Any]) -> str:
+def url_of(doc_id: str, metadata: Mapping[str, Any]) -> str:
     """Return the address of a document: citations are shown only with one."""
     for key in URL_KEYS:
         value = metadata.get(key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import MissingPackageError
@@ -18,7 +20,9 @@ try:
         Gauge,
         Histogram,
         generate_latest,
+        values,
     )
+    from prometheus_client.multiprocess import MultiProcessCollector
 except ImportError:
     raise MissingPackageError("prometheus-client", "serve", "serving") from None
 
@@ -27,11 +31,28 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 TOKENS = (16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144)
 
 
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus-client keeps numbers of several processes
+
+
+def count_as_worker(folder: Path, number: int) -> None:
+    """Keep the numbers of this process in a folder, to be added to those of other workers.
+
+    They are named by the worker's number: one that takes the place of another counts on.
+    """
+    os.environ[SHARED] = str(folder)
+    values.ValueClass = values.MultiProcessValue(process_identifier=lambda: number)
+
+
 class Metrics:
-    """The numbers of one service, in a registry of its own; counters end in ``_total``."""
+    """The numbers of one service, in a registry of its own; counters end in ``_total``.
+
+    Those of workers are added up, except for the state, which each has with ``pid``, its number.
+    """
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
+        self._folder = os.environ.get(SHARED)
+        self._now: tuple[Callable[[], int], ...] = ()
         self._requests = Counter("te_request_count", "Requests", ["path"], registry=own)
         self._success = Counter("te_request_success", "Requests answered", ["path"], registry=own)
         self._failure = Counter("te_request_failure", "Requests refused", ["err"], registry=own)
@@ -56,17 +77,30 @@ class Metrics:
             "te_request_input_length", "Tokens of a request", buckets=TOKENS, registry=own
         )
         self._failed = Counter("sluice_batch_failure", "Batches that failed", registry=own)
-        self._queue = Gauge("te_queue_size", "Requests that wait", registry=own)
-        self._queued = Gauge("sluice_queue_tokens", "Tokens accepted and not done", registry=own)
-        self._state = Gauge("sluice_state", "The state of the documents", registry=own)
+        self._gauges = (
+            Gauge(
+                "te_queue_size", "Requests that wait", registry=own, multiprocess_mode="livesum"
+            ),
+            Gauge(
+                "sluice_queue_tokens", "Tokens accepted and not done", registry=own,
+                multiprocess_mode="livesum",
+            ),
+            Gauge(
+                "sluice_state", "The state of the documents", registry=own,
+                multiprocess_mode="liveall",
+            ),
+        )  # fmt: skip
 
     def watch(
         self, waiting: Callable[[], int], used: Callable[[], int], state: Callable[[], int]
     ) -> None:
-        """Take three numbers when they are asked for."""
-        self._queue.set_function(waiting)
-        self._queued.set_function(used)
-        self._state.set_function(state)
+        """Take three numbers, which change by themselves."""
+        self._now = (waiting, used, state)
+        self._look()
+
+    def _look(self) -> None:
+        for gauge, now in zip(self._gauges, self._now, strict=False):
+            gauge.set(now())
 
     def saw_input(self, tokens: int) -> None:
         """Note the tokens of an accepted request."""
@@ -90,10 +124,17 @@ class Metrics:
             self._success.labels(path).inc()
         else:
             self._failure.labels(refused).inc()
+        if self._folder is not None:  # another worker may be asked for them
+            self._look()
 
     def text(self) -> bytes:
         """Return all numbers in Prometheus' text format."""
-        return bytes(generate_latest(self.registry))
+        self._look()
+        if self._folder is None:
+            return bytes(generate_latest(self.registry))
+        together = CollectorRegistry()
+        MultiProcessCollector(together, self._folder)
+        return bytes(generate_latest(together))
 
 
-__all__ = ["CONTENT_TYPE", "Metrics"]
+__all__ = ["CONTENT_TYPE", "Metrics", "count_as_worker"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +20,10 @@ from sluice.retrieval.experiments.output.changes import Changed
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.serving.content.content import Content, needs_model, query_cost, reranks
 from sluice.retrieval.serving.content.live import LiveFolder
-from sluice.retrieval.serving.faults import Fault, late, overloaded, stopping, too_large
+from sluice.retrieval.serving.content.opening import WARM
+from sluice.retrieval.serving.content.peers import Peers
+from sluice.retrieval.serving.content.warming import change_documents
+from sluice.retrieval.serving.faults import Fault, late, overloaded, too_large
 from sluice.retrieval.serving.judging.opening import open_judging
 from sluice.retrieval.serving.metrics import Metrics
 from sluice.retrieval.serving.settings import ServeSettings
@@ -35,8 +39,11 @@ from sluice.retrieval.serving.tasks.reranking import Pair, pair_cost, score_all
 from sluice.retrieval.serving.tasks.searching import answer, search_all
 from sluice.retrieval.serving.work.budget import Budget
 from sluice.retrieval.serving.work.lane import Job, Lane
+from sluice.retrieval.serving.work.mailbox import Mailbox
 
-MODELS, INDEXES = "models", "indexes"
+log = logging.getLogger("sluice.serve")
+
+MODELS, INDEXES, WRITES = "models", "indexes", "writes"
 MOST_SEARCHERS = 8  # threads for searches without a model
 MOST_QUERY = 20_000  # characters of a query: rerankers read it anew with each document
 MOST_WRITES = 16  # that wait for those before
@@ -58,26 +65,40 @@ class Service:
         self.metrics = Metrics()
         self.budget = Budget(settings.queue_tokens)
         self.stopping = False
+        self._mail = Mailbox()
+        self._warming: list[Future[list[Any]]] = []
         window = settings.window_ms / 1000
         common: dict[str, Any] = {
             "batch_tokens": settings.batch_tokens,
             "longest_wait": settings.longest_wait,
             "seen": self.metrics.saw_batch,
+            "settled": self._mail.wake,
         }
+        searchers = max(1, min(MOST_SEARCHERS, cores() // settings.workers))
+        self._writes = Budget(MOST_WRITES)
         self._lanes = {
             MODELS: Lane(MODELS, self.budget, window=window, **common),
-            INDEXES: Lane(INDEXES, self.budget, threads=min(MOST_SEARCHERS, cores()), **common),
+            INDEXES: Lane(INDEXES, self.budget, threads=searchers, **common),
+            WRITES: Lane(WRITES, self._writes, batch_tokens=1, settled=self._mail.wake),
         }
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="sluice-writes")
-        self._writes = 0
         self.judging = open_judging(settings, live.folder, live.content)
+        self.lag = 0.0  # seconds that the event loop is late
+        self._ends = 0.0  # when what was accepted is given up
         self._lane_names: dict[tuple[int, str], str] = {}
 
     @classmethod
-    def open(cls, folder: str | Path, settings: ServeSettings | None = None) -> Service:
-        """Open a folder and load its models; ``ConfigError`` for one that cannot be served."""
+    def open(
+        cls,
+        folder: str | Path,
+        settings: ServeSettings | None = None,
+        peers: Peers | None = None,
+    ) -> Service:
+        """Open a folder and load its models; ``ConfigError`` for one that cannot be served.
+
+        ``peers`` are the other processes that serve it.
+        """
         settings = settings or ServeSettings()
-        return cls(LiveFolder(Path(folder), settings), settings)
+        return cls(LiveFolder(Path(folder), settings, peers), settings)
 
     @property
     def content(self) -> Content:
@@ -97,21 +118,61 @@ class Service:
         return message
 
     def start(self) -> None:
-        """Look for changes of the folder from now on."""
+        """Look for changes of the folder from now on, and do once what is slow the first time."""
         self.live.watch()
+        content, request = self.content, ExplainRequest(query=WARM, k=1)
+        for name, stage in content.stages.items():
+            self._warm(
+                self._lane_of(content, name, stage),
+                partial(explained, stage, request.query, request.k, None, name, content.number),
+            )
+        if self.settings.writable:
+            self._warm(WRITES, partial(change_documents, content))
+
+    def _warm(self, lane: str, work: Callable[[], Any]) -> None:
+        def run(units: Sequence[Any]) -> list[Any]:
+            try:
+                work()
+            except Exception:  # a request that does the same gets the error
+                log.exception("warming up failed")
+            return list(units)
+
+        self._warming.append(self._lanes[lane].submit(Job(object(), [1], [1], run, kind=WARM)))
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether what is slow the first time is done."""
+        return all(future.done() for future in self._warming)
+
+    def stop(self) -> None:
+        """Refuse new work from now on; what was accepted has ``stop_within`` seconds to finish."""
+        if self.stopping:
+            return
+        self.stopping = True
+        self._ends = time.monotonic() + self.settings.stop_within
+        for lane in self._lanes.values():
+            lane.close(0.0)
+
+    @property
+    def left(self) -> float:
+        """The seconds that what was accepted has to finish, once the service stops."""
+        return max(0.0, self._ends - time.monotonic())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether what was accepted is done, once the service stops."""
+        return all(lane.is_done for lane in self._lanes.values())
 
     def close(self) -> bool:
         """Refuse new work and finish what was accepted; whether that was done in time."""
-        self.stopping = True
-        ends = time.monotonic() + self.settings.stop_within
-        done = [lane.close(max(0.0, ends - time.monotonic())) for lane in self._lanes.values()]
-        self._writer.shutdown(wait=True, cancel_futures=True)
+        self.stop()
+        done = [lane.close(self.left) for lane in self._lanes.values()]
         self.live.close()
         return all(done)
 
     def waiting(self) -> tuple[int, int]:
         """How many requests and tokens wait."""
-        counts = [lane.waiting for lane in self._lanes.values()]
+        counts = [self._lanes[name].waiting for name in (MODELS, INDEXES)]
         return sum(jobs for jobs, _ in counts), sum(tokens for _, tokens in counts)
 
     async def search(
@@ -146,6 +207,7 @@ class Service:
             [self._cost(stage, query) for query in queries],
             lambda texts: search_all(stage, texts, request.k, ends if apart else None),
             ends,
+            kind=("search", name),
         )
         pairs = zip(queries, found, strict=True)
 
@@ -176,7 +238,9 @@ class Service:
             ]
 
         cost = self._cost(stage, request.query)
-        (answered,) = await self._run(lane, object(), [request.query], [cost], run)
+        (answered,) = await self._run(
+            lane, object(), [request.query], [cost], run, kind=("explain", name)
+        )
         return answered  # type: ignore[no-any-return]
 
     async def embed(
@@ -192,6 +256,7 @@ class Service:
             texts,
             [cost_of(encoder, side, text) for text in texts],
             partial(encode_all, encoder, side),
+            kind=("embed", name, side),
         )
         return name, encoder, vectors
 
@@ -203,7 +268,8 @@ class Service:
         name, scorer = self.content.scorer(model)
         key = ("rerank", name, id(scorer))
         run = partial(score_all, scorer)
-        return name, await self._run(MODELS, key, pairs, list(map(pair_cost, pairs)), run)
+        costs = list(map(pair_cost, pairs))
+        return name, await self._run(MODELS, key, pairs, costs, run, kind=("rerank", name))
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return documents by id; ``UnknownDocumentError`` for an id that none has."""
@@ -238,18 +304,12 @@ class Service:
             raise Fault(
                 403, "read_only", "documents cannot be changed here; sluice serve --writable allows"
             )
-        if self.stopping:
-            raise stopping()
-        if self._writes >= MOST_WRITES:
-            raise overloaded(f"{self._writes} changes wait already; try again later", 1)
-        self._writes += 1
-        write = asyncio.get_running_loop().run_in_executor(self._writer, change)
-        write.add_done_callback(self._wrote)
-        # Shielded: a change that is under way is not half given up when the client leaves.
-        return await asyncio.shield(write)
-
-    def _wrote(self, _: Any) -> None:
-        self._writes -= 1
+        if self._writes.used >= MOST_WRITES:
+            raise overloaded(f"{self._writes.used} changes wait already; try again later", 1)
+        job = Job(WRITES, [change], [1], lambda changes: [each() for each in changes])
+        # Not cancelled with the request: a change that is under way is not half given up.
+        (changed,) = await self._mail.future(self._lanes[WRITES].submit(job))
+        return changed  # type: ignore[no-any-return]
 
     async def _run(
         self,
@@ -259,12 +319,14 @@ class Service:
         costs: Sequence[int],
         run: Callable[[Sequence[Any]], Sequence[Any]],
         ends: float | None = None,
+        *,
+        kind: Hashable,
     ) -> list[Any]:
         """Run a job in a lane and wait for it; a cancelled wait takes it out of the queue."""
-        job = Job(key, units, costs, run, ends)
+        job = Job(key, units, costs, run, ends, kind)
         future = self._lanes[lane].submit(job)
         self.metrics.saw_input(job.tokens)
-        answered = asyncio.wrap_future(future)
+        answered = self._mail.future(future)
         try:
             if ends is not None:  # a thread that is busy does not look at the clock
                 ahead = max(0.0, min(ends - time.perf_counter(), self.settings.timeout))
@@ -272,7 +334,8 @@ class Service:
                 if not answered.done() and job.started is None and future.cancel():
                     waited = (time.perf_counter() - job.arrived) * 1000
                     raise late(f"deadline_ms: over after {waited:,.0f} ms in the queue")
-            return await asyncio.wait_for(answered, self.settings.timeout)
+            async with asyncio.timeout(self.settings.timeout):
+                return await answered
         except TimeoutError:
             raise late(
                 f"no answer within {self.settings.timeout:g} s, the service's limit; ask for less"

@@ -23,9 +23,10 @@ class ServeSettings:
     others. ``queue_tokens`` bounds what waits or runs, ``batch_tokens`` one pass of a model.
     ``longest_wait`` is for the first part of a request; what would wait longer is refused.
     ``rate`` is the most requests of one client in a second, None for any number. ``inputs`` is the
-    most texts of one request and ``depth`` the largest ``k``. ``judge`` is a file of queries or a
-    split of the dataset, ``judgements`` the log of the grades for the first ``judge_depth``
-    documents of each pipeline.
+    most texts of one request and ``depth`` the largest ``k``. Headers and body have
+    ``arrive_within`` seconds each. ``workers`` are processes over one socket. ``judge`` is a file
+    of queries or a split of the dataset, ``judgements`` the log of the grades for the first
+    ``judge_depth`` documents of each pipeline.
     """
 
     host: str = "127.0.0.1"
@@ -43,15 +44,16 @@ class ServeSettings:
     batch_tokens: int = 16_384
     queue_tokens: int = 262_144
     window_ms: float = 0.0
-    longest_wait: float = 3.0
+    longest_wait: float = 0.25
     inputs: int = 1_024
     depth: int = 1_000
     body_bytes: int = 2 * 1024 * 1024
     rate: float | None = None
     timeout: float = 60.0
-    body_timeout: float = 10.0
+    arrive_within: float = 10.0
     reload_every: float = 1.0
     stop_within: float = 30.0
+    workers: int = 1
 
     def __post_init__(self) -> None:
         """Refuse limits that no request could meet, and an open port without keys."""
@@ -62,10 +64,11 @@ class ServeSettings:
             "depth",
             "body_bytes",
             "judge_depth",
+            "workers",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: {getattr(self, name)!r}; expected 1 or more")
-        for name in ("timeout", "longest_wait", "body_timeout", "reload_every", "stop_within"):
+        for name in ("timeout", "longest_wait", "arrive_within", "reload_every", "stop_within"):
             value = getattr(self, name)
             if not is_number(value) or not 0 < value <= LONGEST:
                 raise ConfigError(f"{name}: {value!r}; expected seconds above 0, up to {LONGEST:,}")

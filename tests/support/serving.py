@@ -54,7 +54,7 @@ def over_http(folder: Path, settings: Any) -> Iterator[str]:
     import uvicorn
 
     from sluice.retrieval.serving import Service, make_app
-    from sluice.retrieval.serving.start import listening
+    from sluice.retrieval.serving.processes.start import listening
 
     listener = listening(settings)
     app = make_app(Service.open(folder, settings))

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.experiments.output.changes import (
     Changed,
     add_documents,
     delete_documents,
+    undo_interrupted,
     unfinished,
     update_documents,
 )
 from sluice.retrieval.retrievers.folder import read_head
 from sluice.retrieval.serving.content.content import Content
-from sluice.retrieval.serving.content.opening import heads_in, kind_of, models_of, open_content
+from sluice.retrieval.serving.content.opening import (
+    EXPERIMENT,
+    heads_in,
+    kind_of,
+    models_of,
+    open_content,
+)
+from sluice.retrieval.serving.content.peers import Peers
 from sluice.retrieval.serving.settings import ServeSettings
 
 log = logging.getLogger("sluice.serve")
 
 ATTEMPTS = 20  # at a state that does not change while it is opened
+SETTLED_WITHIN = 10.0  # seconds that a change under way may take when the folder is first opened
 
 State = tuple[tuple[str, int, int, int], ...]
 
@@ -36,8 +49,9 @@ class LiveFolder:
     retrievers of an experiment yet is waited for.
     """
 
-    def __init__(self, folder: Path, settings: ServeSettings) -> None:
+    def __init__(self, folder: Path, settings: ServeSettings, peers: Peers | None = None) -> None:
         self.folder, self._settings = folder, settings
+        self._peers = Peers() if peers is None else peers
         self.kind = kind_of(folder)
         if settings.writable and not self.kind.writable:
             raise ConfigError(
@@ -45,9 +59,9 @@ class LiveFolder:
                 "leave it out, or serve an experiment's or a retriever's folder"
             )
         self.fault = ""  # why the newest state is not served
+        self._settle()
         self._state = self._seen()
         self._content = self._opened(None)
-        self._writing = threading.Lock()
         self._refreshing = threading.Lock()
         self._stopped = threading.Event()
         self._watcher: threading.Thread | None = None
@@ -91,31 +105,39 @@ class LiveFolder:
 
     def add(self, documents: Iterable[Document]) -> list[Changed]:
         """Add documents and serve them; ``DataError`` for an id that is there."""
-        with self._writing:
-            models = models_of(self._content)
-            changed = add_documents(
-                self.folder, documents, allow=self._settings.allow, models=models
-            )
-            self.refresh()
-            return changed
+        return self._write(lambda models: add_documents(
+            self.folder, documents, allow=self._settings.allow, models=models
+        ))  # fmt: skip
 
     def update(self, documents: Iterable[Document]) -> list[Changed]:
         """Replace documents by id, add the others, and serve them."""
-        with self._writing:
-            models = models_of(self._content)
-            changed = update_documents(
-                self.folder, documents, allow=self._settings.allow, models=models
-            )
-            self.refresh()
-            return changed
+        return self._write(lambda models: update_documents(
+            self.folder, documents, allow=self._settings.allow, models=models
+        ))  # fmt: skip
 
     def delete(self, ids: Sequence[str]) -> list[Changed]:
         """Delete documents by id; ``DataError`` for an id that none has."""
-        with self._writing:
-            models = models_of(self._content)
-            changed = delete_documents(self.folder, ids, allow=self._settings.allow, models=models)
+        return self._write(lambda models: delete_documents(
+            self.folder, ids, allow=self._settings.allow, models=models
+        ))  # fmt: skip
+
+    def _write(self, change: Callable[[dict[str, Any]], list[Changed]]) -> list[Changed]:
+        with self._peers.writing():
+            changed = change(models_of(self._content))
             self.refresh()
+            self._peers.changed()  # inside: what another one writes is not waited for
             return changed
+
+    def _settle(self) -> None:
+        """Undo a change that was killed half-way, and wait for one that is under way."""
+        if self.kind is not EXPERIMENT:
+            return
+        if self._settings.writable:
+            with self._peers.writing():
+                undo_interrupted(self.folder)
+        ends = time.monotonic() + SETTLED_WITHIN
+        while unfinished(self.folder) and time.monotonic() < ends:
+            time.sleep(0.1)
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._settings.reload_every):
@@ -126,10 +148,9 @@ class LiveFolder:
 
     def _opened(self, before: Content | None) -> Content:
         """Open a state that no change went through meanwhile."""
-        number = 1 if before is None else before.number + 1
         for _ in range(ATTEMPTS):
             content = open_content(
-                self.folder, number, pipelines=self._settings.pipelines,
+                self.folder, pipelines=self._settings.pipelines,
                 allow=self._settings.allow, before=before,
             )  # fmt: skip
             if not self.kind.writable:
@@ -138,7 +159,8 @@ class LiveFolder:
                 raise SluiceError(waiting)
             now = {head.name: head for head in map(read_head, self._folders())}
             if all(now.get(name) == head for name, head in content.heads.items()):
-                return content
+                heads = {name: asdict(head) for name, head in content.heads.items()}
+                return replace(content, number=self._peers.number(fingerprint_of(heads)))
         raise SluiceError(f"{self.folder}: it changes all the time; try again later")
 
     def _folders(self) -> list[Path]:

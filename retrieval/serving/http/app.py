@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -40,6 +41,8 @@ except ImportError:
 log = logging.getLogger("sluice.serve")
 
 MCP_PATH = "/mcp"
+BEAT = 0.05  # seconds between two looks at how late the event loop is
+LATEST = 0.2  # the weight of the latest of them
 
 
 class Answering:
@@ -105,7 +108,9 @@ def make_app(service: Service) -> App:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         service.start()
+        beating = asyncio.ensure_future(_beat(service))
         async with AsyncExitStack() as stack:
+            stack.callback(beating.cancel)
             for manager in managers:
                 await stack.enter_async_context(manager())
             try:
@@ -118,6 +123,14 @@ def make_app(service: Service) -> App:
         routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _not_here}
     )
     return Guard(application, service, keys, scope_of(frozenset(files)))
+
+
+async def _beat(service: Service) -> None:
+    """Note by how much the event loop is late, on average of late."""
+    while True:
+        due = time.perf_counter() + BEAT
+        await asyncio.sleep(BEAT)
+        service.lag += LATEST * (time.perf_counter() - due - service.lag)
 
 
 def scope_of(public: frozenset[str]) -> Any:

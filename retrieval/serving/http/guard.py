@@ -13,6 +13,7 @@ from typing import Any
 
 from sluice.retrieval.serving.faults import Fault, overloaded, too_large
 from sluice.retrieval.serving.http.call import JSON, Call, Reply
+from sluice.retrieval.serving.http.endpoints import SEARCH
 from sluice.retrieval.serving.keys import Key, Keys
 from sluice.retrieval.serving.service import Service
 from sluice.retrieval.serving.shapes.facts import ErrorAnswer, ErrorFacts
@@ -21,6 +22,7 @@ log = logging.getLogger("sluice.serve.requests")
 
 CALL = "sluice.call"  # where the scope of a request has its ``Call``
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
+BUSY = 32  # requests under way: with fewer, another program makes the event loop late
 CLIENTS = 10_000  # whose rate is remembered
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -53,6 +55,7 @@ class Guard:
         self.app, self.service, self.keys, self.scope_of = app, service, keys, scope_of
         self.hosts = service.settings.allowed_hosts
         self._rates: dict[str, tuple[float, float]] = {}
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass the lifespan on."""
@@ -76,6 +79,7 @@ class Guard:
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
             await send(message)
 
+        self._under_way += 1
         try:
             key = self._let_in(scope, headers)
             seen["key"] = None if key is None else key.name
@@ -91,6 +95,7 @@ class Guard:
             if not seen["status"]:
                 await send_reply(refusal(internal(), request_id), answering)
         finally:
+            self._under_way -= 1
             self._note(scope, request_id, arrived, seen)
 
     def _let_in(self, scope: Scope, headers: dict[bytes, bytes]) -> Key | None:
@@ -103,13 +108,22 @@ class Guard:
         if "\n" in scope["path"]:
             # The router takes "/documents/a" and a line break for the document "a".
             raise Fault(400, "invalid_request", "path: has a line break; expected none")
-        key = self._key(scope, headers)
+        needed = self.scope_of(scope["method"], scope["path"])
+        key = self._key(needed, headers)
+        self._check_lag(needed)
         client = scope.get("client") or ("", 0)
         self._check_rate(key.name if key is not None else str(client[0]))
         return key
 
-    def _key(self, scope: Scope, headers: dict[bytes, bytes]) -> Key | None:
-        needed = self.scope_of(scope["method"], scope["path"])
+    def _check_lag(self, needed: str | None) -> None:
+        """Refuse before anything is read where the event loop itself has too much to do."""
+        lag, longest = self.service.lag, self.service.settings.longest_wait
+        if needed == SEARCH and lag > longest and self._under_way > BUSY:
+            raise overloaded(
+                f"the service is {lag:.1f} s late; try again after the seconds of Retry-After", 1
+            )
+
+    def _key(self, needed: str | None, headers: dict[bytes, bytes]) -> Key | None:
         if self.keys is None or needed is None:
             return None
         kind, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
@@ -151,7 +165,7 @@ class Guard:
             raise large
         parts, size = [], 0
         try:
-            async with asyncio.timeout(settings.body_timeout):
+            async with asyncio.timeout(settings.arrive_within):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -165,7 +179,7 @@ class Guard:
                         break
         except TimeoutError:
             raise Fault(
-                408, "timeout", f"body: not here within {settings.body_timeout:g} s"
+                408, "timeout", f"body: not here within {settings.arrive_within:g} s"
             ) from None
         media = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if size and media != JSON.encode():
@@ -205,8 +219,9 @@ def refusal(fault: Fault, request_id: str) -> Reply:
     headers = {} if fault.retry_after is None else {"retry-after": str(fault.retry_after)}
     if fault.status == 401:
         headers["www-authenticate"] = "Bearer"
-    if fault.status in (408, 413):
-        headers["connection"] = "close"  # the rest of the body is not read
+    if fault.status in (408, 413) or fault.kind == "stopping":
+        # The rest of the body is not read, or the next connection is another process's.
+        headers["connection"] = "close"
     return Reply(ErrorAnswer(error=facts, request_id=request_id), fault.status, headers=headers)
 
 

@@ -9,6 +9,7 @@ from sluice.retrieval.documents.columns import Column
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.serving.content.content import Content, is_sparse, reranks
+from sluice.retrieval.serving.faults import RETRY
 from sluice.retrieval.serving.http.call import Call, Reply
 from sluice.retrieval.serving.metrics import CONTENT_TYPE
 from sluice.retrieval.serving.service import Service, model_facts
@@ -24,6 +25,7 @@ from sluice.retrieval.serving.shapes.facts import (
 
 Value = str | int | float | bool
 
+WARMING = "warming up: what is compiled at first use is compiled now"
 MOST_VALUES = 20  # of a metadata field, that are listed
 
 
@@ -33,15 +35,16 @@ async def health(service: Service, call: Call) -> Reply:
 
 
 async def ready(service: Service, call: Call) -> Reply:
-    """Say whether requests can be answered: 503 while the service stops."""
-    fault = service.live.fault or None
+    """Say whether requests can be answered: 503 while the service warms up, and as it stops."""
+    fault = service.live.fault or (None if service.is_warm else WARMING)
     facts = Ready(
-        ready=not service.stopping,
+        ready=service.is_warm and not service.stopping,
         state=service.content.number,
         fault=None if fault is None else service.readable(fault),
         queue_tokens=service.budget.used,
     )
-    return Reply(facts, 200 if facts.ready else 503)
+    retry = {} if facts.ready else {"retry-after": str(RETRY)}
+    return Reply(facts, 200 if facts.ready else 503, headers=retry)
 
 
 async def metrics(service: Service, call: Call) -> Reply:

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, Field
+from pydantic import AfterValidator, AliasChoices, Field
 
 from sluice.retrieval.serving.shapes.base import Shape
 
 
-class DocumentShape(Shape):
-    """One document; ``_id`` is read as ``id``."""
+def _on_one_line(doc_id: str) -> str:
+    if "\n" in doc_id or "\r" in doc_id:
+        raise ValueError(f"{doc_id!r:.60}: has a line break; expected an id on one line")
+    return doc_id
 
-    id: str = Field(validation_alias=AliasChoices("id", "_id"), min_length=1)
+
+class DocumentShape(Shape):
+    """One document."""
+
+    id: str
     title: str = ""
     text: str = ""
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
+class NewDocument(DocumentShape):
+    """A document to write; ``_id`` is read as ``id``."""
+
+    id: Annotated[str, AfterValidator(_on_one_line)] = Field(
+        validation_alias=AliasChoices("id", "_id"), min_length=1
+    )
+
+
 class DocumentsRequest(Shape):
     """Documents to add, or to replace by id."""
 
-    documents: list[DocumentShape] = Field(min_length=1)
+    documents: list[NewDocument] = Field(min_length=1)
 
 
 class DeleteRequest(Shape):

@@ -67,7 +67,7 @@ class Health(Shape):
 
 
 class Ready(Shape):
-    """Whether requests can be answered, and ``fault`` if a newer state cannot be served."""
+    """Whether requests can be answered, and ``fault``: why not, or why a newer state is not."""
 
     ready: bool
     state: int

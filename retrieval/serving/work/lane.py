@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -14,12 +14,13 @@ from typing import Any
 
 from sluice.retrieval.serving.faults import late, overloaded, stopping
 from sluice.retrieval.serving.work.budget import Budget
-
-log = logging.getLogger("sluice.serve")
+from sluice.retrieval.serving.work.pace import Pace
 
 SHARES = 8  # a request first gives a batch no more than one part of so many, so that all advance
-
-LATEST = 0.2  # the weight of the latest batch in the speed that waits are estimated by
+TURN = 0.1  # seconds that a batch should take at most: larger ones gain little, and others wait
+LEAST = 32  # parts of ``batch_tokens``: one of them a batch may have, however long it takes
+PATIENCE = 2  # times the slowest first part of those that wait, that a request may wait
+KINDS = 64  # of work, whose pace is remembered
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -30,7 +31,8 @@ class Job:
 
     Jobs of equal ``key`` run together, by any one's ``run``, which returns a result for each unit.
     A job that has waited until ``ends`` (``time.perf_counter``) is given up. A cancelled
-    ``future`` takes its waiting units out of the queue.
+    ``future`` takes its waiting units out of the queue. Jobs of one ``kind`` take the same time for
+    a token.
     """
 
     key: Hashable
@@ -38,6 +40,7 @@ class Job:
     costs: Sequence[int]
     run: Run
     ends: float | None = None
+    kind: Hashable = None
     future: Future[list[Any]] = field(default_factory=Future)
     arrived: float = field(default_factory=time.perf_counter)
     started: float | None = None
@@ -70,10 +73,12 @@ Share = tuple[Job, int, int]  # a job and which of its units
 class Lane:
     """``threads`` that run jobs in batches of at most ``batch_tokens``, whole units at least one.
 
-    A free thread takes what is there; with ``window`` seconds it waits so long after the oldest
-    job came, unless a whole batch is there. Of one key, the jobs take turns, so that a large one
-    does not hold up small ones. Where a new job would wait for more than ``longest_wait`` seconds
-    for its first units, by the speed of late, it is refused.
+    A free thread takes what is there, about as much as it does in ``TURN`` seconds by the pace of
+    late; with ``window`` seconds it waits so long after the oldest job came, unless a whole batch
+    is there. Of one key, the jobs take turns, so that a large one does not hold up small ones.
+    Where a new job would wait for more than ``longest_wait`` seconds for its first units, it is
+    refused.
+    ``settled`` is called after results were given to futures: once for a batch.
     """
 
     def __init__(
@@ -86,14 +91,18 @@ class Lane:
         threads: int = 1,
         longest_wait: float | None = None,
         seen: Callable[[Ran], None] | None = None,
+        settled: Callable[[], None] | None = None,
     ) -> None:
         self.name, self.budget = name, budget
         self.batch_tokens, self.window = batch_tokens, window
         self.longest_wait = longest_wait
-        self._seen = seen
-        self._speed = 0.0  # tokens a second, of all threads
-        self._share = max(1, batch_tokens // SHARES)
+        self._seen, self._settled = seen, settled
+        self._paces: dict[Hashable, Pace] = {}
         self._jobs: list[Job] = []
+        self._ahead: Counter[Hashable] = Counter()  # tokens by kind that a new job waits for
+        self._slowest = 0.0  # seconds of the first part of one of them
+        self._left = False  # whether a job that waits was cancelled, or failed
+        self._soonest = math.inf  # when the next deadline of a job that waits is over
         self._change = threading.Condition()
         self._closed = False
         self._threads = [
@@ -109,21 +118,23 @@ class Lane:
         if not job.units:
             job.future.set_result([])
             return job.future
+        job.future.add_done_callback(self._note_left)
         with self._change:
             if self._closed:
                 raise stopping()
             self._drop()  # also while all threads are busy: its room is free
-            wait = self._wait()
-            if self.longest_wait is not None and wait > self.longest_wait:
-                raise overloaded(
-                    f"a request waits {wait:.1f} s already; try again after the seconds of "
-                    "Retry-After",
-                    max(1, math.ceil(wait - self.longest_wait)),
-                )
+            if self.longest_wait is not None:
+                self._check_wait(job, self.longest_wait)
             self.budget.take(job.tokens)
             self._jobs.append(job)
+            self._ahead[job.kind] += self._first(job)
+            self._slowest = max(self._slowest, self._seconds(job))
+            self._soonest = min(self._soonest, math.inf if job.ends is None else job.ends)
             self._change.notify()
         return job.future
+
+    def _note_left(self, future: Future[list[Any]]) -> None:
+        self._left = self._left or future.cancelled() or future.exception() is not None
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -132,12 +143,55 @@ class Lane:
             left = [job.left for job in self._jobs]
         return len(left), sum(left)
 
+    def _check_wait(self, job: Job, longest: float) -> None:
+        wait = self._wait()
+        if wait <= longest:
+            return
+        # A few slow requests are no overload, for those behind them neither.
+        longest = max(longest, PATIENCE * max(self._slowest, self._seconds(job)))
+        if wait > longest:
+            raise overloaded(
+                f"a request waits {wait:.1f} s already; try again after the seconds of Retry-After",
+                max(1, math.ceil(wait - longest)),
+            )
+
     def _wait(self) -> float:
-        """Return about how many seconds a new job would wait for its first units."""
-        if not self._speed:
-            return 0.0
-        ahead = sum(min(job.left, max(self._share, job.costs[job.taken])) for job in self._jobs)
-        return ahead / self._speed
+        """Return about how many seconds a new job waits once the running batch is done."""
+        seconds = sum(
+            self._pace(kind).seconds(tokens, self._room(kind))
+            for kind, tokens in self._ahead.items()
+        )
+        return seconds / len(self._threads)
+
+    def _seconds(self, job: Job) -> float:
+        return self._pace(job.kind).seconds(self._first(job), self._room(job.kind))
+
+    def _first(self, job: Job) -> int:
+        """Return the tokens that a job has in the next batch, if others want their part."""
+        share = max(1, self._room(job.kind) // SHARES)
+        return min(job.left, max(share, job.costs[job.taken]))
+
+    def _count(self) -> None:
+        """Count anew what a job that comes now waits for."""
+        self._ahead.clear()
+        for job in self._jobs:
+            self._ahead[job.kind] += self._first(job)
+        self._slowest = max(map(self._seconds, self._jobs), default=0.0)
+        ends = [job.ends for job in self._jobs if job.ends is not None and job.taken == 0]
+        self._soonest = min(ends, default=math.inf)
+
+    def _pace(self, kind: Hashable) -> Pace:
+        pace = self._paces.get(kind)
+        if pace is None:
+            pace = self._paces[kind] = Pace()
+            while len(self._paces) > KINDS:
+                self._paces.pop(next(iter(self._paces)))
+        return pace
+
+    def _room(self, kind: Hashable) -> int:
+        """Return the most tokens of a batch."""
+        room = max(self.batch_tokens / LEAST, self._pace(kind).tokens_in(TURN))
+        return max(1, int(min(self.batch_tokens, room)))
 
     def close(self, seconds: float) -> bool:
         """Refuse new jobs and finish those accepted; whether all were done in time."""
@@ -147,7 +201,12 @@ class Lane:
         ends = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, ends - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return self.is_done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the lane was closed, and has done what it had accepted."""
+        return self._closed and not any(thread.is_alive() for thread in self._threads)
 
     def _work(self) -> None:
         while shares := self._next():
@@ -171,16 +230,20 @@ class Lane:
 
     def _is_full(self) -> bool:
         key, tokens = self._jobs[0].key, 0
+        room = self._room(self._jobs[0].kind)
         for job in self._jobs:
             tokens += job.left if job.key == key else 0
-            if tokens >= self.batch_tokens:
+            if tokens >= room:
                 return True
         return False
 
     def _drop(self) -> None:
         """Take out what was cancelled, or has waited for too long."""
         now = time.perf_counter()
-        kept = []
+        if not self._left and now < self._soonest:
+            return
+        self._left = False
+        kept, late_ones = [], False
         for job in self._jobs:
             over = job.ends is not None and now >= job.ends and job.taken == 0
             if not (over or job.future.done()):
@@ -191,13 +254,18 @@ class Lane:
             if over:
                 waited = (now - job.arrived) * 1000
                 _fail(job, late(f"deadline_ms: over after {waited:,.0f} ms in the queue"))
+                late_ones = True
         self._jobs = kept
+        self._count()
+        if late_ones:
+            self._tell()
 
     def _batch(self) -> list[Share]:
         """Take units of the oldest job's key: in turns, until the batch is full."""
         key = self._jobs[0].key
         mates = [job for job in self._jobs if job.key == key]
-        room, share = self.batch_tokens, self._share
+        room = self._room(self._jobs[0].kind)
+        share = max(1, room // SHARES)
         parts: dict[int, Share] = {}
         now = time.perf_counter()
         while mates and room > 0:
@@ -218,11 +286,13 @@ class Lane:
         unfinished = [job for job in self._jobs if job.taken < len(job.units)]
         begun = [job for job in unfinished if id(job) in parts]
         self._jobs = [job for job in unfinished if id(job) not in parts] + begun
+        self._count()
         if self._jobs:
             self._change.notify()
         return list(parts.values())
 
     def _run(self, shares: list[Share]) -> None:
+        kind = shares[0][0].kind
         start = time.perf_counter()
         waits = tuple(start - job.arrived for job, first, _ in shares if first == 0)
         pairs = [(job, place) for job, first, last in shares for place in range(first, last)]
@@ -238,12 +308,14 @@ class Lane:
             for (job, place), result in zip(pairs, results, strict=True):
                 job.results[place] = result
             self._finish(shares)
-        self.budget.give_back(tokens, done=True)
         seconds = time.perf_counter() - start
-        speed = len(self._threads) * tokens / max(seconds, 1e-6)
-        self._speed = LATEST * speed + (1 - LATEST) * (self._speed or speed)
+        self.budget.give_back(tokens, done=True)
+        if not error:
+            with self._change:
+                self._pace(kind).saw(max(1, tokens), max(seconds, 1e-6))
         if self._seen is not None:
             self._seen(Ran(self.name, len(pairs), tokens, seconds, waits, error))
+        self._tell()  # last: the event loop wakes, and holds the interpreter for a while
 
     def _run_apart(self, shares: list[Share], failure: Exception) -> None:
         """Run the requests of a failed batch one by one, so that only the culprit fails."""
@@ -258,6 +330,10 @@ class Lane:
                 self._finish([(job, first, last)])
             else:
                 _fail(job, error)
+
+    def _tell(self) -> None:
+        if self._settled is not None:
+            self._settled()
 
     def _finish(self, shares: list[Share]) -> None:
         with self._change:

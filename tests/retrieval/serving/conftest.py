@@ -44,9 +44,9 @@ def service(built: Path) -> Iterator[Any]:
     """A service that reads."""
     pytest.importorskip("starlette", reason=EXTRA)
     pytest.importorskip("prometheus_client", reason=EXTRA)
-    from sluice.retrieval.serving import Service
+    from sluice.retrieval.serving import ServeSettings, Service
 
-    opened = Service.open(built)
+    opened = Service.open(built, ServeSettings(longest_wait=60))  # however busy the machine is
     yield opened
     opened.close()
 
@@ -68,6 +68,7 @@ def own(built: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     opened = []
 
     def make(folder: Path | None = None, **settings: Any) -> Any:
+        settings.setdefault("longest_wait", 60)
         made = Service.open(folder or tmp_path / "world", ServeSettings(**settings))
         opened.append(made)
         return made

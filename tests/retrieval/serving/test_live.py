@@ -51,6 +51,19 @@ def test_a_write_that_cannot_be_changes_nothing(own: Any) -> None:
     assert ask("GET", "/ready").json()["state"] == 1
 
 
+def test_an_id_is_on_one_line(own: Any) -> None:
+    """One with a line break could be written and never be read: no path has it."""
+    ask = asker(own(writable=True))
+    for method, doc_id in (("POST", "a\nb"), ("PUT", "a\r"), ("POST", "\n")):
+        body = {"documents": [{"id": "fine"}, {"_id": doc_id, "text": "gold"}]}
+        refused = ask(method, "/documents", body)
+        assert refused.status_code == 400, doc_id
+        message = refused.json()["error"]["message"]
+        assert "has a line break; expected an id on one line" in message
+        assert message.startswith("documents[1].")
+    assert ask("GET", "/info").json()["documents"] == 40
+
+
 def test_changes_that_wait_are_few(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     service = own(writable=True)
     ask = asker(service)

@@ -133,3 +133,25 @@ def test_the_address_is_asked_as_it_is_written_and_by_post_alone(address: str) -
                 refused = client.request(method, path)
                 assert refused.status_code == 405
                 assert refused.json()["error"]["message"] == f"{method}: expected POST"
+
+
+def test_what_stands_beside_a_text_counts_too() -> None:
+    pytest.importorskip("mcp", reason=EXTRA)
+    from sluice.retrieval.serving.mcp import part_of
+
+    metadata = {f"key{number}": "value " * 20 for number in range(50)} | {"year": 2020}
+    document = Document("an id", "A title " * 100, LONG, metadata)
+    for most in (100, 400, 4_000):
+        parts, offset = [], 0
+        while offset is not None and len(parts) < 3:
+            part = part_of(document, offset, most)
+            beside = json.dumps(part.metadata) + part.id + part.title + part.url
+            assert len(part.text) >= most - 20  # a quarter of the characters, to a space
+            assert len(part.text) + len(beside) <= 4 * most + 300  # and a title in any case
+            assert len(part.metadata) + part.metadata_left_out == 51
+            assert part.metadata.items() <= metadata.items()
+            parts.append(part.text)
+            offset = part.next_offset
+        assert LONG.startswith("".join(parts))
+    assert part.metadata["year"] == 2020
+    assert part_of(Document("a", "", "gold", {"year": 2020}), 0, 100).metadata_left_out == 0

@@ -64,13 +64,13 @@ def test_texts_become_a_service_that_ends_well(tmp_path: Path) -> None:
         end = time.monotonic() + 20
         while True:
             try:
-                answer = _asked(f"{address}/search", {"query": "zebra", "highlight": True})
+                assert _asked(f"{address}/ready")["ready"]  # 503 until it is warm
                 break
             except urllib.error.URLError:
                 assert time.monotonic() < end
                 time.sleep(0.05)
+        answer = _asked(f"{address}/search", {"query": "zebra", "highlight": True})
         assert [hit["title"] for hit in answer["hits"]] == ["Zebra"]
-        assert _asked(f"{address}/ready")["ready"]
         process.send_signal(signal.SIGTERM)
         for client in slow:
             client.close()

@@ -1,0 +1,147 @@
+"""One worker of several: a service whose changes the others are told of."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.disk.locks import lock, lock_file
+from sluice.encoders.foundation.errors import SluiceError
+from sluice.retrieval.serving.content.peers import Peers
+from sluice.retrieval.serving.processes.messages import (
+    Answer,
+    Ask,
+    Failed,
+    FromWorker,
+    Listening,
+    Opened,
+    Refresh,
+    Refreshed,
+)
+from sluice.retrieval.serving.settings import ServeSettings
+
+ANSWERED_WITHIN = 15.0  # seconds; the parent gives up earlier
+
+
+class Workers(Peers):
+    """The other workers, asked through the parent; a file's lock lets one of all write."""
+
+    def __init__(self, pipe: Connection, place: Path) -> None:
+        super().__init__()
+        self._pipe, self._place = pipe, place
+        self._sending = threading.Lock()
+        self._tickets = itertools.count(1)
+        self._asked: dict[int, tuple[threading.Event, list[int]]] = {}
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with self._lock, lock_file(self._place / "writing.lock") as handle:
+            lock(handle)
+            yield
+
+    def writing(self) -> AbstractContextManager[object]:
+        """Wait until no other worker writes; one that was killed holds nothing."""
+        return self._writing()
+
+    def number(self, state: str) -> int:
+        """Return the parent's number of a state."""
+        return self._ask(state)
+
+    def changed(self) -> None:
+        """Return when all workers serve the newest state."""
+        self._ask(None)
+
+    def send(self, message: FromWorker) -> None:
+        """Say something to the parent, if it is there."""
+        with self._sending, suppress(OSError):
+            self._pipe.send(message)
+
+    def answered(self, answer: Answer) -> None:
+        """Give an answer to the thread that waits for it."""
+        if asked := self._asked.pop(answer.ticket, None):
+            asked[1].append(answer.number)
+            asked[0].set()
+
+    def _ask(self, state: str | None) -> int:
+        ticket, come, numbers = next(self._tickets), threading.Event(), list[int]()
+        self._asked[ticket] = come, numbers
+        self.send(Ask(ticket, state))
+        if not come.wait(ANSWERED_WITHIN):
+            raise SluiceError("the parent of the workers does not answer")
+        return numbers[0]
+
+
+def work(
+    number: int,
+    folder: Path,
+    settings: ServeSettings,
+    listener: socket.socket,
+    pipe: Connection,
+    place: Path,
+    level: int,
+) -> None:
+    """Serve a folder as worker ``number`` until SIGTERM, or until the parent ends."""
+    os.setpgid(0, 0)  # Ctrl-C is for the parent, which tells the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # uvicorn has its own
+    _log_to_stderr(level)
+    peers = Workers(pipe, place)
+    opened, refreshed = threading.Event(), threading.Event()
+    held: list[Any] = []  # the service and the server, once there
+
+    def refresh(ticket: int) -> None:
+        opened.wait()
+        try:
+            held[0].live.refresh()
+        finally:
+            peers.send(Refreshed(ticket))
+            refreshed.set()
+
+    def listen() -> None:
+        while True:
+            try:
+                message = pipe.recv()
+            except (EOFError, OSError):  # the parent has ended
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            if isinstance(message, Answer):
+                peers.answered(message)
+            elif isinstance(message, Refresh):
+                threading.Thread(target=refresh, args=(message.ticket,), daemon=True).start()
+
+    threading.Thread(target=listen, name="sluice-parent", daemon=True).start()
+    try:
+        from sluice.retrieval.serving.http.app import make_app
+        from sluice.retrieval.serving.metrics import count_as_worker
+        from sluice.retrieval.serving.processes.server import Server, log_requests
+        from sluice.retrieval.serving.service import Service
+
+        count_as_worker(place, number)
+        service = Service.open(folder, settings, peers)
+        app = make_app(service)
+    except (SluiceError, OSError) as error:
+        peers.send(Failed(str(error)))
+        sys.exit(2)
+    held.append(service)
+    opened.set()
+    peers.send(Opened())
+    refreshed.wait(ANSWERED_WITHIN)
+    log_requests()
+    Server(app, service, lambda: peers.send(Listening())).run(sockets=[listener])
+
+
+def _log_to_stderr(level: int) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], force=True)
+    logging.getLogger("sluice").setLevel(level)

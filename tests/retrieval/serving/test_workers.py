@@ -1,0 +1,172 @@
+"""Several processes over one socket: one state for all, and none missed when it is killed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import EXTRA
+
+from sluice.encoders import BM25Encoder
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval import Document, Retriever
+from sluice.retrieval.serving.content.peers import REMEMBERED, Numbers
+from sluice.retrieval.serving.settings import ServeSettings
+
+COMMAND = (sys.executable, "-c", "from sluice.retrieval.cli import main; main()")
+
+
+class Served:
+    """``sluice serve --workers 2`` as a process, and requests to it, each over a new connection."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        command = [*COMMAND, "serve", str(folder), "--port", "0", "--workers", "2", *words]
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        )  # fmt: skip
+        self.lines: list[str] = []
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if found := re.search(r"at http://127\.0\.0\.1:(\d+)", line):
+                self.port = int(found.group(1))
+                break
+        else:
+            pytest.fail("".join(self.lines))
+        errors = self.process.stderr
+        self._rest = threading.Thread(target=lambda: self.lines.extend(errors), daemon=True)
+        self._rest.start()
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            content = None if body is None else json.dumps(body)
+            connection.request(method, path, content, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            is_json = answer.getheader("content-type", "").startswith("application/json")
+            return answer.status, json.loads(text) if is_json else text
+        finally:
+            connection.close()
+
+    def states(self) -> dict[str, float]:
+        """The state that each worker serves."""
+        _, text = self.ask("GET", "/metrics")
+        pairs = re.findall(r'^sluice_state{pid="(\d+)"} (\S+)', text, re.MULTILINE)
+        return {number: float(state) for number, state in pairs}
+
+    def workers(self) -> list[int]:
+        """The process ids of workers: descendants that lead a group of their own."""
+        parents = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(stat.parent.name)] = int(fields[1]), int(fields[2])
+        family = [self.process.pid]
+        for pid in family:
+            family += [child for child, (parent, _) in parents.items() if parent == pid]
+        return [pid for pid in family[1:] if parents[pid][1] == pid]
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._rest.join(10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def until(self, right: Any) -> None:
+        end = time.monotonic() + 90
+        while not right():
+            assert time.monotonic() < end, "".join(self.lines[-30:])
+            time.sleep(0.05)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_workers_serve_one_state_and_outlive_each_other(tmp_path: Path) -> None:
+    for name in ("starlette", "uvicorn", "prometheus_client"):
+        pytest.importorskip(name, reason=EXTRA)
+    first = [Document("a", "", "gold river"), Document("b", "", "stone")]
+    Retriever.build(BM25Encoder(), first, path=tmp_path / "bm25")
+    served = Served(tmp_path / "bm25", "--writable")
+    try:
+        served.until(lambda: len(served.states()) == 2)
+        counts: Counter[int] = Counter()
+        for number in range(2, 5):
+            new = {"documents": [{"id": f"z{number}", "text": f"zebra {number}"}]}
+            status, answer = served.ask("PUT", "/documents", new)
+            assert (status, answer["state"]) == (200, number)
+            for _ in range(6):  # whichever worker answers, it has the change
+                _, found = served.ask("POST", "/search", {"query": "zebra", "k": 9})
+                assert (found["state"], len(found["hits"])) == (number, number - 1)
+                counts[200] += 1
+        assert set(served.states().values()) == {4.0}
+        _, text = served.ask("GET", "/metrics")
+        total = re.search(r'te_request_count_total{path="/search"} (\S+)', text)
+        assert total is not None
+        assert float(total.group(1)) == counts[200]  # of both together
+        one, other = served.workers()
+        os.kill(one, signal.SIGKILL)
+        for _ in range(10):  # the other one answers meanwhile
+            status, found = served.ask("POST", "/search", {"query": "zebra", "k": 9})
+            assert (status, found["state"], len(found["hits"])) == (200, 4, 3)
+        served.until(lambda: len(served.workers()) == 2)
+        os.kill(other, signal.SIGKILL)  # who answers now has come after the changes
+
+        def answers() -> bool:
+            try:
+                _, found = served.ask("POST", "/search", {"query": "zebra", "k": 9})
+            except OSError:
+                return False
+            assert (found["state"], len(found["hits"])) == (4, 3)
+            return True
+
+        served.until(answers)
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(30) == 0
+        assert served.workers() == []
+        with pytest.raises(OSError, match="refused"):
+            served.ask("GET", "/health")
+    finally:
+        served.end()
+    text = "".join(served.lines)
+    assert text.count("starting another") == 2
+    assert "stopped" in served.lines[-1]
+
+
+def test_a_worker_that_cannot_start_ends_the_command(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn", reason=EXTRA)
+    pytest.importorskip("starlette", reason=EXTRA)
+    from sluice.retrieval.serving.processes.messages import Failed, Listening
+    from sluice.retrieval.serving.processes.parent import Parent, Worker
+
+    settings = ServeSettings(workers=2)
+    with socket.socket() as listener:
+        parent = Parent(tmp_path, settings, listener)
+    worker = Worker(0, process=None, pipe=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no such pipeline"):
+        parent._take(worker, Failed("--pipeline no: no such pipeline"))
+    parent._take(worker, Listening())
+    assert worker.listens
+
+
+def test_a_state_keeps_its_number() -> None:
+    numbers = Numbers()
+    assert [numbers.of(state) for state in ("a", "b", "a", "c", "b")] == [1, 2, 1, 3, 2]
+    for number in range(REMEMBERED):
+        numbers.of(f"later {number}")
+    assert numbers.of("a") == REMEMBERED + 4  # forgotten, and never an old number again
