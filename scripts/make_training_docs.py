@@ -13,7 +13,7 @@ BEGIN, END = "<!-- losses: scripts/make_training_docs.py -->\n", "<!-- end of lo
 FAMILIES = ("contrastive", "listwise", "distillation", "composed", "queue", "")
 NAMES = {
     "dense": "dense", "gaussian": "Gaussian", "splade": "SPLADE", "tokens": "tokens",
-    "three_heads": "three heads", "cross_encoder": "cross-encoders", "hypencoder": "Hypencoder",
+    "cross_encoder": "cross-encoders", "hypencoder": "Hypencoder",
 }  # fmt: skip
 # What a loss needs to be made; all others are made from their defaults.
 ARGUMENTS: dict[str, dict[str, Any]] = {"sum": {"losses": [{"type": "info_nce"}]}}
