@@ -19,6 +19,8 @@ from sluice.retrieval.pipelines.fitting.rerank_search import (
 )
 from sluice.retrieval.pipelines.fusion.choice import held_out
 
+LEAST_GAIN = 0.5  # standard errors of the measure, beside one of the likelihood
+
 
 class RerankChoice:
     """The settings to choose from, and what the queries say of each.
@@ -43,8 +45,9 @@ class RerankChoice:
         """Return the place of the setting that the queries of ``rows`` support.
 
         The likeliest share at the largest depth, if it makes the relevant documents likelier than
-        the first stage does by more than one standard error, and the measure higher. A smaller
-        depth is taken where its measure is higher by more than one standard error. Else 0.
+        the first stage does by more than one standard error, and the measure higher by more than
+        ``LEAST_GAIN``. A smaller depth is taken where its measure is higher than at the largest by
+        more than one standard error. Else 0.
         """
         count = len(self.settings)
         values = rows[:count]
@@ -53,8 +56,8 @@ class RerankChoice:
         share = int(means[:-1].max(axis=1).argmax())
         reranked, first = (likely[place, means[place].argmax()] for place in (share, -1))
         full = count - len(SHARES) + share
-        higher = values[full].mean() > values[0].mean()
-        if not (higher and supported(reranked - first)):
+        gain = values[full] - values[0]
+        if not (supported(reranked - first) and supported(gain, LEAST_GAIN)):
             return 0
         best = full
         for place in range(1 + share, full, len(SHARES)):
@@ -74,10 +77,10 @@ class RerankChoice:
         return self.choose(rows), held
 
 
-def supported(differences: Array) -> bool:
-    """Return whether the mean difference is more than one standard error above 0."""
+def supported(differences: Array, errors: float = 1.0) -> bool:
+    """Return whether the mean difference is more than so many standard errors above 0."""
     count = len(differences)
     if count < 2:
         return False
     mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(count)
-    return bool(mean > 0 and mean > error)
+    return bool(mean > 0 and mean > errors * error)

@@ -104,9 +104,9 @@ def fit_rerank(
     pair is scored once. Of the shares 0, 0.1 ... 0.9 of the earlier score the one is taken under
     which the relevant documents are likeliest, and the largest depth unless a smaller one (none is
     tried where ``steps`` is false) is clearly better (``RerankChoice``). It is kept only if the
-    likelihood is more than one standard error above that of the first stage, and both the mean of
-    the measure and the held-out mean are higher; otherwise the depth is 0. Give the queries of a
-    dev or train split.
+    likelihood is more than one standard error above that of the first stage, the mean of the
+    measure more than half a one, and the held-out mean is higher; otherwise the depth is 0. Give
+    the queries of a dev or train split.
 
     Raises ``ConfigError`` for an unknown measure and ``DataError`` if no query is judged.
     """

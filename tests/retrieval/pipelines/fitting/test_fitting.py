@@ -229,6 +229,10 @@ def test_the_likeliest_share_is_taken_and_a_smaller_depth_where_it_is_clearly_be
     assert chosen() == (10, SHARES[3])
     values[choice.settings.index((12, SHARES[3]))] = 0.5  # no higher than the first stage
     assert chosen() == (0, 0.0)
+    values[choice.settings.index((12, SHARES[3]))] = 0.51 + noise / 5  # .36 standard errors
+    assert chosen() == (0, 0.0)
+    values[choice.settings.index((12, SHARES[3]))] = 0.52 + noise / 5  # .72 of them
+    assert chosen()[0] > 0
     values[choice.settings.index((12, SHARES[3]))] = 0.6
     likely[3, 2] = -1.9 + noise  # then the other share is the likeliest, and its measure no higher
     assert chosen() == (0, 0.0)
@@ -256,6 +260,9 @@ def test_supported_is_more_than_one_standard_error() -> None:
     assert not supported(np.zeros(5))
     assert not supported(np.array([1.0]))
     assert supported(np.full(3, 0.2))
+    near = np.array([0.1, 0.3, -0.1, 0.2]) - mean
+    assert supported(near + 0.51 * error, 0.5)
+    assert not supported(near + 0.49 * error, 0.5)
 
 
 def test_settings_begin_with_the_first_stage() -> None:
