@@ -140,8 +140,8 @@ def _z_scores(scores: Array, there: NDArray[np.bool_]) -> Array:
     centred = np.where(there, scores, 0.0)
     centred = np.where(there, scores - centred.sum(axis=1, keepdims=True) / counts, 0.0)
     deviation = np.sqrt((centred**2).sum(axis=1, keepdims=True) / counts)
-    lowest = np.where(there, scores, np.inf).min(axis=1, keepdims=True)
-    highest = np.where(there, scores, -np.inf).max(axis=1, keepdims=True)
+    lowest = np.where(there, scores, np.inf).min(axis=1, keepdims=True, initial=np.inf)
+    highest = np.where(there, scores, -np.inf).max(axis=1, keepdims=True, initial=-np.inf)
     varied = (highest > lowest) & (deviation > 0)
     scaled: Array = np.where(varied, centred / np.where(varied, deviation, 1.0), 0.0)
     return scaled

@@ -156,6 +156,34 @@ def test_damaged_files_are_named(
         assert list(opened.chunks())
 
 
+def forged(path: Path) -> None:
+    """Write an archive whose header of ids speaks of more than any memory has."""
+    with zipfile.ZipFile(archive(path)) as source:
+        parts = {name: source.read(name) for name in source.namelist()}
+    parts["ids.npy"] = parts["ids.npy"].replace(b"(2,), }" + 12 * b" ", b"(2000000000000,), }")
+    with zipfile.ZipFile(path, "w") as target:
+        for name, data in parts.items():
+            target.writestr(name, data)
+
+
+def damaged(path: Path) -> None:
+    """Write a compressed archive whose first block is of no known type."""
+    np.savez_compressed(path, values=np.ones((3, 2)), bounds=[0, 1, 3], ids=["a", "b"])
+    data = bytearray(path.read_bytes())
+    name, extra = (int.from_bytes(data[at : at + 2], "little") for at in (26, 28))
+    data[30 + name + extra] = 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("write", [forged, damaged])
+def test_archives_that_zip_and_numpy_cannot_read_are_named(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    write(tmp_path / "x.npz")
+    with pytest.raises(DataError, match="not readable as a numpy archive"):
+        read_token_vectors(tmp_path / "x.npz", "npz")
+
+
 def test_cut_short_archives_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive(tmp_path / "x.npz")) as source:
         parts = {name: source.read(name) for name in source.namelist()}

@@ -248,6 +248,8 @@ def test_nothing_relevant_in_the_lists_chooses_nothing() -> None:
     scored = Rerank(Judge(qrels, 0.1), 30, documents=Texts()).run(queries, first.top(30))
     other = {query: {"elsewhere": 1} for query in qrels}
     assert fit_rerank(first, scored, other, depth=30).depth == 0
+    none = Run({query: {} for query in qrels}, name="none")
+    assert fit_rerank(none, none, qrels, depth=30).depth == 0
 
 
 def test_supported_is_more_than_one_standard_error() -> None:
