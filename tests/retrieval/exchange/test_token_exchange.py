@@ -15,7 +15,7 @@ from pyarrow import parquet
 from small_world import WordEncoder, documents
 from token_functions import DIM, token_vectors
 
-from sluice.encoders import FunctionEncoder, TokenEncoder
+from sluice.encoders import BM25Encoder, FunctionEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import TokenIndex
@@ -239,6 +239,11 @@ def test_the_command_line(tmp_path: Path, bert: Path, sluice: Call) -> None:
         command = ["import", file, tmp_path / "back", "--format", form]
         code, _, err = sluice(*command)
         assert (code, "--encoder: missing" in err) == (2, True)
+    lexical = Retriever.build(BM25Encoder(), documents(3), path=tmp_path / "bm25").path
+    code, _, err = sluice("export", lexical, tmp_path / "y.npz", "--format", "npz")
+    assert (code, "npz: is for token vectors, and" in err) == (2, True)
+    code, _, err = sluice("import", tmp_path / "z.npz", tmp_path / "z", "--format", "npz")
+    assert (code, "z.npz: no such file" in err) == (2, True)
     code, _, err = sluice(*command, "--encoder", tmp_path / "model", "--metric", "ip")
     assert (code, "--metric: is for one vector a text" in err) == (2, True)
     index = "{type: tokens, store: float32}"
