@@ -69,6 +69,12 @@ class ThreeHeads(Wrapping):
                 f"three_heads.loss: {wrapper.called} needs one head's vectors; expected a loss of "
                 "scores, such as info_nce"
             )
+        if self.inner.similarity != "auto":
+            raise ConfigError(
+                f"three_heads.loss.similarity: {self.inner.similarity}: scores are each "
+                "head's own, and those of terms and mixture are not within -1 and 1; leave it "
+                "out, or take another loss than psl"
+            )
         check_positive("three_heads", temperature=self.temperature)
         if not self.distil and self.temperature != type(self).temperature:
             raise ConfigError(
