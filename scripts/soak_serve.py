@@ -35,6 +35,7 @@ TRIES = 4  # of a request whose connection broke
 AFTER_KILL = 5.0  # seconds in which connections break
 PATIENCE = 30.0  # seconds for an answer
 SHOWN = 10  # seconds between two lines
+BAD = ("wrong", "mixed", "lost", "not replaced")
 
 
 @dataclass
@@ -169,7 +170,10 @@ class Soak:
             self.killed = time.monotonic()
             self.counts["kills"] += 1
             os.kill(draw.choice(alive), signal.SIGKILL)
-            while len(workers_of(self.process.pid)) < workers or not await self.all_listen(workers):
+            while not await self.all_listen(workers):
+                if time.monotonic() - self.killed > START:
+                    self.counts["not replaced"] += 1
+                    return
                 await asyncio.sleep(0.1)
             self.restarts.append(time.monotonic() - self.killed)
 
@@ -279,7 +283,9 @@ def main() -> None:
     if half:
         first, last = half[0][1], half[-1][1]
         say(f"PSS of all processes: half-way {first:,.0f} MB, at the end {last:,.0f} MB")
-    bad = {name: run.counts[name] for name in ("wrong", "mixed", "lost") if run.counts[name]}
+    bad = {name: run.counts[name] for name in BAD if run.counts[name]}
+    if not run.counts["checked"]:
+        bad["checked"] = 0
     say(f"bad: {bad}" if bad else "none wrong, mixed or lost")
     sys.exit(1 if bad else 0)
 

@@ -37,13 +37,15 @@ function asked(path, values) {
   return `${path}?${new URLSearchParams(Object.entries(values).filter(([, value]) => value))}`;
 }
 
+const plain = (value) => (value && typeof value === "object" ? JSON.stringify(value) : value);
+
 function say(text, kind = "") {
   at("status").textContent = text;
   at("status").className = kind;
 }
 
 function failed(error) {
-  at("access").hidden = error.status !== 401;
+  at("access").hidden = ![401, 403].includes(error.status); // 403: another key may do it
   if (error.type === "not_judging") {
     nothing("Nothing is judged here.", "Start the service with --judge and a file of queries:",
       "sluice serve FOLDER --judge queries.txt");
@@ -188,7 +190,7 @@ function show(place) {
   }
   at("candidate-title").textContent = found.title || found.id;
   at("candidate-metadata").replaceChildren(...Object.entries(found.metadata).flatMap(([name, value]) =>
-    [make("dt", { textContent: name }), make("dd", { textContent: value })]));
+    [make("dt", { textContent: name }), make("dd", { textContent: plain(value) })]));
   at("candidate-text").replaceChildren(...marked(found));
   at("comment").value = found.comment;
   [...at("grades").children].forEach((button, grade) =>

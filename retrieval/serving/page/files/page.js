@@ -31,6 +31,8 @@ async function ask(path, body, signal) {
   throw error;
 }
 
+const plain = (value) => (value && typeof value === "object" ? JSON.stringify(value) : value);
+
 function say(text, kind = "") {
   at("status").textContent = text;
   at("status").className = kind;
@@ -38,7 +40,7 @@ function say(text, kind = "") {
 
 function failed(error) {
   if (error.name === "AbortError") return;
-  at("access").hidden = error.status !== 401;
+  at("access").hidden = ![401, 403].includes(error.status); // 403: another key may do it
   say(error.status ? error.message : "The service does not answer.", "error");
 }
 
@@ -268,7 +270,7 @@ async function open(id, column) {
     const found = await ask(`/documents/${encodeURIComponent(id)}`);
     at("document-title").textContent = found.title || found.id;
     at("document-metadata").replaceChildren(...[["id", found.id], ...Object.entries(found.metadata)]
-      .flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
+      .flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: plain(value) })]));
     at("document-text").textContent = found.text;
     at("document-path").replaceChildren(...path(state.explained[`${column}-${id}`]));
     at("document").showModal();
