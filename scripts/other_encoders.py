@@ -117,14 +117,16 @@ def walks(encoder: Any, retriever: Any, texts: Sequence[str]) -> list[dict[str, 
         index.add(vectors)
         index.link()
         exact = index.search(queries, 10, params={"mode": "exhaustive"})
-        for entries, candidates in ((None, 50), (None, 10), (64, 10), (64, 4)):
-            own = {"candidates": candidates} | ({} if entries is None else {"entries": entries})
+        for entries, candidates in ((None, 50), (None, None), (64, None), (64, 4)):
+            given = {"entries": entries, "candidates": candidates}
+            own = {name: count for name, count in given.items() if count is not None}
             start = time.perf_counter()
             walked = index.search_counted(queries, 10, **own)
             seconds = (time.perf_counter() - start) / len(texts)
+            settings = index.settings.changed(own)
             made.append({
-                "neighbours": neighbours, "entries": index.settings.changed(own).entry_count(
-                    index.rows), "candidates": candidates, "documents": index.rows,
+                "neighbours": neighbours, "entries": settings.entry_count(index.rows),
+                "candidates": settings.candidate_count(index.rows), "documents": index.rows,
                 "recall": mean_share(walked.hits, exact, 10), "ms": 1_000 * seconds,
                 "visited": float(walked.visited.mean()) / index.rows,
             })  # fmt: skip

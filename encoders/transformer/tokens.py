@@ -94,14 +94,7 @@ def tokenized(
             ids = [np.asarray(text, np.int32) for text in encoded["input_ids"]]
             segments = encoded.get("token_type_ids") if types else None
             return Tokens(ids, segments and [np.asarray(text, np.int32) for text in segments])
-        backend = tokenizer.backend_tokenizer
-        backend.no_padding()
-        if length is None:
-            backend.no_truncation()
-        else:
-            backend.enable_truncation(length, direction=tokenizer.truncation_side)
-        if backend.encode_special_tokens != tokenizer.split_special_tokens:
-            backend.encode_special_tokens = tokenizer.split_special_tokens
+        backend = _set_up(tokenizer, length)
         ids, segments = list[Ids](), list[Ids]()
         cuts = _Cuts(length, backend, pairs=len(texts) > 1) if is_counting() else None
         for part in _portions(list(zip(*texts, strict=True))):
@@ -123,18 +116,25 @@ def token_offsets(
     Special tokens, which stand nowhere, have (0, 0), and so have all of a tokenizer that does not
     tell.
     """
-    tokens = tokenized(tokenizer, texts, length=length)
     if not _is_plain(tokenizer):
-        return [[(0, 0)] * len(ids) for ids in tokens.ids]
+        return [[(0, 0)] * len(ids) for ids in tokenized(tokenizer, texts, length=length).ids]
     clean = [_without_surrogates(text) for text in texts]
-    with _TOKENIZING:  # the length is still set
-        backend = tokenizer.backend_tokenizer
-        if length is None:
-            backend.no_truncation()
-        else:
-            backend.enable_truncation(length, direction=tokenizer.truncation_side)
-        found = [encoding.offsets for encoding in backend.encode_batch(clean)]
-    return [list(offsets) for offsets in found]
+    with _TOKENIZING:
+        encodings = _set_up(tokenizer, length).encode_batch(clean)
+    return [list(encoding.offsets) for encoding in encodings]
+
+
+def _set_up(tokenizer: Any, length: int | None) -> Any:
+    """Return a fast tokenizer's backend, which cuts at ``length`` until it is set up again."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    if length is None:
+        backend.no_truncation()
+    else:
+        backend.enable_truncation(length, direction=tokenizer.truncation_side)
+    if backend.encode_special_tokens != tokenizer.split_special_tokens:
+        backend.encode_special_tokens = tokenizer.split_special_tokens
+    return backend
 
 
 class _Cuts:

@@ -98,7 +98,7 @@ class GraphIndex(Index):
         self.seed = whole_number(seed, "seed", 0)
         self.settings = checked_settings(
             entries,
-            50 if candidates is None else candidates,
+            candidates,
             16 if iterations is None else iterations,
             budget,
             True if early_stop is None else early_stop,
@@ -274,7 +274,7 @@ class GraphIndex(Index):
             self.link()
             walk(self._scored(scorer), self._graph, self._entries(), settings, best, allowed)
         if network is not None and best.margin:
-            scores = _finite(network.scores(self._vectors.gather(best.rows)[0]))
+            scores = network.scores(self._vectors.gather(best.rows)[0])
             best.rows, best.scores = best_first(best.rows, scores, k)
         return best
 
@@ -286,15 +286,18 @@ class GraphIndex(Index):
             vectors = chunks[part.chunk][0]
             block = vectors[part.places] if len(part.places) else vectors[part.start : stop]
             rows = part.first_row + places
-            best.take(rows, _finite(scorer(rows, block)), None)
+            best.take(rows, _checked_scores(scorer(rows, block), len(rows)), None)
 
     def _scored(self, scorer: Scorer) -> Score:
         """Return a function that scores rows, whose vectors are gathered a block at a time."""
 
         def score(rows: Rows) -> NDArray[np.float32]:
             parts = [rows[start : start + GATHERED] for start in range(0, len(rows), GATHERED)]
-            made = [_finite(scorer(part, self._vectors.gather(part)[0])) for part in parts]
-            return np.concatenate(made)
+            made = [scorer(part, self._vectors.gather(part)[0]) for part in parts]
+            return np.concatenate([
+                _checked_scores(scores, len(part))
+                for scores, part in zip(made, parts, strict=True)
+            ])  # fmt: skip
 
         return score
 
@@ -361,10 +364,15 @@ def _joined(found: Sequence[Best], k: int) -> Hits:
     return hits
 
 
-def _finite(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+def _checked_scores(made: Any, count: int) -> NDArray[np.float32]:
+    scores = np.asarray(made, np.float32)
+    if scores.shape != (count,):
+        raise DataError(
+            f"scorer: returned shape {scores.shape} for {count:,} documents; expected [{count:,}]"
+        )
     if not np.isfinite(scores).all():
         raise DataError(
-            "queries: a score is not a finite number; its network has values that are too large: "
-            "train with a lower learning rate"
+            "queries: a score is not a finite number; if it is that of a network, train it with a "
+            "lower learning rate"
         )
-    return scores.astype(np.float32, copy=False)
+    return scores

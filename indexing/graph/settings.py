@@ -14,6 +14,11 @@ MODES: Final[tuple[Mode, ...]] = ("graph", "exhaustive")
 ENTRIES = 10_000  # at most, where none are set
 ENTRY_SHARE = 20  # documents for each entry point, where none are set
 FEWEST_ENTRIES = 64
+# Candidates, where none are set. Of SciFact's 5,183 documents with 32 neighbours each, 10 find .965
+# of the ten best and score 14 % of the documents, 50 find .995 and score 35 %.
+CANDIDATES = 50  # at most, as in the paper, which has 8.8 million documents
+FEWEST_CANDIDATES = 10
+CANDIDATE_SHARE = 500  # documents for each
 COUNTS: Final = ("entries", "candidates", "iterations", "budget")
 PARAMETERS: Final = ("mode", *COUNTS, "early_stop")  # of one search
 
@@ -22,12 +27,12 @@ PARAMETERS: Final = ("mode", *COUNTS, "early_stop")  # of one search
 class SearchSettings:
     """How a graph is walked.
 
-    ``entries`` None: a twentieth of the documents, 64 to 10,000. ``budget`` None: as many documents
-    as the walk reaches.
+    ``entries`` None: a twentieth of the documents, 64 to 10,000; ``candidates`` None: one for each
+    500 documents, 10 to 50; ``budget`` None: as many documents as the walk reaches.
     """
 
     entries: int | None = None
-    candidates: int = 50
+    candidates: int | None = None
     iterations: int = 16
     budget: int | None = None
     early_stop: bool = True
@@ -43,10 +48,16 @@ class SearchSettings:
             return self.entries
         return max(FEWEST_ENTRIES, min(ENTRIES, documents // ENTRY_SHARE))
 
+    def candidate_count(self, documents: int) -> int:
+        """Return of how many documents each step scores the neighbours."""
+        if self.candidates is not None:
+            return self.candidates
+        return max(FEWEST_CANDIDATES, min(CANDIDATES, documents // CANDIDATE_SHARE))
+
 
 def checked_settings(
     entries: int | None,
-    candidates: int,
+    candidates: int | None,
     iterations: int,
     budget: int | None,
     early_stop: bool,

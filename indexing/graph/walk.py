@@ -43,7 +43,7 @@ def walk(
         scores = score(frontier)
         if not best.take(frontier, scores, allowed) and settings.early_stop:
             break
-        near, _ = best_first(frontier, scores, settings.candidates)
+        near, _ = best_first(frontier, scores, settings.candidate_count(len(graph)))
         reached = graph.of(near)
         frontier = reached[~seen[reached]]
     if len(best.rows) < best.k:

@@ -81,9 +81,9 @@ class Service:
             INDEXES: Lane(INDEXES, self.budget, threads=searchers, **common),
             WRITES: Lane(WRITES, self._writes, batch_tokens=1, settled=self._mail.wake),
         }
+        self.judging = open_judging(settings, live.folder, live.content)
         self.lag = 0.0  # seconds that the event loop is late
         self._ends = 0.0  # when what was accepted is given up
-        self.judging = open_judging(settings, live.folder, live.content)
         self._lane_names: dict[tuple[int, str], str] = {}
 
     @classmethod

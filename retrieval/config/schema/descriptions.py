@@ -256,7 +256,7 @@ WORDS: Mapping[str, str] = {
     "graph.neighbours": "Documents that each is linked with, the nearest: 32.",
     "graph.build": "How neighbours are found: exact, or faiss, faster for many documents.",
     "graph.entries": "Random documents that a walk begins with; left out, a twentieth of all.",
-    "graph.candidates": "Of the documents scored last, the best so many are followed: 50.",
+    "graph.candidates": "Of the documents scored last, how many are followed; left out, 10 to 50.",
     "graph.iterations": "Steps of a walk, at most: 16.",
     "graph.budget": "Documents that a walk may score, at most; left out, all it reaches.",
     "graph.early_stop": "Ends a walk where a step finds none of the best k.",

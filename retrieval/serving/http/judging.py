@@ -113,7 +113,7 @@ async def qrels(service: Service, call: Call) -> Reply:
     except ConfigError as error:  # names the field first
         raise invalid(str(error), str(error).partition(":")[0]) from None
     except DataError as error:
-        raise Fault(409, "not_judged", str(error)) from None
+        raise Fault(409, "no_qrels", str(error)) from None
     ending = "tsv" if request.format == "beir" else "trec"
     return Reply(
         body,

@@ -18,7 +18,10 @@ Known = Callable[[str], bool]  # whether a document is there
 
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """A query and how far an assessor is with it; ``candidates`` is None before it is pooled."""
+    """A query and how far an assessor is with it.
+
+    ``candidates`` is None before it is pooled by the pipelines and the depth of now.
+    """
 
     query: str
     text: str
@@ -165,14 +168,14 @@ class Judging:
         self, state: Judgements, query: str, assessor: str, known: Known
     ) -> QueryProgress:
         text = self.queries.get(query, state.texts.get(query, ""))
-        if state.pooled_by.get(query) != (self.pipelines, self.depth):
-            return QueryProgress(query, text, None, 0, 0)
+        pooled = state.pooled_by.get(query) == (self.pipelines, self.depth)
         said = state.of(query, assessor)
         # A document that is gone counts where it was judged before.
-        there = [doc for doc in state.pools[query] if doc in said or known(doc)]
+        there = [doc for doc in state.pools.get(query, {}) if doc in said or known(doc)]
         own = [said[doc] for doc in there if doc in said]
         judged = sum(each.grade is not None for each in own)
-        return QueryProgress(query, text, len(there), judged, sum(each.skipped for each in own))
+        skipped = sum(each.skipped for each in own)
+        return QueryProgress(query, text, len(there) if pooled else None, judged, skipped)
 
 
 def in_order(query: str, documents: Iterable[str]) -> list[str]:

@@ -148,7 +148,7 @@ class Lane:
         wait = self._wait()
         if wait <= longest:
             return
-        # A few slow requests are no overload, for those behind them neither.
+        # A few slow requests do not overload it, nor do those behind them.
         longest = max(longest, PATIENCE * max(self._slowest, self._seconds(job)))
         if wait > longest:
             raise overloaded(

@@ -139,6 +139,18 @@ def test_a_budget_is_kept() -> None:
     assert (found.visited == 10).all()
 
 
+@pytest.mark.parametrize(
+    ("documents", "entries", "candidates"),
+    [(40, 64, 10), (5_183, 259, 10), (20_000, 1_000, 40), (8_800_000, 10_000, 50)],
+)
+def test_walks_grow_with_the_documents(documents: int, entries: int, candidates: int) -> None:
+    settings = GraphIndex().settings
+    assert settings.entry_count(documents) == entries
+    assert settings.candidate_count(documents) == candidates
+    own = GraphIndex(entries=3, candidates=2).settings
+    assert (own.entry_count(documents), own.candidate_count(documents)) == (3, 2)
+
+
 def test_queries_do_not_disturb_one_another() -> None:
     index = made(entries=20, neighbours=5, candidates=3)
     together = index.search(QUERIES, 7)
@@ -198,6 +210,8 @@ def test_any_function_searches() -> None:
     expected = np.argsort(np.abs(DOCUMENTS).sum(axis=1), kind="stable")[:3]
     assert (found.hits.rows[0] == expected).all()
     assert sorted(seen) == list(range(300))
+    with pytest.raises(DataError, match=r"scorer: returned shape \(200, 6\) for 200 documents"):
+        index.search_by([lambda rows, vectors: vectors], 3)
 
 
 def test_faiss_builds_a_graph_nearly_as_good() -> None:

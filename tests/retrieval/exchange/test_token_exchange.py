@@ -196,21 +196,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "a mean cosine of" in caplog.text
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_command_line(form: str, tmp_path: Path, bert: Path, sluice: Call) -> None:
+def test_the_command_line(tmp_path: Path, bert: Path, sluice: Call) -> None:
     model = TokenEncoder.from_pretrained(bert, dim=8, query_length=12, document_length=24)
     model.save_pretrained(tmp_path / "model")
     made = Retriever.build(
         TokenEncoder.from_pretrained(tmp_path / "model"), documents(9), index=TokenIndex("float32"),
         path=tmp_path / "r",
     )  # fmt: skip
-    file = tmp_path / f"x.{form}"
-    code, out, err = sluice("export", tmp_path / "r", file, "--format", form)
-    assert code == 0, err
-    assert "9 documents" in out
-    command = ["import", file, tmp_path / "back", "--format", form]
-    code, _, err = sluice(*command)
-    assert (code, "--encoder: missing" in err) == (2, True)
+    for form in ("parquet", "npz"):
+        file = tmp_path / f"x.{form}"
+        code, out, err = sluice("export", tmp_path / "r", file, "--format", form)
+        assert code == 0, err
+        assert "9 documents" in out
+        command = ["import", file, tmp_path / "back", "--format", form]
+        code, _, err = sluice(*command)
+        assert (code, "--encoder: missing" in err) == (2, True)
     code, _, err = sluice(*command, "--encoder", tmp_path / "model", "--metric", "ip")
     assert (code, "--metric: is for one vector a text" in err) == (2, True)
     index = "{type: tokens, store: float32}"

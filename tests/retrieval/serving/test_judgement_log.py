@@ -338,7 +338,10 @@ def test_candidates_keep_a_place_that_says_nothing(tmp_path: Path) -> None:
     gone.add("d3")  # it was judged, and stays so
     assert judging.progress_of("r", "ann", known).is_done
     # Another depth: the query is pooled again before it counts as done.
-    assert Judging(judging.queries, log, ["bm25"], 5).next_query("ann", known, {"q"}) == "r"
+    other = Judging(judging.queries, log, ["bm25"], 5)
+    assert other.next_query("ann", known, {"q"}) == "r"
+    assert (other.progress_of("r", "ann", known).candidates, len(shown("r"))) == (None, 28)
+    assert other.progress_of("r", "ann", known).judged == 29
     first = np.array([in_order(f"query {n}", documents).index("d0") for n in range(400)])
     assert abs(first.mean() - 14.5) < 3 * np.sqrt((30**2 - 1) / 12 / 400)
 

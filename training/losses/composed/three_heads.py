@@ -149,7 +149,7 @@ def _term_weights(*sides: HeadVectors) -> list[Tensor]:
     for terms, weights in ((side.terms, side.weights) for side in sides):
         places = torch.searchsorted(used, terms).clamp(max=max(0, len(used) - 1))
         empty = weights.new_zeros(len(weights), max(1, len(used)))
-        # Tokens that are no terms weigh 0, wherever that is added.
+        # Special tokens and padding weigh 0, and a maximum does not see that.
         found.append(empty.scatter_reduce(1, places, weights, "amax"))
     return found
 

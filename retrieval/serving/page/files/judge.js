@@ -127,7 +127,7 @@ async function open(query, documentId = null) {
 
 function refresh(query) {
   const place = state.all.queries.findIndex((each) => each.id === query.id);
-  state.all.queries[place] = query;
+  if (place >= 0) state.all.queries[place] = query; // else one of before
   if (state.task) state.task.query = query;
   const done = state.all.queries.filter(isDone).length;
   const judged = state.all.queries.reduce((sum, each) => sum + each.judged, 0);
@@ -288,7 +288,7 @@ async function stepQuery(by) {
 
 function queries() {
   at("queries-list").replaceChildren(...state.all.queries.map((each) => {
-    const count = each.candidates === null ? "not begun" : `${each.judged} of ${each.candidates}${each.skipped ? `, ${each.skipped} skipped` : ""}`;
+    const count = each.candidates === null ? (each.judged ? `${each.judged} judged` : "not begun") : `${each.judged} of ${each.candidates}${each.skipped ? `, ${each.skipped} skipped` : ""}`;
     const button = make("button", { type: "button" }, make("span", { textContent: each.text }), make("span", { textContent: count }));
     if (state.task && state.task.query.id === each.id) button.setAttribute("aria-current", "true");
     button.addEventListener("click", () => { at("queries").close(); alone(() => open(each.id)); });
@@ -319,7 +319,7 @@ async function agreement() {
   if (found.shared) {
     parts.push(make("h3", { textContent: `Of the ${found.shared} documents that two or more judged` }),
       table(["", "alpha"], Object.entries(found.alpha).map(([scale, value]) => [`Krippendorff's alpha, ${scale}`, figure(value)])),
-      table(["two assessors", "both judged", "same grade", "kappa", "quadratic kappa"], found.two.map((each) =>
+      table(["two", "both judged", "same", "kappa", "weighted"], found.two.map((each) =>
         [`${each.first}, ${each.second}`, each.pairs, `${Math.round(100 * each.same)} %`, figure(each.kappa), figure(each.weighted_kappa)])));
   } else if (found.assessors.length) {
     parts.push(make("p", { className: "empty", textContent: "No document was judged by two people yet: how they agree is unknown." }));
