@@ -342,6 +342,18 @@ def test_candidates_keep_a_place_that_says_nothing(tmp_path: Path) -> None:
     assert other.next_query("ann", known, {"q"}) == "r"
     assert (other.progress_of("r", "ann", known).candidates, len(shown("r"))) == (None, 28)
     assert other.progress_of("r", "ann", known).judged == 29
+    # Two services with pipelines of their own keep one log: neither forgets what it pooled.
+    other.pool("r", 1, ["d1"])
+    assert other.progress_of("r", "ann", known).is_done
+    assert judging.progress_of("r", "ann", known).is_done
+    size = log.path.stat().st_size
+    judging.pool("r", 2, ["d1"])
+    assert log.path.stat().st_size == size
+    # What was taken back and is gone cannot be judged: it is not waited for.
+    judging.say(graded("d4", None, query="r"), known)
+    assert not judging.progress_of("r", "ann", known).is_done
+    gone.add("d4")
+    assert judging.progress_of("r", "ann", known).is_done
     first = np.array([in_order(f"query {n}", documents).index("d0") for n in range(400)])
     assert abs(first.mean() - 14.5) < 3 * np.sqrt((30**2 - 1) / 12 / 400)
 
