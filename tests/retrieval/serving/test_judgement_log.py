@@ -15,6 +15,7 @@ import pytest
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.retrieval.runs.trec_files import read_qrels
+from sluice.retrieval.serving.faults import fault_of
 from sluice.retrieval.serving.judging.agreement import assessor_agreement
 from sluice.retrieval.serving.judging.entries import Judgement, Pooled, line_of
 from sluice.retrieval.serving.judging.export import RULES, qrels_of, qrels_text, unjudged
@@ -175,6 +176,15 @@ def test_a_log_that_is_replaced_or_not_written_says_so(
         with pytest.raises(SluiceError, match=r"No space left .* nothing was added"):
             log.add(lambda state: [graded("b", 1)])
     assert path.read_bytes() == before
+    assert log.read(said) == {"a": 1}
+    path.write_bytes(before + b"garbage\n")
+    with pytest.raises(SluiceError, match=r"^log\.jsonl:3: b'garbage'") as damaged:
+        log.add(lambda state: [graded("b", 1)])
+    fault = fault_of(damaged.value)
+    assert fault is not None
+    assert fault.status == 503  # the client did nothing wrong
+    assert path.read_bytes() == before + b"garbage\n"
+    path.write_bytes(before)
     assert log.read(said) == {"a": 1}
     path.rename(tmp_path / "moved")
     with pytest.raises(SluiceError, match="added to the file that was there"):

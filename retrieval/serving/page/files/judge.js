@@ -37,8 +37,6 @@ function asked(path, values) {
   return `${path}?${new URLSearchParams(Object.entries(values).filter(([, value]) => value))}`;
 }
 
-const plain = (value) => (value && typeof value === "object" ? JSON.stringify(value) : value);
-
 function say(text, kind = "") {
   at("status").textContent = text;
   at("status").className = kind;
@@ -190,7 +188,7 @@ function show(place) {
   }
   at("candidate-title").textContent = found.title || found.id;
   at("candidate-metadata").replaceChildren(...Object.entries(found.metadata).flatMap(([name, value]) =>
-    [make("dt", { textContent: name }), make("dd", { textContent: plain(value) })]));
+    [make("dt", { textContent: name }), make("dd", { textContent: value })]));
   at("candidate-text").replaceChildren(...marked(found));
   at("comment").value = found.comment;
   [...at("grades").children].forEach((button, grade) =>

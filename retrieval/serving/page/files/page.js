@@ -31,8 +31,6 @@ async function ask(path, body, signal) {
   throw error;
 }
 
-const plain = (value) => (value && typeof value === "object" ? JSON.stringify(value) : value);
-
 function say(text, kind = "") {
   at("status").textContent = text;
   at("status").className = kind;
@@ -270,7 +268,7 @@ async function open(id, column) {
     const found = await ask(`/documents/${encodeURIComponent(id)}`);
     at("document-title").textContent = found.title || found.id;
     at("document-metadata").replaceChildren(...[["id", found.id], ...Object.entries(found.metadata)]
-      .flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: plain(value) })]));
+      .flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
     at("document-text").textContent = found.text;
     at("document-path").replaceChildren(...path(state.explained[`${column}-${id}`]));
     at("document").showModal();
