@@ -28,14 +28,11 @@ def matches(line: str, query: str) -> Places:
     if found:
         return found
     # Words that are not between spaces, as in Chinese, stand inside of others.
-    for part in set(query.split()):
-        found += [(*place.span(), part) for place in re.finditer(re.escape(part), line)]
-    found.sort(key=lambda place: (place[0], -place[1]))
-    apart: list[tuple[int, int, str]] = []
-    for place in found:
-        if not apart or place[0] >= apart[-1][1]:
-            apart.append(place)
-    return apart
+    parts = sorted((part for part in set(query.split()) if part in line), key=len, reverse=True)
+    if not parts:
+        return []
+    longest_first = re.compile("|".join(map(re.escape, parts)))
+    return [(*place.span(), place.group()) for place in longest_first.finditer(line)]
 
 
 def best_part(line: str, places: Places, length: int) -> tuple[int, int]:
