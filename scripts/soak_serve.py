@@ -5,8 +5,9 @@
 Works on a copy of the folder. Searches come at Poisson times, whether or not earlier ones were
 answered, and a document is replaced, added or deleted every few seconds. After each change the
 library opens the folder and answers the same queries: every answer of the service must be that of
-its state. Ends with 1 if one was wrong, mixed of two states, or lost; a connection that broke as
-its worker was killed is asked again, as clients do, and counted.
+its state. Ends with 1 if one was wrong, mixed of two states, or lost, if none could be checked, and
+if a killed worker was not replaced; a connection that broke as its worker was killed is asked
+again, as clients do, and counted.
 """
 
 from __future__ import annotations
