@@ -328,13 +328,13 @@ class Service:
         self.metrics.saw_input(job.tokens)
         answered = self._mail.future(future)
         try:
-            if ends is not None:  # a thread that is busy does not look at the clock
-                ahead = max(0.0, min(ends - time.perf_counter(), self.settings.timeout))
-                await asyncio.wait({answered}, timeout=ahead)
-                if not answered.done() and job.started is None and future.cancel():
-                    waited = (time.perf_counter() - job.arrived) * 1000
-                    raise late(f"deadline_ms: over after {waited:,.0f} ms in the queue")
             async with asyncio.timeout(self.settings.timeout):
+                if ends is not None:  # a thread that is busy does not look at the clock
+                    ahead = max(0.0, ends - time.perf_counter())
+                    await asyncio.wait({answered}, timeout=ahead)
+                    if not answered.done() and job.started is None and future.cancel():
+                        waited = (time.perf_counter() - job.arrived) * 1000
+                        raise late(f"deadline_ms: over after {waited:,.0f} ms in the queue")
                 return await answered
         except TimeoutError:
             raise late(

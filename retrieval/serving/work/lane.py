@@ -134,7 +134,8 @@ class Lane:
         return job.future
 
     def _note_left(self, future: Future[list[Any]]) -> None:
-        self._left = self._left or future.cancelled() or future.exception() is not None
+        if future.cancelled() or future.exception() is not None:  # threads: only ever set here
+            self._left = True
 
     @property
     def waiting(self) -> tuple[int, int]:

@@ -102,6 +102,18 @@ def test_a_deadline_is_kept_while_the_thread_is_busy(own: Any) -> None:
     assert (running.result(20), more.result(20)) == ([True], [True])
 
 
+def test_the_limit_of_the_service_is_not_taken_for_a_deadline(own: Any) -> None:
+    """It counts once: the time before a deadline is part of it."""
+    service = own(timeout=0.2)
+    go = threading.Event()
+    service._lanes["models"].submit(Job("busy", ["one"], [1], lambda units: [go.wait(20)]))
+    body = {"query": "gold", "pipeline": "cascade", "deadline_ms": 60_000}
+    refused = asker(service)("POST", "/search", body)
+    go.set()
+    assert refused.status_code == 504
+    assert "no answer within 0.2 s" in refused.json()["error"]["message"]
+
+
 def test_reading_is_the_default(ask: Any) -> None:
     refused = ask("POST", "/documents", {"documents": [{"id": "a"}]})
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "read_only")

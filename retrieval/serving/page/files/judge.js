@@ -43,7 +43,7 @@ function say(text, kind = "") {
 }
 
 function failed(error) {
-  at("access").hidden = error.status !== 401;
+  at("access").hidden = ![401, 403].includes(error.status); // 403: another key may do it
   if (error.type === "not_judging") {
     nothing("Nothing is judged here.", "Start the service with --judge and a file of queries:",
       "sluice serve FOLDER --judge queries.txt");
