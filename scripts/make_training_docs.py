@@ -13,7 +13,7 @@ BEGIN, END = "<!-- losses: scripts/make_training_docs.py -->\n", "<!-- end of lo
 FAMILIES = ("contrastive", "listwise", "distillation", "composed", "queue", "")
 NAMES = {
     "dense": "dense", "gaussian": "Gaussian", "splade": "SPLADE", "tokens": "tokens",
-    "three_heads": "three heads", "cross_encoder": "cross-encoders", "hypencoder": "Hypencoder",
+    "cross_encoder": "cross-encoders", "hypencoder": "Hypencoder",
 }  # fmt: skip
 # What a loss needs to be made; all others are made from their defaults.
 ARGUMENTS: dict[str, dict[str, Any]] = {"sum": {"losses": [{"type": "info_nce"}]}}
@@ -43,7 +43,8 @@ def row(name: str, place: str) -> str:
     module, _, cls = place.partition(":")
     loss = getattr(importlib.import_module(module), cls)(**ARGUMENTS.get(name, {}))
     encoders = loss.encoders or tuple(NAMES)
-    uses = [] if set(encoders) == set(NAMES) else [NAMES[encoder] for encoder in encoders]
+    named = {**NAMES, "three_heads": "three heads"}  # which this loss alone trains
+    uses = [] if set(encoders) == set(NAMES) else [named[encoder] for encoder in encoders]
     if loss.needs_teacher:
         uses.append("`teacher`")
     if loss.ranks == "columns":

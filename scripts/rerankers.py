@@ -104,14 +104,14 @@ def drawn(bench: Bench, start: str = "", *, listwise: bool = False) -> Any:
 
     encoder = CrossEncoder.from_pretrained(
         bench.folder / start if start else bench.model, head="similarity",
-        max_length=bench.pair_length,
+        max_length=bench.trained_length,
     )  # fmt: skip
     if listwise:
         from rerankers_listwise import ListwiseHead
 
         head = ListwiseHead(encoder.similarity_head, size=8)
         encoder = CrossEncoder(
-            encoder.model, encoder.tokenizer, max_length=bench.pair_length, similarity_head=head
+            encoder.model, encoder.tokenizer, max_length=bench.trained_length, similarity_head=head
         )
     freeze(encoder, layers=encoder.model.config.num_hidden_layers // 2, embeddings=True)
     return encoder
@@ -158,7 +158,7 @@ def scored(bench: Bench, encoder: Any) -> Scores:
     with tempfile.TemporaryDirectory() as folder:
         encoder.save_pretrained(Path(folder) / "model")
         reranker = CrossEncoder.from_pretrained(
-            Path(folder) / "model", dtype="bfloat16", max_length=bench.pair_length
+            Path(folder) / "model", dtype="bfloat16", max_length=bench.longest
         )
         return bench.scored(reranker.score)
 
@@ -295,7 +295,10 @@ def main(words: Sequence[str] | None = None) -> None:
     if stray := [row for row in asked.only if row not in ROWS]:
         parser.error(f"--only {stray[0]!r}: unknown; rows are {', '.join(ROWS)}")
     if not asked.show:
-        settings = {name: getattr(asked, name) for name in ("model", *NUMBERS)}
+        settings = {
+            n: getattr(asked, n)
+            for n in ("model", "queries", "dev", "steps", "pairs", "depth", "longest")
+        }
         noted = asked.output / "settings.json"
         asked.output.mkdir(parents=True, exist_ok=True)
         if noted.exists() and json.loads(noted.read_text()) != settings:
@@ -308,8 +311,13 @@ def main(words: Sequence[str] | None = None) -> None:
                 for seed in asked.seeds[:1] if row in ONCE else asked.seeds:
                     one(bench, row, seed)
     names = [Path(dataset).name for dataset in asked.datasets]
-    found = {name: results(asked.output / name, asked.only) for name in names}
-    print("\n".join(table({name: rows for name, rows in found.items() if rows}, BASE)))
+    print(
+        "\n".join(
+            table(
+                {n: found for n in names if (found := results(asked.output / n, asked.only))}, BASE
+            )
+        )
+    )
 
 
 def prepare(bench: Bench) -> None:

@@ -42,7 +42,7 @@ class Bench:
     depth: int = 20  # that rerankers score
     steps: int = 50
     pairs: int = 64  # of a step
-    longest: int = 128  # tokens of a document
+    longest: int = 128  # tokens of a document, or a pair when it is scored
     texts: dict[str, str] = field(init=False)
     asked: dict[str, str] = field(init=False)  # all queries' texts
     positives: dict[str, dict[str, float]] = field(init=False)  # of the train queries
@@ -72,8 +72,8 @@ class Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     @property
-    def pair_length(self) -> int:
-        """The tokens of a pair."""
+    def trained_length(self) -> int:
+        """The tokens of a pair in training."""
         return min(96, self.longest)
 
     @cached_property
@@ -156,7 +156,7 @@ class Bench:
         file = self.folder / "max_sim.json"
         if not file.exists():
             wanted = [(q, d) for q in self.lists for d in self.group(q)]
-            scorer = MaxSim(self.dense(self.model, document_length=self.pair_length))
+            scorer = MaxSim(self.dense(self.model, document_length=self.trained_length))
             scores = scorer.score([(self.asked[q], self.texts[d]) for q, d in wanted])
             found: dict[str, dict[str, float]] = {}
             for (query, document), score in zip(wanted, scores.tolist(), strict=True):
@@ -308,22 +308,32 @@ def sorted_by(lists: Lists, qrels: Mapping[str, Any], scores: Scores) -> Array:
 def measured(lists: Lists, qrels: Mapping[str, Any], scores: Scores) -> Measured:
     """Return nDCG@10 of reranked lists.
 
-    Cross-fitted: depth and share of the first stage's score are chosen on one half of the queries,
-    as a fitted pipeline does, and scored on the other, and the reverse; the mean of ``HALVINGS``
-    random halvings.
+    Cross-fitted: depth and share of the first stage's score are chosen on one half of the queries
+    and scored on the other, and the reverse; the mean of ``HALVINGS`` random halvings. As in a
+    fitted pipeline the choice is by smoothed bagging; depth 0 is taken where it is no better.
     """
-    from sluice.retrieval.pipelines.fitting.rerank_choice import RerankChoice
+    from sluice.retrieval.pipelines.fitting.rerank_fit import DEPTH_STEP
+    from sluice.retrieval.pipelines.fitting.rerank_search import settings_up_to
+    from sluice.retrieval.pipelines.fusion.choice import bagged, kernel
 
     depth = max(map(len, scores.values()))
-    choice = RerankChoice(searched(lists, qrels, scores), depth)
-    rows, values = choice.rows, choice.values
-    fitted = []
+    search = searched(lists, qrels, scores)
+    settings = settings_up_to(depth)
+    values = np.array([search.values(*setting) for setting in settings])
+    depths = sorted({depth for depth, _ in settings[1:]})
+    points = np.array([(DEPTH_STEP * depths.index(d), share) for d, share in settings[1:]])
+    smoothing = kernel(points)
+
+    def choose(values: Array) -> int:
+        place = 1 + bagged(values[1:], points, smoothing)
+        return place if values[place].mean() > values[0].mean() else 0
+
+    rows = []
     for halving in range(HALVINGS):
         half = np.random.default_rng(halving).permutation(values.shape[1]) % 2 == 0
-        chosen = np.where(half, choice.kept(rows[:, ~half])[0], choice.kept(rows[:, half])[0])
-        fitted.append(values[chosen, np.arange(values.shape[1])])
-    alone = values[choice.settings.index((depth, 0.0))]
-    return Measured(values[0], alone, np.mean(fitted, axis=0))
+        chosen = np.where(half, choose(values[:, ~half]), choose(values[:, half]))
+        rows.append(values[chosen, np.arange(values.shape[1])])
+    return Measured(values[0], values[settings.index((depth, 0.0))], np.mean(rows, axis=0))
 
 
 def z_scores(scores: Sequence[float]) -> Array:
@@ -341,7 +351,7 @@ def paired(differences: Sequence[Array]) -> tuple[float, float]:
     from scipy.stats import norm, ttest_1samp
 
     mean = float(np.mean([each.mean() for each in differences]))
-    if not any(each.any() for each in differences):
+    if all(np.allclose(each, 0, atol=1e-9) for each in differences):  # the rest is rounding
         return mean, 1.0
     if len(differences) == 1:
         return mean, float(ttest_1samp(differences[0], 0.0).pvalue)

@@ -13,6 +13,7 @@ import torch
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.input.reservoir import Reservoir
+from sluice.encoders.foundation.machine import trim_memory
 from sluice.encoders.model_files.loading import is_head, lengths_of, load
 from sluice.encoders.splade.corpus_statistics import inverse_document_frequency
 from sluice.encoders.splade.encoder import SpladeEncoder
@@ -78,6 +79,7 @@ def start_splade(
     special = set(tokenizer.all_special_ids)
     idf = inverse_document_frequency(tokens, config.vocab_size)
     hidden, token_ids = _states(reader, tokens, special, positions)
+    trim_memory()  # of what encoding has left: as much again as the states
     head = build_mlm_head(
         backbone.get_input_embeddings().weight.detach().cpu(),
         hidden,

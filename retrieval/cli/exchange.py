@@ -56,7 +56,11 @@ def import_(
     metric: Annotated[str | None, of_dense("METRIC", "ip, cosine or l2.", default="ip")] = None,
     index: Annotated[
         str | None,
-        of_dense("INDEX", "flat, a FAISS factory, or YAML: '{type: ...}'.", default="flat"),
+        of_dense(
+            "INDEX",
+            "flat, a FAISS factory, or YAML: '{type: ...}'.",
+            default="flat; tokens for token vectors",
+        ),
     ] = None,
     query_vectors: Annotated[
         Path | None, of_dense("FILE", "Vectors of the queries that will be searched.")
@@ -66,7 +70,7 @@ def import_(
     """Make a retriever from other tools' files.
 
     The files are another engine's sparse index (ciff, impact-json), `vectors` of sluice export, or
-    dense vectors and ids from any model or service.
+    ids and vectors from any model or service: one a text (dense), or one a token.
 
     Examples:
       sluice import anserini.ciff.gz runs/imported --format ciff --language en
@@ -143,7 +147,14 @@ def export(
         reason = f"not for --format {form}"
         refuse_options(reason, quantise=quantise, scale=scale, queries=queries)
         opened = Retriever.open(retriever, allow=allowed(allow))
-        write = export_tokens if holds_tokens(opened.index) else export_dense
+        tokens = holds_tokens(opened.index)
+        if form in TOKEN_FORMS and form not in FORMS and not tokens:
+            raise ConfigError(
+                f"--format {form}: is for token vectors, and {retriever} has none; dense vectors "
+                "are exported as npy, parquet or safetensors, sparse ones as ciff, impact-json or "
+                "vectors"
+            )
+        write = export_tokens if tokens else export_dense
         echo(f"{output}: {write(opened, output, form, texts=texts)}")
         return
     from sluice.retrieval.datasets.beir import read_queries

@@ -169,6 +169,7 @@ def serve(
             rate=rate, open=open_to_all or None, host=None if host == "127.0.0.1" else host,
             port=None if port == 8080 else port, workers=None if workers == 1 else workers,
             body_kb=None if body_kb == 2_048 else body_kb,
+            most_inputs=None if most_inputs == 1_024 else most_inputs,
         )  # fmt: skip
     if judge is None:
         refuse_options("for --judge QUERIES", judgements=judgements, judge_depth=judge_depth)

@@ -12,7 +12,10 @@ Places = Sequence[tuple[int, int, str]]  # first character, one after the last, 
 
 
 def matches(line: str, query: str) -> Places:
-    """Return the words of a line that are words of the query, stop words left out."""
+    """Return the words of a line that are words of the query, stop words left out.
+
+    None of them overlaps another.
+    """
     from sluice.encoders.lexical.analyzer import analyzer
 
     english = analyzer("en")
@@ -25,9 +28,11 @@ def matches(line: str, query: str) -> Places:
     if found:
         return found
     # Words that are not between spaces, as in Chinese, stand inside of others.
-    for part in query.split():
-        found += [(*place.span(), part) for place in re.finditer(re.escape(part), line)]
-    return sorted(found)
+    parts = sorted((part for part in set(query.split()) if part in line), key=len, reverse=True)
+    if not parts:
+        return []
+    longest_first = re.compile("|".join(map(re.escape, parts)))
+    return [(*place.span(), place.group()) for place in longest_first.finditer(line)]
 
 
 def best_part(line: str, places: Places, length: int) -> tuple[int, int]:

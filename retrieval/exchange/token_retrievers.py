@@ -146,6 +146,7 @@ def import_token_job(path: Path, output: Path, form: str, options: DenseImport) 
     for name, value in single.items():
         if value is not None:
             raise ConfigError(f"--{name}: is for one vector a text, and {path} holds token vectors")
+    read_token_vectors(path, form)  # a file that cannot be read needs no model
     if options.encoder is None:
         raise ConfigError(f"--encoder: missing; {path} holds token vectors: name their model")
     return import_tokens(

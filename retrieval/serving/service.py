@@ -81,9 +81,9 @@ class Service:
             INDEXES: Lane(INDEXES, self.budget, threads=searchers, **common),
             WRITES: Lane(WRITES, self._writes, batch_tokens=1, settled=self._mail.wake),
         }
+        self.judging = open_judging(settings, live.folder, live.content)
         self.lag = 0.0  # seconds that the event loop is late
         self._ends = 0.0  # when what was accepted is given up
-        self.judging = open_judging(settings, live.folder, live.content)
         self._lane_names: dict[tuple[int, str], str] = {}
 
     @classmethod
@@ -328,13 +328,13 @@ class Service:
         self.metrics.saw_input(job.tokens)
         answered = self._mail.future(future)
         try:
-            if ends is not None:  # a thread that is busy does not look at the clock
-                ahead = max(0.0, min(ends - time.perf_counter(), self.settings.timeout))
-                await asyncio.wait({answered}, timeout=ahead)
-                if not answered.done() and job.started is None and future.cancel():
-                    waited = (time.perf_counter() - job.arrived) * 1000
-                    raise late(f"deadline_ms: over after {waited:,.0f} ms in the queue")
             async with asyncio.timeout(self.settings.timeout):
+                if ends is not None:  # a thread that is busy does not look at the clock
+                    ahead = max(0.0, ends - time.perf_counter())
+                    await asyncio.wait({answered}, timeout=ahead)
+                    if not answered.done() and job.started is None and future.cancel():
+                        waited = (time.perf_counter() - job.arrived) * 1000
+                        raise late(f"deadline_ms: over after {waited:,.0f} ms in the queue")
                 return await answered
         except TimeoutError:
             raise late(

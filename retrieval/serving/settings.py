@@ -23,10 +23,10 @@ class ServeSettings:
     others. ``queue_tokens`` bounds what waits or runs, ``batch_tokens`` one pass of a model.
     ``longest_wait`` is for the first part of a request; what would wait longer is refused.
     ``rate`` is the most requests of one client in a second, None for any number. ``inputs`` is the
-    most texts of one request and ``depth`` the largest ``k``. ``judge`` is a file of queries or a
-    split of the dataset, ``judgements`` the log of the grades for the first ``judge_depth``
-    documents of each pipeline. Headers and body have ``arrive_within`` seconds each.
-    ``workers`` are processes over one socket; one alone can judge, as it keeps the log.
+    most texts of one request and ``depth`` the largest ``k``. Headers and body have
+    ``arrive_within`` seconds each. ``workers`` are processes over one socket. ``judge`` is a file
+    of queries or a split of the dataset, ``judgements`` the log of the grades for the first
+    ``judge_depth`` documents of each pipeline.
     """
 
     host: str = "127.0.0.1"
@@ -81,11 +81,6 @@ class ServeSettings:
         if self.judge is None and (self.judgements is not None or self.judge_depth != JUDGE_DEPTH):
             raise ConfigError(
                 "judgements, judge_depth: are for judging, and nothing is judged; set judge too"
-            )
-        if self.judge is not None and self.workers > 1:
-            raise ConfigError(
-                f"workers: {self.workers}, and judge: {self.judge}; one process keeps the log of "
-                "the judgements: leave workers out, or serve the judging page by itself"
             )
         if self.judge is not None and self.judge_depth > self.depth:
             raise ConfigError(

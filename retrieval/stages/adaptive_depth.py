@@ -143,6 +143,7 @@ def fit_cut_off(
     """
     n = whole_number(n, "n", 1)
     extra = whole_number(extra, "extra", 0)
+    level = whole_number(level, "level", 1)
     if not is_number(alpha) or alpha <= 0:
         raise ConfigError(f"alpha: {alpha!r}; expected a number above 0")
     if success is not None and not (is_number(success) and 0 < success <= 1):

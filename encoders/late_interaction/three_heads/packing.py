@@ -14,9 +14,9 @@ BESIDE = 2  # numbers beside a token's vector: its term's weight, and its term
 class HeadVectors(NamedTuple):
     """What the heads make of n texts of at most L tokens.
 
-    ``dense`` is ``[n, hidden]``, ``tokens`` ``[n, L, dim]`` (zeros are no token); ``terms`` and
-    ``weights`` are ``[n, L]``: the vocabulary's numbers of the tokens, and their weights, 0 where a
-    token is no term.
+    ``dense`` is ``[n, hidden]``, ``tokens`` ``[n, L, dim]`` (zeros are padding); ``terms`` and
+    ``weights`` are ``[n, L]``: the vocabulary's numbers of the tokens, and their weights, 0 for
+    special tokens.
     """
 
     dense: Tensor

@@ -15,14 +15,11 @@ from sluice.indexing.tokens.storage.segment import FLOAT16, FLOAT32, RESIDUAL, Z
 from sluice.indexing.tokens.storage.steps import (
     FEW,
     MANY,
-    SOME,
     TABLES,
     add_few,
     add_few_twos,
     add_many,
     add_many_twos,
-    add_some,
-    add_some_twos,
 )
 
 LEVELS = 127  # of a code, to either side of zero
@@ -127,9 +124,6 @@ def add_residuals(
             while i + MANY <= whole:
                 add_many(packed, token, i, table, centroid, levels, codes, at)
                 i += MANY
-            while i + SOME <= whole:
-                add_some(packed, token, i, table, centroid, levels, codes, at)
-                i += SOME
             while i < whole:
                 add_few(packed, token, i, table, centroid, levels, codes, at)
                 i += FEW
@@ -137,9 +131,6 @@ def add_residuals(
             while i + MANY <= whole:
                 add_many_twos(packed, token, i, table, centroid, levels, codes, at)
                 i += MANY
-            while i + SOME <= whole:
-                add_some_twos(packed, token, i, table, centroid, levels, codes, at)
-                i += SOME
             while i < whole:
                 add_few_twos(packed, token, i, table, centroid, levels, codes, at)
                 i += FEW

@@ -11,13 +11,11 @@ from numba.extending import intrinsic
 from sluice.indexing.kernels.processor import has_feature
 
 TABLES = has_feature("ssse3")  # the processor looks 16 bytes up at once
-FEW = 16  # bytes at a time; more where registers are wider
-SOME = 32 if has_feature("avx2") else FEW
-MANY = 64 if has_feature("avx512bw") else SOME
+FEW = 16  # bytes at a time
+MANY = 32 if has_feature("avx2") else FEW  # 64 take as long
 _LOOKUPS = {
     16: "llvm.x86.ssse3.pshuf.b.128",
     32: "llvm.x86.avx2.pshuf.b",
-    64: "llvm.x86.avx512.pshuf.b.512",
 }
 _BYTE = ir.IntType(8)
 
@@ -96,5 +94,5 @@ def _adder(count: int, bits: int) -> Any:
 
 
 # Of four bits, and of two.
-add_many, add_some, add_few = (_adder(count, 4) for count in (MANY, SOME, FEW))
-add_many_twos, add_some_twos, add_few_twos = (_adder(count, 2) for count in (MANY, SOME, FEW))
+add_many, add_few = (_adder(count, 4) for count in (MANY, FEW))
+add_many_twos, add_few_twos = (_adder(count, 2) for count in (MANY, FEW))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import lzma
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +23,11 @@ from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
 
 NAMES = ("values", "bounds", "ids")
-UNREADABLE = (OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+# What zipfile and numpy raise for damaged files.
+UNREADABLE = (
+    OSError, ValueError, OverflowError, MemoryError, EOFError, zipfile.BadZipFile, zlib.error,
+    lzma.LZMAError, NotImplementedError, RuntimeError,
+)  # fmt: skip
 
 
 class ArchiveSource:

@@ -33,7 +33,7 @@ from sluice.retrieval.retrievers.folder import HEAD, read_head
 log = logging.getLogger("sluice")
 
 FOLDER = "fitted"
-VERSION = 2  # of the rules by which settings are chosen
+VERSION = 1
 
 
 class FittedStages:

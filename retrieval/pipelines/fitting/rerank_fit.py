@@ -7,18 +7,27 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels
-from sluice.retrieval.pipelines.fitting.rerank_choice import RerankChoice
-from sluice.retrieval.pipelines.fitting.rerank_search import RerankSearch
+from sluice.retrieval.pipelines.fitting.rerank_search import Array, RerankSearch, settings_up_to
 from sluice.retrieval.pipelines.fitting.unfitted import called
-from sluice.retrieval.pipelines.fusion.choice import Gain, gain_over
+from sluice.retrieval.pipelines.fusion.choice import (
+    WIDTH,
+    Gain,
+    bagged,
+    gain_over,
+    held_out,
+    kernel,
+)
 from sluice.retrieval.runs.run import Run
 
 KIND = "rerank"
+DEPTH_STEP = WIDTH / 2  # how far neighbouring depths are from each other, for the smoothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +106,14 @@ def fit_rerank(
     steps: bool = True,
     name: str = "",
 ) -> RerankFit:
-    """Choose depth and interpolation of a reranker on judged queries.
+    """Choose depth and interpolation of a reranker by the mean of a measure on judged queries.
 
     ``scored`` has the scorer's scores of the first ``depth`` documents of every list in ``first``
     (by default as many as it has): ``Rerank(scorer, depth).run(queries, first.top(depth))``. Every
-    pair is scored once. Of the shares 0, 0.1 ... 0.9 of the earlier score the one is taken under
-    which the relevant documents are likeliest, and the largest depth unless a smaller one (none is
-    tried where ``steps`` is false) is clearly better (``RerankChoice``). It is kept only if the
-    likelihood is more than one standard error above that of the first stage, and both the mean of
-    the measure and the held-out mean are higher; otherwise the depth is 0. Give the queries of a
+    pair is scored once; each depth up to it (unless ``steps`` is false: the largest only) is tried
+    with the shares 0, 0.1 ... 0.9 of the earlier score. What is taken is found by smoothed bagging
+    (``fusion.choice``), and kept only if its mean is more than one standard error above that of
+    the first stage, and the held-out mean above it; otherwise the depth is 0. Give the queries of a
     dev or train split.
 
     Raises ``ConfigError`` for an unknown measure and ``DataError`` if no query is judged.
@@ -116,11 +124,21 @@ def fit_rerank(
         raise DataError("fit_rerank: no query of the run has judgements; are the ids the same?")
     if depth is None:
         depth = max((len(scored[query]) for query in judged if query in scored), default=0)
-    choice = RerankChoice(
-        RerankSearch(first, scored, judged, measure), whole_number(depth, "depth", 1), steps=steps
-    )
-    settings, values = choice.settings, choice.values
-    place, held = choice.kept(choice.rows)
+    settings = settings_up_to(whole_number(depth, "depth", 1), steps=steps)
+    search = RerankSearch(first, scored, judged, measure)
+    values = np.array([search.values(*setting) for setting in settings])
+    depths = sorted({depth for depth, _ in settings[1:]})
+    points = np.array([(DEPTH_STEP * depths.index(d), share) for d, share in settings[1:]])
+    smoothing = kernel(points)
+
+    def choose(values: Array) -> int:
+        place = 1 + bagged(values[1:], points, smoothing)
+        return place if supported(values[place] - values[0]) else 0
+
+    held = held_out(values, choose)
+    place = choose(values)
+    if held is None or held.mean() <= values[0].mean():
+        place = 0
     means = values.mean(axis=1).tolist()
     fit = RerankFit(
         depth=settings[place][0],
@@ -137,6 +155,15 @@ def fit_rerank(
         gain=gain_over(held, values[0]),
     )
     return replace(fit, why=_why(fit))
+
+
+def supported(differences: Array) -> bool:
+    """Return whether the mean difference is more than one standard error above 0."""
+    count = len(differences)
+    if count < 2:
+        return False
+    mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(count)
+    return bool(mean > 0 and mean > error)
 
 
 def unjudged_rerank(name: str, candidates: str, measure: Measure, reason: str) -> RerankFit:

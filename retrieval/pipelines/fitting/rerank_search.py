@@ -19,17 +19,6 @@ Setting = tuple[int, float]  # depth, share of the earlier score
 
 DEPTHS = (5, 10, 15, 20, 30, 50, 75, 100, 150, 200)
 SHARES = tuple(round(0.1 * step, 1) for step in range(10))
-SHARPNESSES = (
-    0.25,
-    0.5,
-    1.0,
-    1.5,
-    2.0,
-    3.0,
-    4.0,
-    6.0,
-    8.0,
-)  # by which mixed z-scores are multiplied
 
 
 def settings_up_to(depth: int, *, steps: bool = True) -> list[Setting]:
@@ -104,30 +93,6 @@ class RerankSearch:
                 retrieved=self._retrieved,
             ),
         )
-
-    def likelihoods(self, depth: int) -> Array:
-        """Return ``[shares and 1, sharpnesses, queries]``: how likely the relevant documents are.
-
-        ``sum_j y_j log p_j`` over the first ``depth`` documents, y the grades above 0 as shares of
-        their sum and p the softmax of the mixed z-scores times the sharpness (ListNet; Cao et al.
-        2007). The last share, 1, is the first stage alone. 0 where all or none are relevant.
-        """
-        head = self._scored[:, :depth]
-        grades = np.where(head, np.maximum(self._grades[:, :depth], 0), 0).astype(np.float64)
-        relevant = (grades > 0).sum(axis=1)
-        telling = (relevant > 0) & (relevant < head.sum(axis=1))
-        target = grades / np.maximum(grades.sum(axis=1, keepdims=True), 1)
-        scores = _z_scores(self._scores[:, :depth], head)
-        earlier = _z_scores(self._earlier[:, :depth], head)
-        found = np.zeros((len(SHARES) + 1, len(SHARPNESSES), self.queries))
-        for row, share in enumerate((*SHARES, 1.0)):
-            mixed = (1 - share) * scores + share * earlier
-            for column, sharpness in enumerate(SHARPNESSES):
-                logits = np.where(head, sharpness * mixed, -np.inf)[telling]
-                total = np.logaddexp.reduce(logits, axis=1)
-                own = (target * sharpness * mixed)[telling].sum(axis=1)
-                found[row, column, telling] = own - total
-        return found
 
 
 def _by_document(ranking: Ranking) -> dict[str, float]:

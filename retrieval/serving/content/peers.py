@@ -16,7 +16,7 @@ class Numbers:
         self._last = 0
 
     def of(self, state: str) -> int:
-        """Return the number of a state, which is told by a fingerprint."""
+        """Return the number of the state that has this fingerprint."""
         if state not in self._numbers:
             self._last += 1
             self._numbers[state] = self._last

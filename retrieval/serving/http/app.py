@@ -42,6 +42,7 @@ log = logging.getLogger("sluice.serve")
 
 MCP_PATH = "/mcp"
 BEAT = 0.05  # seconds between two looks at how late the event loop is
+LATEST = 0.2  # the weight of the latest of them
 
 
 class Answering:
@@ -125,11 +126,11 @@ def make_app(service: Service) -> App:
 
 
 async def _beat(service: Service) -> None:
-    """Note by how much the event loop is late; a peak is forgotten within a second."""
+    """Note by how much the event loop is late, on average of late."""
     while True:
         due = time.perf_counter() + BEAT
         await asyncio.sleep(BEAT)
-        service.lag = max(time.perf_counter() - due, 0.8 * service.lag)
+        service.lag += LATEST * (time.perf_counter() - due - service.lag)
 
 
 def scope_of(public: frozenset[str]) -> Any:

@@ -22,7 +22,7 @@ log = logging.getLogger("sluice.serve.requests")
 
 CALL = "sluice.call"  # where the scope of a request has its ``Call``
 REQUEST_ID = re.compile(rb"[\w.-]{1,64}")
-TURNS = 4  # of the event loop, that a request takes
+BUSY = 32  # requests under way: with fewer, another program makes the event loop late
 CLIENTS = 10_000  # whose rate is remembered
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -55,6 +55,7 @@ class Guard:
         self.app, self.service, self.keys, self.scope_of = app, service, keys, scope_of
         self.hosts = service.settings.allowed_hosts
         self._rates: dict[str, tuple[float, float]] = {}
+        self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass the lifespan on."""
@@ -78,6 +79,7 @@ class Guard:
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
             await send(message)
 
+        self._under_way += 1
         try:
             key = self._let_in(scope, headers)
             seen["key"] = None if key is None else key.name
@@ -93,6 +95,7 @@ class Guard:
             if not seen["status"]:
                 await send_reply(refusal(internal(), request_id), answering)
         finally:
+            self._under_way -= 1
             self._note(scope, request_id, arrived, seen)
 
     def _let_in(self, scope: Scope, headers: dict[bytes, bytes]) -> Key | None:
@@ -114,12 +117,10 @@ class Guard:
 
     def _check_lag(self, needed: str | None) -> None:
         """Refuse before anything is read where the event loop itself has too much to do."""
-        longest = self.service.settings.longest_wait / TURNS
-        if needed == SEARCH and self.service.lag > longest:
+        lag, longest = self.service.lag, self.service.settings.longest_wait
+        if needed == SEARCH and lag > longest and self._under_way > BUSY:
             raise overloaded(
-                f"the service is {self.service.lag:.1f} s late; try again after the seconds of "
-                "Retry-After",
-                1,
+                f"the service is {lag:.1f} s late; try again after the seconds of Retry-After", 1
             )
 
     def _key(self, needed: str | None, headers: dict[bytes, bytes]) -> Key | None:

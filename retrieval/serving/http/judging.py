@@ -174,12 +174,11 @@ async def _pool(service: Service, judging: Judging, query: str) -> None:
     if not judging.needs_pool(query, number):
         return
     text = judging.queries[query]
-    requests = [
-        SearchRequest(query=text, pipeline=name, k=judging.depth, fields=[])
-        for name in judging.pipelines
-    ]
-    answers = await asyncio.gather(*map(service.search, requests))
-    found = {hit.id for (answer,) in answers for hit in answer.hits}
+    found: set[str] = set()
+    for name in judging.pipelines:  # one by one: many slow ones at once would be an overload
+        request = SearchRequest(query=text, pipeline=name, k=judging.depth, fields=[])
+        (answer,) = await service.search(request)
+        found.update(hit.id for hit in answer.hits)
     await asyncio.to_thread(judging.pool, query, number, found)
 
 

@@ -82,7 +82,7 @@ class Judging:
         def entries(state: Judgements) -> list[Pooled]:
             known = state.pools.get(query, {})
             new = tuple(document for document in found if document not in known)
-            if not new and state.pooled_by.get(query) == by:
+            if not new and by in state.pooled_by.get(query, ()):
                 return []
             return [Pooled(query, self.queries[query], new, *by)]
 
@@ -168,8 +168,12 @@ class Judging:
         self, state: Judgements, query: str, assessor: str, known: Known
     ) -> QueryProgress:
         text = self.queries.get(query, state.texts.get(query, ""))
-        pooled = state.pooled_by.get(query) == (self.pipelines, self.depth)
-        said = state.of(query, assessor)
+        pooled = (self.pipelines, self.depth) in state.pooled_by.get(query, ())
+        said = {
+            document: each
+            for document, each in state.of(query, assessor).items()
+            if each.grade is not None or each.skipped  # and not taken back
+        }
         # A document that is gone counts where it was judged before.
         there = [doc for doc in state.pools.get(query, {}) if doc in said or known(doc)]
         own = [said[doc] for doc in there if doc in said]

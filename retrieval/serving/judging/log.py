@@ -14,7 +14,7 @@ from typing import IO, TypeVar
 
 from sluice.encoders.foundation.disk.files import sync, writable
 from sluice.encoders.foundation.disk.locks import lock
-from sluice.encoders.foundation.errors import ConfigError, SluiceError
+from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.retrieval.serving.judging.entries import Entry, header_line, is_entry, line_of
 from sluice.retrieval.serving.judging.state import Judgements, take_lines
 
@@ -35,6 +35,7 @@ class JudgementLog:
         self._state = Judgements()
         self._lines, self._end = 0, 0  # what of the file is in the state
         self._mutex = threading.Lock()
+        self._opened = False
         try:
             with writable(path).open("ab"):
                 self._file_id = _id_of(path.stat())
@@ -42,6 +43,7 @@ class JudgementLog:
             raise ConfigError(f"{path}: {error.strerror}; give another --judgements FILE") from None
         with self._newest():
             sync(path.parent)
+        self._opened = True
 
     def read(self, of: Callable[[Judgements], Answer]) -> Answer:
         """Return what a function takes from the newest state, which nothing changes meanwhile."""
@@ -70,7 +72,14 @@ class JudgementLog:
                 raise self._lost(error.strerror or "") from None
             with file:  # closing it ends the lock
                 lock(file)
-                self._catch_up(file)
+                try:
+                    self._catch_up(file)
+                except DataError as error:
+                    if not self._opened:
+                        raise
+                    # By now no client is at fault, nor needs the file's place on this machine.
+                    text = str(error).replace(str(self.path), self.path.name)
+                    raise SluiceError(text) from error
                 yield self._state, file
 
     def _catch_up(self, file: IO[bytes]) -> None:

@@ -29,7 +29,7 @@ class Judgements:
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}  # of queries
         self.pools: dict[str, dict[str, None]] = {}  # candidates in the order they were pooled
-        self.pooled_by: dict[str, tuple[tuple[str, ...], int]] = {}  # pipelines and depth, last
+        self.pooled_by: dict[str, set[tuple[tuple[str, ...], int]]] = {}  # pipelines and depth
         self._said: dict[str, dict[str, dict[str, Judgement]]] = {}  # query, assessor, document
         self._changes: dict[str, list[Judgement]] = {}  # by assessor: what each entry replaced
 
@@ -38,7 +38,7 @@ class Judgements:
         if isinstance(entry, Pooled):
             self.texts[entry.query] = entry.text
             self.pools.setdefault(entry.query, {}).update(dict.fromkeys(entry.documents))
-            self.pooled_by[entry.query] = entry.pipelines, entry.depth
+            self.pooled_by.setdefault(entry.query, set()).add((entry.pipelines, entry.depth))
             return
         said = self._said.setdefault(entry.query, {}).setdefault(entry.assessor, {})
         changes = self._changes.setdefault(entry.assessor, [])

@@ -65,7 +65,7 @@ class Worker:
 
 @dataclass(eq=False)
 class Spread:
-    """A change that workers are told of: ``waiting`` have not answered, ``writer`` waits for it."""
+    """A change announced to workers: ``waiting`` have not answered, ``writer`` waits for it."""
 
     writer: Worker | None
     ticket: int
@@ -77,7 +77,7 @@ class Parent:
     """Keeps ``workers`` processes over one socket, until SIGTERM or Ctrl-C.
 
     The socket is bound here and inherited: connections that a killed worker had not accepted are
-    another one's. A change by one worker is told to all before it is answered.
+    another one's. A change by one worker is announced to all before it is answered.
     """
 
     def __init__(self, folder: Path, settings: ServeSettings, listener: socket.socket) -> None:

@@ -78,19 +78,21 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc]
 
     arrive_within = 10.0  # seconds
     _timer: asyncio.TimerHandle | None = None
+    _begun = False  # whether a part of a head is there
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the first request."""
         super().connection_made(transport)
-        self._wait(begun=False)
+        self._wait()
 
     def data_received(self, data: bytes) -> None:
         """Read what came, and wait for the rest of a head."""
         super().data_received(data)
-        if self._is_asked():
+        self._begun = not self._is_asked()
+        if not self._begun:
             self._wait_no_more()
         elif self._timer is None:
-            self._wait(begun=True)
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
@@ -100,19 +102,19 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc]
     def _is_asked(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _wait(self, *, begun: bool) -> None:
+    def _wait(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self.arrive_within, self._give_up, begun)
+        self._timer = loop.call_later(self.arrive_within, self._give_up)
 
     def _wait_no_more(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _give_up(self, begun: bool) -> None:
+    def _give_up(self) -> None:
         self._timer = None
         if not self._is_asked() and not self.transport.is_closing():
-            if begun:
+            if self._begun:
                 self.transport.write(TOO_LATE)
             self.transport.close()
 

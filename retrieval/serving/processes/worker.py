@@ -1,4 +1,4 @@
-"""One worker of several: a service whose changes the others are told of."""
+"""One worker of several: a service that announces its changes to the others."""
 
 from __future__ import annotations
 

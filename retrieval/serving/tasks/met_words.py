@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.snippet import WORD, best_part
+from sluice.retrieval.documents.snippet import LONGEST_WORD, WORD, best_part
 from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.serving.shapes.search import MetSnippet, MetWord
 
@@ -49,10 +49,15 @@ def met_snippet(document: Document, matches: Sequence[TokenMatch]) -> MetSnippet
 
 
 def _word(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the word around the characters of a token; the characters alone if it is none."""
-    if start >= end or ord(text[start]) >= UNSPACED:
+    """Return the word around the characters of a token; the characters alone if it is none.
+
+    So too in a word too long to be one, such as base64.
+    """
+    if start >= end or ord(text[start]) >= UNSPACED or WORD.match(text, start, start + 1) is None:
         return start, end
-    while start > 0 and WORD.match(text, start) and WORD.match(text, start - 1):
-        start -= 1
-    found = WORD.match(text, start)
-    return start, max(end, found.end()) if found else end
+    first, least = start, max(0, start - LONGEST_WORD)
+    while first > least and WORD.match(text, first - 1, first):
+        first -= 1
+    found = WORD.match(text, start, first + LONGEST_WORD + 1)
+    last = max(end, found.end()) if found else end
+    return (start, end) if last - first > LONGEST_WORD else (first, last)

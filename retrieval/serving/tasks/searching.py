@@ -99,11 +99,11 @@ def snippet_of(text: str, query: str, length: int = SNIPPET) -> Snippet:
     places = matches(line, query)
     first, last = best_part(line, places, length)
     ahead = "... " if first else ""
-    marks, done = [], first
-    for start, end, _ in places:
-        if max(first, done) <= start and end <= last:
-            marks.append((start - first + len(ahead), end - first + len(ahead)))
-            done = end
+    marks = [
+        (start - first + len(ahead), end - first + len(ahead))
+        for start, end, _ in places
+        if first <= start and end <= last
+    ]
     return Snippet(
         text=ahead + line[first:last] + (" ..." if last < len(line) else ""), marks=marks
     )

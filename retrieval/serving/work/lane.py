@@ -134,7 +134,8 @@ class Lane:
         return job.future
 
     def _note_left(self, future: Future[list[Any]]) -> None:
-        self._left = self._left or future.cancelled() or future.exception() is not None
+        if future.cancelled() or future.exception() is not None:  # threads: only ever set here
+            self._left = True
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -147,7 +148,7 @@ class Lane:
         wait = self._wait()
         if wait <= longest:
             return
-        # A few slow requests are no overload, for those behind them neither.
+        # A few slow requests do not overload it, nor do those behind them.
         longest = max(longest, PATIENCE * max(self._slowest, self._seconds(job)))
         if wait > longest:
             raise overloaded(

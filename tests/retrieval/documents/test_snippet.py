@@ -12,6 +12,8 @@ from sluice.retrieval.documents.snippet import best_part, matches
         ("nothing of it", "gold", []),
         ("黄金在河里", "黄金", ["黄金在河里"]),
         ("", "gold", []),
+        ("to be, so", "to be or not to be", ["to", "be"]),
+        ("+++ +", "+ ++", ["++", "+", "+"]),
         ("x" * 50 + " gold", "gold " + "x" * 50, ["gold"]),
     ],
 )

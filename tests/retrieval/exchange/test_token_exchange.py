@@ -15,7 +15,7 @@ from pyarrow import parquet
 from small_world import WordEncoder, documents
 from token_functions import DIM, token_vectors
 
-from sluice.encoders import FunctionEncoder, TokenEncoder
+from sluice.encoders import BM25Encoder, FunctionEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import TokenIndex
@@ -156,6 +156,34 @@ def test_damaged_files_are_named(
         assert list(opened.chunks())
 
 
+def forged(path: Path) -> None:
+    """Write an archive whose header of ids speaks of more than any memory has."""
+    with zipfile.ZipFile(archive(path)) as source:
+        parts = {name: source.read(name) for name in source.namelist()}
+    parts["ids.npy"] = parts["ids.npy"].replace(b"(2,), }" + 12 * b" ", b"(2000000000000,), }")
+    with zipfile.ZipFile(path, "w") as target:
+        for name, data in parts.items():
+            target.writestr(name, data)
+
+
+def damaged(path: Path) -> None:
+    """Write a compressed archive whose first block is of no known type."""
+    np.savez_compressed(path, values=np.ones((3, 2)), bounds=[0, 1, 3], ids=["a", "b"])
+    data = bytearray(path.read_bytes())
+    name, extra = (int.from_bytes(data[at : at + 2], "little") for at in (26, 28))
+    data[30 + name + extra] = 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("write", [forged, damaged])
+def test_archives_that_zip_and_numpy_cannot_read_are_named(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    write(tmp_path / "x.npz")
+    with pytest.raises(DataError, match="not readable as a numpy archive"):
+        read_token_vectors(tmp_path / "x.npz", "npz")
+
+
 def test_cut_short_archives_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive(tmp_path / "x.npz")) as source:
         parts = {name: source.read(name) for name in source.namelist()}
@@ -196,21 +224,26 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "a mean cosine of" in caplog.text
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_command_line(form: str, tmp_path: Path, bert: Path, sluice: Call) -> None:
+def test_the_command_line(tmp_path: Path, bert: Path, sluice: Call) -> None:
     model = TokenEncoder.from_pretrained(bert, dim=8, query_length=12, document_length=24)
     model.save_pretrained(tmp_path / "model")
     made = Retriever.build(
         TokenEncoder.from_pretrained(tmp_path / "model"), documents(9), index=TokenIndex("float32"),
         path=tmp_path / "r",
     )  # fmt: skip
-    file = tmp_path / f"x.{form}"
-    code, out, err = sluice("export", tmp_path / "r", file, "--format", form)
-    assert code == 0, err
-    assert "9 documents" in out
-    command = ["import", file, tmp_path / "back", "--format", form]
-    code, _, err = sluice(*command)
-    assert (code, "--encoder: missing" in err) == (2, True)
+    for form in ("parquet", "npz"):
+        file = tmp_path / f"x.{form}"
+        code, out, err = sluice("export", tmp_path / "r", file, "--format", form)
+        assert code == 0, err
+        assert "9 documents" in out
+        command = ["import", file, tmp_path / "back", "--format", form]
+        code, _, err = sluice(*command)
+        assert (code, "--encoder: missing" in err) == (2, True)
+    lexical = Retriever.build(BM25Encoder(), documents(3), path=tmp_path / "bm25").path
+    code, _, err = sluice("export", lexical, tmp_path / "y.npz", "--format", "npz")
+    assert (code, "npz: is for token vectors, and" in err) == (2, True)
+    code, _, err = sluice("import", tmp_path / "z.npz", tmp_path / "z", "--format", "npz")
+    assert (code, "z.npz: no such file" in err) == (2, True)
     code, _, err = sluice(*command, "--encoder", tmp_path / "model", "--metric", "ip")
     assert (code, "--metric: is for one vector a text" in err) == (2, True)
     index = "{type: tokens, store: float32}"

@@ -85,5 +85,5 @@ def address(built: Path) -> Iterator[str]:
     pytest.importorskip("mcp", reason=EXTRA)
     from sluice.retrieval.serving import ServeSettings
 
-    with over_http(built, ServeSettings(port=0, mcp=True)) as found:
+    with over_http(built, ServeSettings(port=0, mcp=True, longest_wait=60)) as found:
         yield found

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from serving import asker
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.serving.keys import Keys, add_key, digest, read_keys
 from sluice.retrieval.serving.settings import ServeSettings
+from sluice.retrieval.serving.work.lane import Job
 
 SEARCH = ("POST", "/search", {"query": "gold", "pipeline": "bm25"})
 ADD = ("POST", "/documents", {"documents": [{"id": "z", "text": "zebra"}]})
@@ -195,16 +197,22 @@ def test_a_full_queue_refuses_at_once(own: Any) -> None:
 
 
 def test_a_late_event_loop_refuses_before_it_reads(own: Any) -> None:
-    service = own(longest_wait=0.4)
+    service = own(longest_wait=0.2)
     ask = asker(service)
-    service.lag = 0.2  # of which a request waits for several
-    refused = ask("POST", "/search", b"{never read")
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert "the service is 0.2 s late" in refused.json()["error"]["message"]
-    assert ask("GET", "/health").status_code == 200
-    assert ask("GET", "/metrics").status_code == 200
-    service.lag = 0.05
-    assert ask(*SEARCH).status_code == 200
+    from sluice.retrieval.serving.http.guard import BUSY
+
+    service.lag = 0.3
+    assert ask(*SEARCH).status_code == 200  # one request: others make the machine late
+    go = threading.Event()
+    held = service._lanes["indexes"]
+    for number in range(len(held._threads)):
+        held.submit(Job(number, [1], [1], lambda units: [go.wait(10)]))
+    threading.Timer(0.5, go.set).start()
+    responses = ask(*[SEARCH] * (BUSY + 8), ("POST", "/search", b"{never read"), ("GET", "/health"))
+    codes = [response.status_code for response in responses]
+    assert codes == [200] * BUSY + [429] * 9 + [200]
+    assert responses[-2].headers["retry-after"] == "1"
+    assert "the service is 0.3 s late" in responses[-2].json()["error"]["message"]
 
 
 def test_limits_are_named(own: Any) -> None:

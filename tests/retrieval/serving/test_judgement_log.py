@@ -15,6 +15,7 @@ import pytest
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.retrieval.runs.trec_files import read_qrels
+from sluice.retrieval.serving.faults import fault_of
 from sluice.retrieval.serving.judging.agreement import assessor_agreement
 from sluice.retrieval.serving.judging.entries import Judgement, Pooled, line_of
 from sluice.retrieval.serving.judging.export import RULES, qrels_of, qrels_text, unjudged
@@ -175,6 +176,15 @@ def test_a_log_that_is_replaced_or_not_written_says_so(
         with pytest.raises(SluiceError, match=r"No space left .* nothing was added"):
             log.add(lambda state: [graded("b", 1)])
     assert path.read_bytes() == before
+    assert log.read(said) == {"a": 1}
+    path.write_bytes(before + b"garbage\n")
+    with pytest.raises(SluiceError, match=r"^log\.jsonl:3: b'garbage'") as damaged:
+        log.add(lambda state: [graded("b", 1)])
+    fault = fault_of(damaged.value)
+    assert fault is not None
+    assert fault.status == 503  # the client did nothing wrong
+    assert path.read_bytes() == before + b"garbage\n"
+    path.write_bytes(before)
     assert log.read(said) == {"a": 1}
     path.rename(tmp_path / "moved")
     with pytest.raises(SluiceError, match="added to the file that was there"):
@@ -342,6 +352,18 @@ def test_candidates_keep_a_place_that_says_nothing(tmp_path: Path) -> None:
     assert other.next_query("ann", known, {"q"}) == "r"
     assert (other.progress_of("r", "ann", known).candidates, len(shown("r"))) == (None, 28)
     assert other.progress_of("r", "ann", known).judged == 29
+    # Two services with pipelines of their own keep one log: neither forgets what it pooled.
+    other.pool("r", 1, ["d1"])
+    assert other.progress_of("r", "ann", known).is_done
+    assert judging.progress_of("r", "ann", known).is_done
+    size = log.path.stat().st_size
+    judging.pool("r", 2, ["d1"])
+    assert log.path.stat().st_size == size
+    # What was taken back and is gone cannot be judged: it is not waited for.
+    judging.say(graded("d4", None, query="r"), known)
+    assert not judging.progress_of("r", "ann", known).is_done
+    gone.add("d4")
+    assert judging.progress_of("r", "ann", known).is_done
     first = np.array([in_order(f"query {n}", documents).index("d0") for n in range(400)])
     assert abs(first.mean() - 14.5) < 3 * np.sqrt((30**2 - 1) / 12 / 400)
 

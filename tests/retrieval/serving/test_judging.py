@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -237,6 +238,24 @@ def judged(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
     say(ask, "1", document, 1)
     yield ask, document, log
     service.close()
+
+
+def test_a_query_is_pooled_by_one_pipeline_after_the_other(serve: Any, tmp_path: Path) -> None:
+    """All at once, many slow pipelines were an overload to a service that nobody else asked."""
+    service = serve(tmp_path / "log.jsonl")
+    search, asked, under_way = service.search, [], []
+
+    async def slow(request: Any) -> Any:
+        assert not under_way
+        asked.append(request.pipeline)
+        under_way.append(request)
+        await asyncio.sleep(0.01)
+        under_way.clear()
+        return await search(request)
+
+    service.search = slow
+    assert task(asker(service))["documents"]
+    assert asked == list(service.content.stages)
 
 
 def test_a_key_names_its_assessor(serve: Any, tmp_path: Path) -> None:

@@ -148,6 +148,10 @@ def test_documents_are_text_and_errors_are_said(page: Browser, world: tuple[str,
     assert "is not a candidate" in page.run("return document.getElementById('status').textContent")
     assert page.run(PLACES) == before  # it was not added, and the page does not go on
     assert page.run("return document.getElementById('status').className") == "error"
+    hidden = "return document.getElementById('access').hidden"
+    assert page.run(hidden)
+    page.run("failed(Object.assign(new Error('no scope'), { status: 403 }))")
+    assert not page.run(hidden)  # another key may have it
     page.messages()
 
 

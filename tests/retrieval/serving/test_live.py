@@ -13,6 +13,7 @@ from serving import asker
 
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.experiments.output import changes
+from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.serving.content import live
 from sluice.retrieval.serving.shapes.search import SearchRequest
 from sluice.retrieval.serving.work.lane import Job
@@ -101,6 +102,18 @@ def test_a_deadline_is_kept_while_the_thread_is_busy(own: Any) -> None:
     assert (running.result(20), more.result(20)) == ([True], [True])
 
 
+def test_the_limit_of_the_service_is_not_taken_for_a_deadline(own: Any) -> None:
+    """It counts once: the time before a deadline is part of it."""
+    service = own(timeout=0.2)
+    go = threading.Event()
+    service._lanes["models"].submit(Job("busy", ["one"], [1], lambda units: [go.wait(20)]))
+    body = {"query": "gold", "pipeline": "cascade", "deadline_ms": 60_000}
+    refused = asker(service)("POST", "/search", body)
+    go.set()
+    assert refused.status_code == 504
+    assert "no answer within 0.2 s" in refused.json()["error"]["message"]
+
+
 def test_reading_is_the_default(ask: Any) -> None:
     refused = ask("POST", "/documents", {"documents": [{"id": "a"}]})
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "read_only")
@@ -184,6 +197,31 @@ def test_a_half_done_change_is_waited_for(own: Any, monkeypatch: pytest.MonkeyPa
     assert service.live.refresh()
     assert service.content.number == 2
     assert not service.live.refresh()
+
+
+def test_a_change_that_was_killed_is_undone_by_who_may_write(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is killed between two retrievers: the next one does not serve half a change."""
+    folder = own().live.folder
+    add = Retriever.add
+
+    def killed(self: Retriever, documents: Any) -> int:
+        if self.name == "dense":
+            raise KeyboardInterrupt
+        return add(self, documents)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(changes, "_undo", lambda *facts: None)
+        patched.setattr(Retriever, "add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            changes.add_documents(folder, [Document("z1", "", "zebra")])
+    assert changes.unfinished(folder)
+    ask = asker(own(folder, writable=True))
+    assert changes.unfinished(folder) is None
+    assert ask("POST", "/search", {"query": "zebra", "pipeline": "bm25"}).json()["hits"] == []
+    assert ask("PUT", "/documents", {"documents": [{"id": "z1", "text": "zebra"}]}).is_success
+    assert ask("POST", "/search", {"query": "zebra", "pipeline": "bm25"}).json()["hits"]
 
 
 def test_a_broken_folder_leaves_the_state_that_is_served(own: Any) -> None:

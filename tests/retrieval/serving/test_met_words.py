@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,24 @@ def test_a_long_text_is_cut_around_the_words_that_met() -> None:
     found = met_snippet(Document("d", "", chinese), [match("河", chinese, 0.5)])
     assert found is not None
     assert [(word.start, word.end) for word in found.words] == [(1, 2)]
+
+
+def test_text_without_words_is_marked_where_the_token_is() -> None:
+    """Base64, say: its end is not looked for either, which took a second for each token."""
+    text = "gold " + "x" * 3_000 + "gold" + "x" * 400_000
+    inside = [match("gold", text, 0.5, nth=1)] * 50
+    start = time.process_time()
+    found = met_snippet(Document("d", "", text), inside)
+    assert time.process_time() - start < 2
+    assert found is not None
+    assert [found.text[word.start : word.end] for word in found.words] == ["gold"]
+    assert len(found.words[0].tokens) == 50
+    longest = "x" * 36 + "gold"
+    words = [f"{longest} y", f"x{longest} y"]
+    for word, whole in zip(words, (longest, "gold"), strict=True):
+        found = met_snippet(Document("d", "", word), [match("gold", word, 0.5)])
+        assert found is not None
+        assert word[found.words[0].start : found.words[0].end] == whole
 
 
 def test_explaining_shows_the_words_that_tokens_met(bert: Path, tmp_path: Path) -> None:

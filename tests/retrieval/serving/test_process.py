@@ -105,7 +105,9 @@ def test_keys_are_printed_once(sluice: Call, tmp_path: Path) -> None:
         (["FOLDER", "--mcp", "sse"], "--mcp: 'sse'; expected one of http, stdio"),
         (["FOLDER", "--mcp", "stdio", "--rate", "3"], "--rate: is not for --mcp stdio"),
         (["FOLDER", "--mcp", "stdio", "--writable"], "--writable: is not for --mcp stdio"),
-        (["FOLDER", "--mcp", "stdio", "--body-kb", "9"], "--port: is not for --mcp stdio"),
+        (["FOLDER", "--mcp", "stdio", "--body-kb", "9"], "--body-kb: is not for --mcp stdio"),
+        (["FOLDER", "--mcp", "stdio", "--port", "9"], "--port: is not for --mcp stdio"),
+        (["FOLDER", "--mcp", "stdio", "--most-inputs", "9"], "--most-inputs: is not for --mcp"),
         (["FOLDER", "--bm25"], "--bm25: is for documents, and"),
         (["FOLDER", "--keys", "no.json"], "no.json: no such file; sluice key"),
         (["FOLDER", "--pipeline", "hybird"], "did you mean 'hybrid'?"),
@@ -117,7 +119,7 @@ def test_mistakes_are_named(sluice: Call, built: Path, words: list[str], message
         pytest.importorskip("starlette", reason=EXTRA)
         pytest.importorskip("uvicorn", reason=EXTRA)
     named = [str(built) if word == "FOLDER" else word for word in words]
-    code, _, err = sluice("serve", *named, "--port", "0")
+    code, _, err = sluice("serve", *named, *(() if "stdio" in words else ("--port", "0")))
     assert code == 2
     assert message in err
 

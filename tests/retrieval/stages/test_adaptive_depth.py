@@ -185,7 +185,15 @@ class TestPrediction:
             fit_cut_off(Run({"a": ranking([1.0, -1.0])}), {"a": {"d0": 1}}, normalise="sum")
 
     @pytest.mark.parametrize(
-        "options", [{"n": 0}, {"alpha": 0}, {"extra": -1}, {"success": 1.5}, {"normalise": "sums"}]
+        "options",
+        [
+            {"n": 0},
+            {"alpha": 0},
+            {"extra": -1},
+            {"success": 1.5},
+            {"normalise": "sums"},
+            {"level": 0},
+        ],
     )
     def test_bad_settings(self, options: dict[str, object]) -> None:
         run, qrels = judged_run(5, 8)

@@ -15,6 +15,8 @@ from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, unpack
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import LossBase
+from sluice.training.losses.composed.members import Composed
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
 from sluice.training.losses.math.packed_cells import averaged, choices, group_of, log_shares
 from sluice.training.losses.math.reduction import check_positive
@@ -60,6 +62,18 @@ class ThreeHeads(Wrapping):
             raise ConfigError(
                 f"three_heads.loss: {type(self.inner).__name__} trains {', '.join(inner)}; "
                 "expected a loss of scores, such as info_nce"
+            )
+        wrapper = _wrapping(self.inner)
+        if wrapper is not None:
+            raise ConfigError(
+                f"three_heads.loss: {wrapper.called} needs one head's vectors; expected a loss of "
+                "scores, such as info_nce"
+            )
+        if self.inner.similarity != "auto":
+            raise ConfigError(
+                f"three_heads.loss.similarity: {self.inner.similarity}: scores are each "
+                "head's own, and those of terms and mixture are not within -1 and 1; leave it "
+                "out, or take another loss than psl"
             )
         check_positive("three_heads", temperature=self.temperature)
         if not self.distil and self.temperature != type(self).temperature:
@@ -149,9 +163,17 @@ def _term_weights(*sides: HeadVectors) -> list[Tensor]:
     for terms, weights in ((side.terms, side.weights) for side in sides):
         places = torch.searchsorted(used, terms).clamp(max=max(0, len(used) - 1))
         empty = weights.new_zeros(len(weights), max(1, len(used)))
-        # Tokens that are no terms weigh 0, wherever that is added.
+        # Special tokens and padding weigh 0, and a maximum does not see that.
         found.append(empty.scatter_reduce(1, places, weights, "amax"))
     return found
+
+
+def _wrapping(loss: LossBase) -> Wrapping | None:
+    """Return a loss around another, as which or in whose sum this one is; None without."""
+    if isinstance(loss, Wrapping):
+        return loss
+    members = loss._members() if isinstance(loss, Composed) else ()
+    return next((found for _, each in members if (found := _wrapping(each))), None)
 
 
 def _by_head(

@@ -43,7 +43,7 @@ function say(text, kind = "") {
 }
 
 function failed(error) {
-  at("access").hidden = error.status !== 401;
+  at("access").hidden = ![401, 403].includes(error.status); // 403: another key may do it
   if (error.type === "not_judging") {
     nothing("Nothing is judged here.", "Start the service with --judge and a file of queries:",
       "sluice serve FOLDER --judge queries.txt");
@@ -317,7 +317,7 @@ async function agreement() {
   if (found.shared) {
     parts.push(make("h3", { textContent: `Of the ${found.shared} documents that two or more judged` }),
       table(["", "alpha"], Object.entries(found.alpha).map(([scale, value]) => [`Krippendorff's alpha, ${scale}`, figure(value)])),
-      table(["two assessors", "both judged", "same grade", "kappa", "quadratic kappa"], found.two.map((each) =>
+      table(["two", "both judged", "same", "kappa", "weighted"], found.two.map((each) =>
         [`${each.first}, ${each.second}`, each.pairs, `${Math.round(100 * each.same)} %`, figure(each.kappa), figure(each.weighted_kappa)])));
   } else if (found.assessors.length) {
     parts.push(make("p", { className: "empty", textContent: "No document was judged by two people yet: how they agree is unknown." }));

@@ -38,7 +38,7 @@ function say(text, kind = "") {
 
 function failed(error) {
   if (error.name === "AbortError") return;
-  at("access").hidden = error.status !== 401;
+  at("access").hidden = ![401, 403].includes(error.status); // 403: another key may do it
   say(error.status ? error.message : "The service does not answer.", "error");
 }
 

@@ -1,6 +1,5 @@
 """Open stages and their fits: what is promised is what running the stages scores."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,8 @@ from sluice.retrieval import Fuse, Rerank, Run, Stage, evaluate
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.expression import depths_in, parse
 from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter, closed, fit_on
-from sluice.retrieval.pipelines.fitting.rerank_choice import RerankChoice, supported
-from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit, fit_rerank
-from sluice.retrieval.pipelines.fitting.rerank_search import (
-    SHARES,
-    SHARPNESSES,
-    RerankSearch,
-    settings_up_to,
-)
+from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit, fit_rerank, supported
+from sluice.retrieval.pipelines.fitting.rerank_search import RerankSearch, settings_up_to
 from sluice.retrieval.pipelines.fitting.unfitted import Unfitted, UnfittedRerank, fitted, is_open
 from sluice.retrieval.pipelines.stage import Then
 from sluice.retrieval.runs.queries import Queries
@@ -161,89 +154,6 @@ def test_a_reranker_is_fitted_only_where_queries_support_it(tmp_path: Path) -> N
     assert none.why.startswith("kept the first stage as it is, no cross, on 40 judged queries")
     fit.save(tmp_path / "fit.json")
     assert RerankFit.load(tmp_path / "fit.json") == fit
-
-
-def test_likelihoods_are_those_of_a_softmax_over_mixed_z_scores() -> None:
-    scores = {
-        "a": ([9.0, 4.0, 3.0, 1.0], [0.1, 0.7, 0.3, 0.9], [0, 2, -1, 1]),
-        "b": ([2.0, 1.5, 1.0], [5.0, 5.0, 5.0], [1, 0, 0]),
-        "all": ([2.0, 1.0], [3.0, 4.0], [1, 1]),
-        "none": ([2.0, 1.0], [3.0, 4.0], [0, 0]),
-    }
-    first = {q: {f"d{n}": s for n, s in enumerate(each)} for q, (each, _, _) in scores.items()}
-    scored = {q: {f"d{n}": s for n, s in enumerate(each)} for q, (_, each, _) in scores.items()}
-    qrels = {q: {f"d{n}": g for n, g in enumerate(each)} for q, (_, _, each) in scores.items()}
-    qrels["absent"] = {"d0": 1}
-    search = RerankSearch(Run(first), Run(scored), qrels, parse_measure("nDCG@10"))
-    found = search.likelihoods(4)
-    assert found.shape == (len(SHARES) + 1, len(SHARPNESSES), 5)
-
-    def z(values: list[float]) -> list[float]:
-        mean = sum(values) / len(values)
-        deviation = (sum((v - mean) ** 2 for v in values) / len(values)) ** 0.5
-        return [(v - mean) / deviation if deviation else 0.0 for v in values]
-
-    for row, share in enumerate((*SHARES, 1.0)):
-        for column, sharpness in enumerate(SHARPNESSES):
-            for place, (earlier, own, grades) in enumerate(scores.values()):
-                mixed = [
-                    sharpness * ((1 - share) * a + share * b)
-                    for a, b in zip(z(own), z(earlier), strict=True)
-                ]
-                total = sum(g for g in grades if g > 0)
-                expected = 0.0
-                if total and min(grades) <= 0:
-                    expected = sum(
-                        max(g, 0) / total * (m - math.log(sum(map(math.exp, mixed))))
-                        for g, m in zip(grades, mixed, strict=True)
-                    )
-                assert found[row, column, place] == pytest.approx(expected, abs=1e-6)
-            assert found[row, column, 4] == 0
-    first_three = search.likelihoods(3)
-    assert first_three[0, 0, 1] == found[0, 0, 1]
-    assert first_three[0, 0, 0] != found[0, 0, 0]
-
-
-def test_the_likeliest_share_is_taken_and_a_smaller_depth_where_it_is_clearly_better() -> None:
-    queries, qrels = judged(20)
-    first = Noisy("first", 0.6, qrels, 1).run(queries)
-    scored = Rerank(Judge(qrels, 0.6), 12, documents=Texts()).run(queries, first.top(12))
-    choice = RerankChoice(RerankSearch(first, scored, qrels, parse_measure("nDCG@10")), 12)
-    assert choice.values.tolist() == choice.rows[: len(choice.settings)].tolist()
-    values = np.full((len(choice.settings), 20), 0.5)
-    likely = np.full((len(SHARES) + 1, len(SHARPNESSES), 20), -9.0)
-    noise = np.linspace(-1, 1, 20)  # standard error .14
-
-    def chosen() -> tuple[int, float]:
-        rows = np.concatenate([values, likely.reshape(-1, 20)])
-        return choice.settings[choice.choose(rows)]
-
-    likely[-1, 5] = -2.0
-    likely[3, 2] = -1.7 + noise
-    likely[6, 4] = -1.8 + noise
-    values[choice.settings.index((12, SHARES[3]))] = 0.6
-    assert chosen() == (12, SHARES[3])
-    values[choice.settings.index((5, SHARES[3]))] = 0.65 + noise  # may be chance
-    assert chosen() == (12, SHARES[3])
-    values[choice.settings.index((10, SHARES[3]))] = 0.62 + noise / 20
-    assert chosen() == (10, SHARES[3])
-    values[choice.settings.index((12, SHARES[3]))] = 0.5  # no higher than the first stage
-    assert chosen() == (0, 0.0)
-    values[choice.settings.index((12, SHARES[3]))] = 0.6
-    likely[3, 2] = -1.9 + noise  # then the other share is the likeliest, and its measure no higher
-    assert chosen() == (0, 0.0)
-    values[choice.settings.index((12, SHARES[6]))] = 0.6
-    assert chosen() == (12, SHARES[6])
-    likely[6, 4] = -1.88 + noise  # less than a standard error above the first stage
-    assert chosen() == (0, 0.0)
-
-
-def test_nothing_relevant_in_the_lists_chooses_nothing() -> None:
-    queries, qrels = judged(10)
-    first = Noisy("first", 0.5, qrels, 1).run(queries)
-    scored = Rerank(Judge(qrels, 0.1), 30, documents=Texts()).run(queries, first.top(30))
-    other = {query: {"elsewhere": 1} for query in qrels}
-    assert fit_rerank(first, scored, other, depth=30).depth == 0
 
 
 def test_supported_is_more_than_one_standard_error() -> None:

@@ -200,6 +200,13 @@ def test_every_setting_is_heard(other: dict[str, Any]) -> None:
         ({"loss": {"type": "info_nce", "same_side": True}}, "same_side: true, expected false"),
         ({"loss": {"type": "info_nce", "chunk": 8}}, "expected a loss of scores"),
         ({"loss": {"type": "clp"}}, "expected a loss of scores"),
+        ({"loss": {"type": "psl"}}, "cosine: scores are each head's own"),
+        ({"loss": {"type": "info_nce", "similarity": "dot"}}, "leave it out"),
+        ({"loss": {"type": "matryoshka"}}, "matryoshka needs one head's vectors"),
+        (
+            {"loss": {"type": "sum", "losses": [{"type": "bixse"}, {"type": "matryoshka"}]}},
+            "matryoshka needs one head's vectors",
+        ),
     ],
 )
 def test_what_means_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
