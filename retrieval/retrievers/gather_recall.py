@@ -113,7 +113,8 @@ def _noted(stage: Stage) -> list[GatherRecall]:
     retriever = retriever_of(stage)
     index = None if retriever is None else retriever.index.innermost
     if retriever is not None and isinstance(index, TokenIndex | GraphIndex):
-        own = GatherRecall.of_index(retriever.name, index)
+        walks = retriever.params.get("mode") != "exhaustive"  # else it is not what was measured
+        own = GatherRecall.of_index(retriever.name, index) if walks else None
         found |= {} if own is None else {own.stage: own}
     return list(found.values())
 

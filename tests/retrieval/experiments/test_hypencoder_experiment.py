@@ -24,6 +24,7 @@ from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.retrievers import state
+from sluice.retrieval.retrievers.gather_recall import gather_recalls
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.studies.robustness.replaced_document import side_index
 from sluice.retrieval.training_data.mining import _missed_scores
@@ -179,6 +180,15 @@ def test_stages_of_vectors_are_refused(encoder: Hypencoder) -> None:
             parse(text, {"nets": lambda: retriever}, where="p").run({"q": "gold"}, k=3)
     with pytest.raises(ConfigError, match="FlatIndex compares vectors, and this encoder's queries"):
         Retriever.build(encoder, documents(3), index=FlatIndex())
+
+
+def test_exhaustive_searches_of_a_graph_miss_nothing() -> None:
+    index = GraphIndex(entries=3, neighbours=2)
+    retriever = Retriever.build(WordEncoder(), documents(), index=index, queries={"q": "gold"})
+    (recall,) = gather_recalls(retriever, {})
+    assert recall.queries == 1
+    retriever.params = {"mode": "exhaustive"}
+    assert gather_recalls(retriever, {}) == []
 
 
 def test_it_is_no_teacher(encoder: Hypencoder, tmp_path: Path) -> None:
