@@ -30,7 +30,7 @@ NOT_OPENERS = {
     "open_backend", "open_generation", "open_array", "open_inner", "open_segment", "open_segments",
     "open_bytes", "open_columns", "open_section", "open_placed_encoder", "open_lists", "open_judge",
     "open_pipeline", "load_yaml", "load_state", "load_examples", "open_database", "Engine.open",
-    "ModelSpec.open",
+    "ModelSpec.open", "open_judging",
 }  # fmt: skip
 Commands = dict[str, list[list[object]]]
 
@@ -107,6 +107,8 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         ],
         "labels agreement": [[qrels, qrels, "--run", run]],
         "labels grades": [[run, qrels]],
+        "labels assessors": [[folder / "results.json"]],
+        "labels export": [[folder / "results.json", "--output", made / "judged.tsv"]],
         "mine": [[bm25, data, "--output", made / "mined.jsonl", "--judge", model]],
         "teach distil": [
             [data, "--teacher", model, "--candidates", bm25, "--output", made / "scores.parquet"]

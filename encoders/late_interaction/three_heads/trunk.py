@@ -52,6 +52,9 @@ class Options(NamedTuple):
     seed: int = 13
 
 
+_USUAL = Options()
+
+
 class Trunk(TextEncoder):
     """A transformer with its heads, which remembers the last texts.
 
@@ -82,7 +85,7 @@ class Trunk(TextEncoder):
         self._memo = Memo(memo)
 
     @classmethod
-    def from_pretrained(cls, model: str | Path, options: Options) -> Trunk:
+    def from_pretrained(cls, model: str | Path, options: Options = _USUAL) -> Trunk:
         """Load a folder with ``sparse_linear.safetensors`` and ``colbert_linear.safetensors``.
 
         Raises ``ModelError`` without them, unless ``dim`` asks for new ones; pickles (``.pt``) are

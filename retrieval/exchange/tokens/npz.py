@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import lzma
+import math
 import tempfile
 import zipfile
 import zlib
@@ -109,8 +110,9 @@ class ArchiveSource:
 
 def _whole(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     with archive.open(name) as stream:
-        array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
-    return array
+        shape, fortran, dtype = read_array_header(stream)
+        data = stream.read(math.prod(shape) * dtype.itemsize)
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def write_file(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_architectures import ARCHITECTURES, save_architecture
+from tiny_architectures import ARCHITECTURES, HEADS, save_architecture
 
 from sluice.encoders.backends.backend import ENGINES, OUTPUTS, Output, check_engine, open_backend
 from sluice.encoders.backends.export import export_onnx, through
@@ -28,7 +28,7 @@ OPENVINO = importlib.util.find_spec("openvino") is not None
 needs_openvino = pytest.mark.skipif(not OPENVINO, reason="openvino is not installed")
 ENGINE = [pytest.param("onnx"), pytest.param("openvino", marks=needs_openvino)]
 PLACES = ["../../secret", "/etc/hostname", "missing", "link", "*/_ORT_MEM_ADDR_/*"]
-CASES = [(name, kind, "onnx") for name in ARCHITECTURES for kind in OUTPUTS] + [
+CASES = [(name, kind, "onnx") for name in ARCHITECTURES for kind in HEADS] + [
     pytest.param(name, kind, "openvino", marks=needs_openvino)
     for name, kind in (("Bert", "dense"), ("MPNet", "splade"), ("DistilBert", "cross_encoder"))
 ]
@@ -100,7 +100,7 @@ def test_a_graph_gives_what_torch_gives(
 
 
 @pytest.mark.parametrize("engine", ENGINE)
-@pytest.mark.parametrize("kind", list(OUTPUTS))
+@pytest.mark.parametrize("kind", list(HEADS))
 def test_an_encoder_over_a_back_end(
     exported: Callable[[str, str], Path], texts: list[str], kind: str, engine: str
 ) -> None:

@@ -31,6 +31,7 @@ INSIDE = {
     "retrieval/documents/segment.py",
     "retrieval/documents/store.py",
     "retrieval/exchange/dense/arrays.py",
+    "retrieval/exchange/tokens/npz.py",
     "retrieval/exchange/dense/parquet.py",
     "retrieval/exchange/sparse/vectors_folder.py",
     "retrieval/retrievers/quality/scores.py",
@@ -50,6 +51,7 @@ TEMPORARY = {
 KERNEL = {"encoders/foundation/machine.py"}
 # Complete where something else says so: a checkpoint by its mark, lines by their ends.
 MARKED = {
+    "retrieval/serving/judging/log.py",
     "retrieval/training_data/query_generation.py",
     "training/journal/log.py",
     "training/loop/checkpoint.py",
