@@ -58,7 +58,7 @@ def corpus(rng: np.random.Generator, count: int, terms: int, kind: str) -> Any:
     return sparse.csr_array(np.where(table, values, 0).astype(np.float32))
 
 
-@settings(derandomize=True, deadline=None, max_examples=int(os.environ.get("SLUICE_CORPORA", 250)))
+@settings(derandomize=True, deadline=None, max_examples=int(os.environ.get("SLUICE_CORPORA", 120)))
 @given(
     seed=st.integers(0, 2**32),
     count=st.integers(1, 120),
