@@ -1,19 +1,9 @@
 """A few seeded searches and formulas; scripts/adversary runs many."""
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from searches import FUZZER
-
-
-@pytest.fixture(autouse=True)
-def _as_loud_as_before() -> Iterator[None]:
-    log = logging.getLogger("sluice")
-    level = log.level
-    yield
-    log.setLevel(level)
 
 
 @pytest.mark.parametrize("kind", FUZZER.kinds)
