@@ -30,7 +30,7 @@ class Example:
     each document the text of a query that it answers (empty where none is known). Examples of
     different ``source`` (the dataset they are from) share no batch.
 
-    Raises ``DataError`` when there is no positive, or labels, scores or answered queries differ in
+    Raises ``DataError`` without a positive, or labels, scores or answered queries differ in
     number from the documents.
     """
 

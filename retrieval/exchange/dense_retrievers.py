@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
@@ -79,17 +81,22 @@ def export_dense(
             f"{retriever.path}: its index is an InvertedIndex; {form} holds dense vectors, sparse "
             "ones go to ciff, impact-json or vectors"
         )
-    store = retriever.store
-    live = np.delete(np.arange(store.rows_total), store.deleted)
-    parts = [live[at : at + CHUNK] for at in range(0, len(live), CHUNK)]
-    entries: Iterable[Document] | Iterable[str] = store
-    if not texts:
-        entries = chain.from_iterable(map(store.ids, parts))
+    parts, entries = live_documents(retriever, CHUNK, texts=texts)
     dim = int(index.width or 0)
     chunks = map(index.documents, parts)
     count = write_dense_vectors(output, entries, chunks, form, dim=dim)
     decoded = bool(index.size_bytes < 4 * dim * index.rows)
     return DenseExport(count, dim, index.metric or "ip", decoded)
+
+
+def live_documents(
+    retriever: Retriever, size: int, *, texts: bool
+) -> tuple[list[NDArray[np.int64]], Iterable[Document] | Iterable[str]]:
+    """Return the rows of the live documents, ``size`` at a time, and their ids or documents."""
+    store = retriever.store
+    live = np.delete(np.arange(store.rows_total), store.deleted)
+    parts = [live[at : at + size] for at in range(0, len(live), size)]
+    return parts, store if texts else chain.from_iterable(map(store.ids, parts))
 
 
 def import_dense(
@@ -111,23 +118,34 @@ def import_dense(
     """
     vectors = read_dense_vectors(path, form)
     queries = _no_encoder(vectors) if encoder is None else _fitting(encoder, vectors)
-    folder = Path(output)
+    with texts_beside(Path(output), documents) as stored:
+        if encoder is not None:
+            _compare(encoder, vectors, described(vectors, stored))
+        return Retriever.build(
+            queries,
+            described(vectors, stored),
+            vectors=vectors.chunks(),
+            index=index,
+            queries={text: text for text in getattr(queries, "texts", [])} or None,
+            path=Path(output),
+            config={"imported": [str(path)], "format": vectors.form},
+        )
+
+
+@contextmanager
+def texts_beside(
+    folder: Path, documents: Iterable[Document] | None
+) -> Iterator[DocumentStore | None]:
+    """Keep documents beside a new folder while it is made; None where none are given.
+
+    A folder that was not there before is removed if making it fails.
+    """
     fresh = not folder.exists()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_draft(folder, folder=True) as draft:
         stored = None if documents is None else write_documents(draft / "texts", documents)
-        if encoder is not None:
-            _compare(encoder, vectors, described(vectors, stored))
         try:
-            return Retriever.build(
-                queries,
-                described(vectors, stored),
-                vectors=vectors.chunks(),
-                index=index,
-                queries={text: text for text in getattr(queries, "texts", [])} or None,
-                path=folder,
-                config={"imported": [str(path)], "format": vectors.form},
-            )
+            yield stored
         except BaseException:
             if fresh:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sluice.encoders.foundation.disk.files import new_draft
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.store import write_documents
 from sluice.retrieval.exchange.dense_retrievers import (
     DenseImport,
     corpus_of,
     described,
     index_of,
+    live_documents,
+    texts_beside,
 )
 from sluice.retrieval.exchange.tokens.vectors import (
     CHUNK,
@@ -75,12 +74,7 @@ def export_tokens(
             f"{retriever.path}: its documents are indexed in passages, and files hold vectors by "
             "document; export an index of whole documents"
         )
-    store = retriever.store
-    live = np.delete(np.arange(store.rows_total), store.deleted)
-    parts = [live[at : at + CHUNK] for at in range(0, len(live), CHUNK)]
-    entries: Iterable[Document] | Iterable[str] = store
-    if not texts:
-        entries = chain.from_iterable(map(store.ids, parts))
+    parts, entries = live_documents(retriever, CHUNK, texts=texts)
     tokens = 0
 
     def chunks() -> Iterator[TokenVectors]:
@@ -113,25 +107,16 @@ def import_tokens(
     """
     vectors = read_token_vectors(path, form)
     _check_encoder(encoder, vectors)
-    folder = Path(output)
-    fresh = not folder.exists()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with new_draft(folder, folder=True) as draft:
-        stored = None if documents is None else write_documents(draft / "texts", documents)
+    with texts_beside(Path(output), documents) as stored:
         _compare(encoder, vectors, described(vectors, stored))
-        try:
-            return Retriever.build(
-                encoder,
-                described(vectors, stored),
-                vectors=vectors.chunks(),
-                index=index,
-                path=folder,
-                config={"imported": [str(path)], "format": form},
-            )
-        except BaseException:
-            if fresh:
-                shutil.rmtree(folder, ignore_errors=True)
-            raise
+        return Retriever.build(
+            encoder,
+            described(vectors, stored),
+            vectors=vectors.chunks(),
+            index=index,
+            path=Path(output),
+            config={"imported": [str(path)], "format": form},
+        )
 
 
 def import_token_job(path: Path, output: Path, form: str, options: DenseImport) -> Retriever:

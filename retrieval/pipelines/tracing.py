@@ -63,7 +63,7 @@ def tracing() -> Iterator[list[Span]]:
 
 
 _current: ContextVar[Span | None] = ContextVar("sluice_span", default=None)
-# Set while spans keep what names passages; True where there is no other trace.
+# Set while spans keep what names passages; True without another trace.
 _keeping: ContextVar[bool | None] = ContextVar("sluice_keeping_passages", default=None)
 
 

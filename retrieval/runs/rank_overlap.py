@@ -15,7 +15,7 @@ from sluice.retrieval.runs.run import Ranking, Run
 class RankSimilarity(NamedTuple):
     """Means over ``queries`` that both runs have; ``tau`` over those with two shared documents.
 
-    It is None where there is no such query.
+    It is None without such a query.
     """
 
     rbo: float

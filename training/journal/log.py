@@ -1,4 +1,4 @@
-"""Writes ``metrics.jsonl`` while training runs, and log lines where there is no progress bar."""
+"""Writes ``metrics.jsonl`` while training runs, and log lines unless a progress bar shows them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Journal(TrainerCallback):  # type: ignore[misc]
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """Write the line, and log it where there is no progress bar."""
+        """Write the line, and log it unless a progress bar shows it."""
         if not self.writes:
             return
         line = {"step": state.global_step, **(logs or {})}

@@ -102,11 +102,12 @@ class ParquetDocuments(ABC):
     @property
     def declared_width(self) -> int | None:
         """How many numbers the type of the column says a vector has; None where it does not."""
+        from pyarrow import types
+
         kind = self._files[0].schema_arrow.field(self._vector).type
         while kind.num_fields == 1 and is_vectors(kind.value_type):  # lists of vectors
             kind = kind.value_type
-        size = getattr(kind, "list_size", None)
-        return None if size is None else int(size)
+        return int(kind.list_size) if types.is_fixed_size_list(kind) else None
 
     def _check_types(self, path: Path, schema: Any) -> None:
         from pyarrow import types

@@ -49,7 +49,7 @@ PRELOADED = (
 OF_MODELS = ("torch", "transformers")  # where something else than words is searched
 LONGEST_PAUSE = 30.0  # seconds before a worker that does not start is started again
 MORE = 5.0  # seconds beyond ``stop_within`` after which workers are killed
-GIVEN_UP = 10.0  # seconds after which a change is no longer waited for in another worker
+GIVEN_UP = 10.0  # seconds that a change waits for another worker to take it over
 
 
 @dataclass(eq=False)

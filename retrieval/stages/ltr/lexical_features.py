@@ -85,7 +85,7 @@ class _Asked(NamedTuple):
     """The distinct terms of some queries by place, and where in its query each stands."""
 
     columns: Integers  # [queries, terms], the last column where there is none (or no such term)
-    counts: Floats  # [queries, terms] qtf, 0 where there is no such term in the collection
+    counts: Floats  # [queries, terms] qtf, 0 for terms that the collection lacks
     lengths: Integers  # [queries] terms, repeated ones too
     distinct: Integers  # [queries]
     places: Integers  # positions in the query, those of a term together

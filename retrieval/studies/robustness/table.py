@@ -22,7 +22,7 @@ Values = NDArray[np.float64]
 class Shift(NamedTuple):
     """A document's rank, from 1, in the clean ranking and in the one where it is perturbed.
 
-    A document that is no longer retrieved has the rank after the last.
+    A document that fell out of the results has the rank after the last.
     """
 
     query: str
