@@ -216,6 +216,7 @@ def _in_child(
         sys.stdin = io.StringIO()
         sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
         sys.stderr = open(2, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+        faulthandler.enable(sys.stderr)
         faulthandler.dump_traceback_later(late, file=sys.stderr)
         if cwd is not None:
             os.chdir(cwd)
