@@ -24,6 +24,8 @@ from sluice.retrieval.serving.shapes.search import (
 )
 
 SNIPPET = 320  # characters of a snippet
+QUICK_HITS = 100  # of a request, that are made into an answer in some milliseconds
+QUICK_TEXT = 20_000  # characters that snippets of them are made of, in as little time
 
 
 class Found(NamedTuple):
@@ -91,6 +93,13 @@ def answer(
         together=found.together,
         state=state,
     )
+
+
+def is_quick(request: SearchRequest, found: Sequence[Found]) -> bool:
+    """Return whether the answers to a request take some milliseconds at most."""
+    hits = [hit for each in found for hit in each.hits]
+    text = sum(len(hit.text) for hit in hits) if request.highlight else 0
+    return len(hits) <= QUICK_HITS and text <= QUICK_TEXT
 
 
 def snippet_of(text: str, query: str, length: int = SNIPPET) -> Snippet:
