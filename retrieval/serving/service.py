@@ -6,11 +6,11 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import UnknownDocumentError
@@ -46,8 +46,6 @@ MODELS, INDEXES, WRITES = "models", "indexes", "writes"
 MOST_SEARCHERS = 8  # threads for searches without a model
 MOST_WRITES = 16  # that wait for those before
 HITS_AT_ONCE = 16  # the most hits of a request, in largest ``k``
-
-Answer = TypeVar("Answer")
 
 
 class Service:
@@ -374,20 +372,6 @@ def _check_query(query: str) -> None:
         raise too_large(
             f"query: {len(query):,} characters; expected at most {MOST_QUERY:,}", "query"
         )
-
-
-async def unless_gone(work: Awaitable[Answer], gone: Awaitable[Any]) -> Answer:
-    """Return what ``work`` does; where ``gone`` returns first, cancel the work and stop."""
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(gone)
-    try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Fault(499, "client_closed_request", "the client closed the connection")
-        return task.result()
-    finally:
-        task.cancel()
-        watcher.cancel()
 
 
 def model_facts(encoder: Any) -> Mapping[str, Any]:

@@ -57,17 +57,20 @@ def search_all(
         documents = stage.documents
         times = [_time(span) for span in _working(spans[-1])]
         unscored = _unscored(spans[-1])
+        rankings = {place: run[place][:k] for place in texts}
+        # Once for all queries: looking up a document costs less where there are many.
+        shown = list(dict.fromkeys(doc for each in rankings.values() for doc in each.doc_ids))
+        by_id = dict(zip(shown, documents_in(documents, shown), strict=True))
         answers = []
         for place, query in texts.items():
-            ranking = run[place][:k]
-            ids = list(ranking.doc_ids)
+            ids = list(rankings[place].doc_ids)
             passages = [None] * len(ids)
             if stage.names_passages:
                 passages = stage.passages_of(query, ids, spans[-1])  # type: ignore[assignment]
-            rows = zip(ranking, documents_in(documents, ids), passages, strict=True)
             hits = [
-                Hit(doc_id, score, document.text, document.title, document.metadata, passage)
-                for (doc_id, score), document, passage in rows
+                Hit(doc_id, score, found.text, found.title, found.metadata, passage)
+                for (doc_id, score), passage in zip(rankings[place], passages, strict=True)
+                for found in [by_id[doc_id]]
             ]
             answers.append(Found(hits, unscored.get(place, 0), times, len(queries)))
     return answers
