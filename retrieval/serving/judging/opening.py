@@ -56,7 +56,8 @@ def _place(source: str, query: str) -> str:
     path = Path(source)
     if not path.is_file():
         return source
-    return next(place for place, (name, _) in placed_queries(path)() if name == query)
+    places = (place for place, (name, _) in placed_queries(path)() if name == query)
+    return next(places, source)
 
 
 def _queries(source: str, folder: Path, content: Content) -> dict[str, str]:
