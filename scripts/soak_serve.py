@@ -19,24 +19,34 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench_serve import START, Client, family, memory_of, say
+from serving_load import (
+    PATIENCE,
+    PROCESSES,
+    START,
+    Client,
+    StepError,
+    family,
+    interrupted_by_sigterm,
+    memory_of,
+    say,
+    serving,
+)
 
 K, DEEPER = 10, 10  # hits asked for, and how many more the library is asked for
 NEAR = 2e-3  # of the best score: how far batches of other sizes may move a score
 TRIES = 4  # of a request whose connection broke
 AFTER_KILL = 5.0  # seconds in which connections break
-PATIENCE = 30.0  # seconds for an answer
 SHOWN = 10  # seconds between two lines
-BAD = ("wrong", "mixed", "lost", "not replaced")
+BAD = ("wrong", "mixed", "lost", "not replaced", "not served", "failed")
 
 
 @dataclass
@@ -44,10 +54,10 @@ class Soak:
     """One run: what was asked, and what came of it."""
 
     folder: Path
-    port: int
     queries: list[str]
     pipelines: list[str]
-    process: subprocess.Popen[bytes]
+    port: int = 0
+    parent: int = 0  # process id of the service
     counts: Counter[str] = field(default_factory=Counter)
     expected: dict[int, dict[tuple[str, str], Any]] = field(default_factory=dict)
     unchecked: list[tuple[str, str, Any]] = field(default_factory=list)
@@ -116,12 +126,29 @@ class Soak:
                 status, content = await self.asked(
                     client, "PUT", "/documents", json.dumps({"documents": [document]}).encode()
                 )
-            if status == 200:
-                await self.learn(json.loads(content)["state"])
+            if status in (200, 202):
+                await self.written(client, status, json.loads(content))
             else:
                 self.counts["writes refused"] += 1
                 say(f"write: {status} {content[:300]!r}")
             await asyncio.sleep(every)
+
+    async def written(self, client: Client, status: int, answer: dict[str, Any]) -> None:
+        """Learn the state of a change, once it is served."""
+        if status == 202:
+            self.counts["writes served late"] += 1
+            say(f"write: {answer['note']}")
+        ends = time.monotonic() + PATIENCE
+        while status == 202 and time.monotonic() < ends:
+            await asyncio.sleep(0.2)
+            _, ready = await self.asked(client, "GET", "/ready", b"")
+            facts = json.loads(ready or "{}")
+            if facts.get("fault") is None and facts.get("state", 0) > max(self.expected, default=0):
+                status, answer = 200, facts
+        if status == 200:
+            await self.learn(answer["state"])
+        else:
+            self.counts["not served"] += 1
 
     async def learn(self, state: int) -> None:
         """Note the library's answers to all queries in a state, and check what waits for them."""
@@ -165,7 +192,7 @@ class Soak:
         draw = random.Random(7)
         while time.monotonic() + every < self.ends:
             await asyncio.sleep(every)
-            alive = workers_of(self.process.pid)
+            alive = workers_of(self.parent)
             if len(alive) < workers:
                 continue
             self.killed = time.monotonic()
@@ -180,14 +207,26 @@ class Soak:
 
     async def all_listen(self, workers: int) -> bool:
         """Return whether each worker has a listening process: its memory has its models."""
-        sizes = [memory_of(pid)[1] for pid in workers_of(self.process.pid)]
+        sizes = [memory_of(pid)[1] for pid in workers_of(self.parent)]
         return len(sizes) == workers and min(sizes) > 0.7 * max(sizes)
+
+    def bad(self) -> dict[str, int]:
+        """Print the summary; return what must not be."""
+        say(f"a worker less for {', '.join(f'{each:.1f}' for each in self.restarts) or 0} s")
+        if half := self.memory[len(self.memory) // 2 :]:
+            first, last = half[0][1], half[-1][1]
+            say(f"PSS of all processes: half-way {first:,.0f} MB, at the end {last:,.0f} MB")
+        bad = {name: self.counts[name] for name in BAD if self.counts[name]}
+        if not self.counts["checked"]:
+            bad["checked"] = 0
+        say(f"bad: {bad}" if bad else "none wrong, mixed or lost")
+        return bad
 
     async def watch(self) -> None:
         """Note and show memory and counts."""
         start = time.monotonic()
         while time.monotonic() < self.ends:
-            processes = family(self.process.pid)
+            processes = family(self.parent)
             pss, rss = (sum(memory_of(pid)[i] for pid in processes) for i in (0, 1))
             self.memory.append((time.monotonic() - start, pss, rss))
             times = sorted(self.times[-2000:]) or [0.0]
@@ -233,9 +272,9 @@ async def soak(run: Soak, options: argparse.Namespace) -> None:
     run.ends = time.monotonic() + 60 * options.minutes
     client = Client(run.port)
     document = {"documents": [{"id": "soak-0", "title": "Soak", "text": "first"}]}
-    status, content = await client.ask("PUT", "/documents", json.dumps(document).encode())
+    status, content = await run.asked(client, "PUT", "/documents", json.dumps(document).encode())
     if status != 200:
-        sys.exit(f"the first write: {status} {content!r}")
+        raise StepError(f"the first write: {status} {content!r}")
     await run.learn(json.loads(content)["state"])
     await asyncio.gather(
         run.load(options.rate), run.write(options.write_every), run.watch(),
@@ -248,7 +287,7 @@ async def soak(run: Soak, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run and print what came of it."""
+    """Run and print what came of it, also when it is interrupted or fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path("runs/quickstart"))
     parser.add_argument("--minutes", type=float, default=60)
@@ -256,54 +295,37 @@ def main() -> None:
     parser.add_argument("--kill-every", type=float, default=60, help="seconds")
     parser.add_argument("--write-every", type=float, default=5, help="seconds")
     parser.add_argument("--rate", type=float, default=20, help="searches a second")
-    parser.add_argument("--pipelines", nargs="*", default=["bm25", "dense", "hybrid"])
-    parser.add_argument("--port", type=int, default=8947)
+    parser.add_argument("--pipelines", nargs="+", default=["bm25", "dense", "hybrid"])
     options = parser.parse_args()
+    if min(options.minutes, options.kill_every, options.write_every, options.rate) <= 0:
+        parser.error("--minutes, --kill-every, --write-every, --rate: expected more than 0")
+    if not (options.folder / "experiment.yaml").exists():
+        parser.error(
+            f"{options.folder}: no experiment; sluice run configs/quickstart.yaml makes one"
+        )
     from sluice.retrieval import load_dataset
 
+    interrupted_by_sigterm()
     queries = list(load_dataset("pydocs").queries.values())[:12]
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "soaked"
+        folder, log = Path(place) / "soaked", Path(place) / "log"
         shutil.copytree(options.folder, folder)
+        run = Soak(folder, queries, options.pipelines)
         words = ["-c", "from sluice.retrieval.cli import main; main()", "-q", "serve", str(folder)]
-        words += ["--port", str(options.port), "--workers", str(options.workers), "--writable"]
-        with (Path(place) / "log").open("wb") as log:
-            process = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log)
+        words += ["--workers", str(options.workers), "--writable"]
         try:
-            wait_for(options.port, process, Path(place) / "log")
-            run = Soak(folder, options.port, queries, options.pipelines, process)
-            asyncio.run(soak(run, options))
-        finally:
-            process.terminate()
-            code = process.wait(90)
-        tail = [line for line in (Path(place) / "log").read_text().splitlines() if line[:1] != "{"]
-    half = run.memory[len(run.memory) // 2 :]
-    say("\n".join(tail[-20:]))
-    say(f"ended with {code}; {dict(run.counts)}")
-    say(f"a worker less for {', '.join(f'{each:.1f}' for each in run.restarts)} s")
-    if half:
-        first, last = half[0][1], half[-1][1]
-        say(f"PSS of all processes: half-way {first:,.0f} MB, at the end {last:,.0f} MB")
-    bad = {name: run.counts[name] for name in BAD if run.counts[name]}
-    if not run.counts["checked"]:
-        bad["checked"] = 0
-    say(f"bad: {bad}" if bad else "none wrong, mixed or lost")
-    sys.exit(1 if bad else 0)
-
-
-def wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until the service answers."""
-    ends = time.monotonic() + START
-    while True:
-        try:
-            status, _ = asyncio.run(Client(port).ask("GET", "/ready"))
-            if status == 200:
-                return
-        except OSError:
-            pass
-        if time.monotonic() > ends or process.poll() is not None:
-            sys.exit(f"the service did not start: {log.read_text()[-2000:]}")
-        time.sleep(0.2)
+            with serving(lambda port: [*words, "--port", str(port)], log) as run.port:
+                run.parent = PROCESSES[-1].pid
+                asyncio.run(soak(run, options))
+        except KeyboardInterrupt:
+            say("interrupted")
+        except Exception:
+            traceback.print_exc()
+            run.counts["failed"] += 1
+        lines = log.read_text().splitlines() if log.exists() else []
+    say("\n".join([line for line in lines if line[:1] != "{"][-20:]))
+    say(f"ended with {PROCESSES[-1].returncode if PROCESSES else None}; {dict(run.counts)}")
+    sys.exit(1 if run.bad() else 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 # Not the entire config, which differs with the release of transformers that wrote it.
@@ -23,6 +23,33 @@ def architecture_of(model: Any) -> dict[str, Any]:
     config = getattr(model, "config", None)
     settings = {name: getattr(config, name, None) for name in DECISIVE}
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def modules_of(module: nn.Module) -> list[nn.Module]:
+    """Return a module and all below it, each once, in the order of ``module.modules()``.
+
+    Several times as fast, which small batches notice: it is walked before each.
+    """
+    found: dict[nn.Module, None] = {}
+    waiting = [module]
+    while waiting:
+        part = waiting.pop()
+        if part not in found:
+            found[part] = None
+            below = [child for child in part._modules.values() if child is not None]
+            waiting.extend(reversed(below))
+    return list(found)
+
+
+def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """Return the parameters of modules, each once, in the order of ``module.parameters()``."""
+    found = {
+        id(parameter): parameter
+        for module in modules
+        for parameter in module._parameters.values()
+        if parameter is not None
+    }
+    return list(found.values())
 
 
 def versions(tensors: Iterable[Tensor]) -> tuple[object, ...]:

@@ -24,7 +24,12 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import report_tokens
 from sluice.encoders.model_files.adapters import merged_state
-from sluice.encoders.model_files.identity import architecture_of, versions
+from sluice.encoders.model_files.identity import (
+    architecture_of,
+    modules_of,
+    parameters_of,
+    versions,
+)
 from sluice.encoders.transformer.packed.families import is_changed
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.packed.training_pass import TrainingPass
@@ -101,8 +106,9 @@ class TransformerModel:
         """
         with _MODES:
             if not self._users:
-                self._training = [part for part in self.module.modules() if part.training]
-                self.module.eval()
+                self._training = [part for part in modules_of(self.module) if part.training]
+                if self._training:
+                    self.module.eval()
             self._users += 1
         half = self.dtype is not torch.float32
         try:
@@ -181,8 +187,9 @@ class TransformerModel:
             return None
         if is_changed(self.model):  # hooks come and go without a change of the weights
             return None
-        parts = map(weakref.ref, self.model.modules())  # an activation has no weights to look at
-        key = (self.dtype, *parts, *versions(self.module.parameters()))
+        parts = map(weakref.ref, modules_of(self.model))  # an activation has no weights to look at
+        tensors = parameters_of(modules_of(self.module))
+        key = (self.dtype, *parts, *versions(tensors))
         if self._network is not None and self._network[0] == key:
             return self._network[1]
         with self.arithmetic():

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.datasets.source import Places, Qrels
-from sluice.retrieval.datasets.topics import QUERY_ID, QUERY_TEXT, read_topics
+from sluice.retrieval.datasets.topics import QUERY_ID, QUERY_TEXT, Placed, placed_topics
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import Entry, distinct, id_text
@@ -45,9 +46,14 @@ def read_documents(path: Path) -> Iterator[Document]:
 
 def read_queries(path: Path) -> Iterator[tuple[str, str]]:
     """Stream the (id, text) pairs of a file: JSON lines, or whatever ``read_topics`` reads."""
+    return distinct(placed_queries(path))
+
+
+def placed_queries(path: Path) -> Placed:
+    """Return what streams the queries that ``read_queries`` reads, each after its place."""
     if not is_json_lines(path):
-        return read_topics(path)
-    return distinct(lambda: _entries(path, QUERY_FIELDS, _query))
+        return placed_topics(path)
+    return partial(_entries, path, QUERY_FIELDS, _query)
 
 
 def is_json_lines(path: Path) -> bool:

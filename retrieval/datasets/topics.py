@@ -25,6 +25,7 @@ ATTRIBUTE = re.compile(r"""(?:number|id|num|qid)\s*=\s*["']([^"']+)["']""", re.I
 TITLE = re.compile(r"<(?:title|query)>\s*(?:Topic:)?(.*?)(?=<|\Z)", re.S | re.I)
 
 Query = tuple[str, str]  # id, text
+Placed = Callable[[], Iterator[tuple[str, Query]]]  # streams queries after their places
 
 
 def read_topics(path: Path, *, id: str | None = None, text: str | None = None) -> Iterator[Query]:
@@ -35,18 +36,23 @@ def read_topics(path: Path, *, id: str | None = None, text: str | None = None) -
     a line, whose ids are then 1, 2, ... Columns are found by their usual names unless ``id`` and
     ``text`` name them. Raises ``DataError`` with the line for anything else, and for an id twice.
     """
+    return distinct(placed_topics(path, id=id, text=text))
+
+
+def placed_topics(path: Path, *, id: str | None = None, text: str | None = None) -> Placed:
+    """Return what streams the queries that ``read_topics`` reads, each after its place."""
     columns = (id, text)
     form = form_of_table(path)
     if form not in (None, "tsv"):
-        return distinct(lambda: _rows(path, columns))
+        return partial(_rows, path, columns)
     if form is None and (kind := _marked(path)) is not None:
-        return distinct(lambda: kind(path))
+        return partial(kind, path)
     first = next(read_lines(path), None)
     if first is None:
         raise DataError(f"{path}: empty; expected one query a line")
     if form is None and "\t" not in first[1]:
-        return distinct(lambda: _lines(path))
-    return distinct(lambda: _columns(path, columns))
+        return partial(_lines, path)
+    return partial(_columns, path, columns)
 
 
 def _marked(path: Path) -> Callable[[Path], Iterator[tuple[str, Query]]] | None:

@@ -31,6 +31,7 @@ CACHED_BLOCKS = 64
 LARGEST_DOCUMENT = 1 << 30  # bytes of title and text
 LARGEST_RATIO = 1 << 15  # of zstd: 128 KiB of one byte are stored in four
 WHOLLY_CHECKED = 1 << 16  # documents up to which opening looks at every offset and row
+MOST_EQUAL = 16  # ids of one 64-bit hash: two are rare already
 Compress = Callable[[bytes], bytes]
 
 
@@ -235,16 +236,15 @@ class Segment:
     def find(self, names: Sequence[str], hashes: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
         """Yield (position in ``names``, row) for each name that is here; deleted rows too."""
         starts = np.searchsorted(self.id_hashes, hashes)
-        present = self.id_hashes[np.minimum(starts, len(self) - 1)] == hashes
-        for position in np.flatnonzero(present).tolist():
-            at = int(starts[position])
-            while at < len(self) and self.id_hashes[at] == hashes[position]:
-                row = int(self._id_rows[at])
-                if not 0 <= row < len(self):
-                    raise _damaged(self.files.id_rows, "its rows are not those of the documents")
-                if self.ids(np.array([row]))[0] == names[position]:
-                    yield position, row
-                at += 1
+        counts = np.searchsorted(self.id_hashes, hashes, side="right") - starts
+        if len(counts) and not 0 <= counts.min() <= counts.max() <= MOST_EQUAL:
+            raise _damaged(self.files.id_hashes, "its hashes do not ascend, or repeat")
+        positions = np.repeat(np.arange(len(hashes)), counts)
+        # The places of each run of equal hashes, one after another.
+        within = np.arange(len(positions)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows = self.rows_at(starts[positions] + within)
+        found = zip(positions.tolist(), rows.tolist(), self.ids(rows), strict=True)
+        yield from ((place, row) for place, row, name in found if name == names[place])
 
     def refuse_repetitions(self) -> None:
         """Raise ``DataError`` if an id occurs twice."""
@@ -258,16 +258,15 @@ class Segment:
                     "ids are unique: remove or rename one"
                 )
 
-    def document(self, row: int) -> Document:
-        """Return one document, decompressing its block unless it is in the cache."""
-        block = int(np.searchsorted(self._blocks[:, 0], row, side="right")) - 1
-        raw, bounds, first = self._block(block)
-        at = 2 * (row - first)
-        a, b, c = bounds[at : at + 3]
-        name = self.ids(np.array([row]))[0]
-        metadata = metadata_between(self.columns, row, row + 1)[0] if self.columns else NOTHING
-        title, text = self._decoded(raw, [a, b, c])
-        return Document(name, title, text, metadata)
+    def documents_at(self, rows: NDArray[np.int64]) -> Iterator[Document]:
+        """Yield the documents of rows; a block is decompressed unless it is in the cache."""
+        blocks = np.searchsorted(self._blocks[:, 0], rows, side="right") - 1
+        for row, name, block in zip(rows.tolist(), self.ids(rows), blocks.tolist(), strict=True):
+            raw, bounds, first = self._block(block)
+            at = 2 * (row - first)
+            metadata = metadata_between(self.columns, row, row + 1)[0] if self.columns else NOTHING
+            title, text = self._decoded(raw, bounds[at : at + 3])
+            yield Document(name, title, text, metadata)
 
     def documents(self) -> Iterator[Document]:
         """Yield every document in row order."""

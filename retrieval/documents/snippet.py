@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 LONGEST_WORD = 40  # characters; a longer one is text without spaces
@@ -20,11 +21,17 @@ def matches(line: str, query: str) -> Places:
 
     english = analyzer("en")
     asked = set(english(query))
+    met: dict[str, str] = {}  # a word's term of the query, empty for none: texts repeat their words
     found: list[tuple[int, int, str]] = []
-    for word in WORD.finditer(line):
-        long = word.end() - word.start() > LONGEST_WORD
-        if not long and (terms := asked.intersection(english(word.group()))):
-            found.append((*word.span(), min(terms)))
+    for place in WORD.finditer(line):
+        word = place.group()
+        if len(word) > LONGEST_WORD:
+            continue
+        term = met.get(word)
+        if term is None:
+            term = met[word] = min(asked.intersection(english(word)), default="")
+        if term:
+            found.append((*place.span(), term))
     if found:
         return found
     # Words that are not between spaces, as in Chinese, stand inside of others.
@@ -40,16 +47,20 @@ def best_part(line: str, places: Places, length: int) -> tuple[int, int]:
     if len(line) <= length:
         return 0, len(line)
     best, first = (0, 0), 0
-    stop = 0
-    for number, (start, _, _) in enumerate(places):
+    stop, inside = 0, Counter[str]()  # the terms of the places from ``number`` up to ``stop``
+    for number, (start, _, term) in enumerate(places):
         stop = max(stop, number)
         while stop < len(places) and places[stop][1] <= start + length:
+            inside[places[stop][2]] += 1
             stop += 1
-        inside = [term for _, _, term in places[number:stop]]
-        if (len(set(inside)), len(inside)) > best:
-            best = len(set(inside)), len(inside)
-            last = places[stop - 1][1] if stop > number else start + length
-            first = max(0, start - (length - (last - start)) // 2)
+        if stop == number:  # longer than the part
+            continue
+        if (len(inside), stop - number) > best:
+            best = len(inside), stop - number
+            first = max(0, start - (length - (places[stop - 1][1] - start)) // 2)
+        inside[term] -= 1
+        if not inside[term]:
+            del inside[term]
     first = min(first, len(line) - length)
     if first > 0 and line[first - 1] != " ":  # at a word's beginning, if one is near
         space = line.find(" ", first, first + length // 4)

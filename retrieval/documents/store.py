@@ -126,8 +126,8 @@ class DocumentStore:
         documents: dict[int, Document] = {}
         for segment, positions, local in self._parted(places):
             order = np.argsort(local, kind="stable")
-            pairs = zip(positions[order].tolist(), local[order].tolist(), strict=True)
-            documents.update((position, segment.document(row)) for position, row in pairs)
+            found = segment.documents_at(local[order])
+            documents.update(zip(positions[order].tolist(), found, strict=True))
         return [documents[position] for position in range(len(places))]
 
     # By id.
@@ -284,6 +284,8 @@ class DocumentStore:
             yield self._segments[number], positions, rows[positions] - self._starts[number]
 
     def _is_deleted(self, row: int) -> bool:
+        if not len(self.deleted):
+            return False
         at = int(np.searchsorted(self.deleted, row))
         return at < len(self.deleted) and int(self.deleted[at]) == row
 

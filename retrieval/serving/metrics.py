@@ -77,6 +77,9 @@ class Metrics:
             "te_request_input_length", "Tokens of a request", buckets=TOKENS, registry=own
         )
         self._failed = Counter("sluice_batch_failure", "Batches that failed", registry=own)
+        self._unserved = Counter(
+            "sluice_write_not_served", "Changes on disk that were not served at once", registry=own
+        )
         self._gauges = (
             Gauge(
                 "te_queue_size", "Requests that wait", registry=own, multiprocess_mode="livesum"
@@ -115,6 +118,10 @@ class Metrics:
             self._waits.labels(ran.lane).observe(wait)
         if ran.error:
             self._failed.inc()
+
+    def saw_unserved_write(self) -> None:
+        """Note a change that is on disk, and not served yet."""
+        self._unserved.inc()
 
     def saw_request(self, path: str, seconds: float, refused: str | None) -> None:
         """Note an answer, or the kind of its refusal."""

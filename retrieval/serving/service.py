@@ -6,27 +6,26 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import UnknownDocumentError
 from sluice.encoders.foundation.machine import cores
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.experiments.output.changes import Changed
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.serving.content.content import Content, needs_model, query_cost, reranks
-from sluice.retrieval.serving.content.live import LiveFolder
+from sluice.retrieval.serving.content.live import LiveFolder, Written
 from sluice.retrieval.serving.content.opening import WARM
 from sluice.retrieval.serving.content.peers import Peers
 from sluice.retrieval.serving.content.warming import change_documents
 from sluice.retrieval.serving.faults import Fault, late, overloaded, too_large
 from sluice.retrieval.serving.judging.opening import open_judging
 from sluice.retrieval.serving.metrics import Metrics
-from sluice.retrieval.serving.settings import ServeSettings
+from sluice.retrieval.serving.settings import MOST_QUERY, ServeSettings
 from sluice.retrieval.serving.shapes.search import (
     ExplainRequest,
     Explanation,
@@ -36,7 +35,7 @@ from sluice.retrieval.serving.shapes.search import (
 from sluice.retrieval.serving.tasks.embedding import Vector, cost_of, encode_all
 from sluice.retrieval.serving.tasks.explaining import explained
 from sluice.retrieval.serving.tasks.reranking import Pair, pair_cost, score_all
-from sluice.retrieval.serving.tasks.searching import answer, search_all
+from sluice.retrieval.serving.tasks.searching import answer, is_quick, search_all
 from sluice.retrieval.serving.work.budget import Budget
 from sluice.retrieval.serving.work.lane import Job, Lane
 from sluice.retrieval.serving.work.mailbox import Mailbox
@@ -45,12 +44,8 @@ log = logging.getLogger("sluice.serve")
 
 MODELS, INDEXES, WRITES = "models", "indexes", "writes"
 MOST_SEARCHERS = 8  # threads for searches without a model
-MOST_QUERY = 20_000  # characters of a query: rerankers read it anew with each document
 MOST_WRITES = 16  # that wait for those before
-FEW_HITS = 100  # whose snippets are made at once
 HITS_AT_ONCE = 16  # the most hits of a request, in largest ``k``
-
-Answer = TypeVar("Answer")
 
 
 class Service:
@@ -214,9 +209,8 @@ class Service:
         def answers() -> list[SearchAnswer]:
             return [answer(request, query, name, each, content.number) for query, each in pairs]
 
-        # Snippets of many hits take long, and the loop answers all other clients.
-        few = len(queries) * request.k <= FEW_HITS
-        return answers() if few else await asyncio.to_thread(answers)
+        # What takes long is not the loop's work: it answers all other clients.
+        return answers() if is_quick(request, found) else await asyncio.to_thread(answers)
 
     async def explain(self, request: ExplainRequest) -> Explanation:
         """Follow a query's documents through a pipeline."""
@@ -287,19 +281,19 @@ class Service:
                 )
         return [document for document in found if document is not None]
 
-    async def add(self, documents: Sequence[Document]) -> list[Changed]:
-        """Add documents; they are on disk and served when this returns."""
+    async def add(self, documents: Sequence[Document]) -> Written:
+        """Add documents; they are on disk when this returns, and served unless it says why not."""
         return await self._write(lambda: self.live.add(documents))
 
-    async def update(self, documents: Sequence[Document]) -> list[Changed]:
+    async def update(self, documents: Sequence[Document]) -> Written:
         """Replace documents by id and add the others."""
         return await self._write(lambda: self.live.update(documents))
 
-    async def delete(self, ids: Sequence[str]) -> list[Changed]:
+    async def delete(self, ids: Sequence[str]) -> Written:
         """Delete documents by id."""
         return await self._write(lambda: self.live.delete(ids))
 
-    async def _write(self, change: Callable[[], list[Changed]]) -> list[Changed]:
+    async def _write(self, change: Callable[[], Written]) -> Written:
         if not self.settings.writable:
             raise Fault(
                 403, "read_only", "documents cannot be changed here; sluice serve --writable allows"
@@ -308,8 +302,10 @@ class Service:
             raise overloaded(f"{self._writes.used} changes wait already; try again later", 1)
         job = Job(WRITES, [change], [1], lambda changes: [each() for each in changes])
         # Not cancelled with the request: a change that is under way is not half given up.
-        (changed,) = await self._mail.future(self._lanes[WRITES].submit(job))
-        return changed  # type: ignore[no-any-return]
+        (written,) = await self._mail.future(self._lanes[WRITES].submit(job))
+        if written.fault:
+            self.metrics.saw_unserved_write()
+        return written  # type: ignore[no-any-return]
 
     async def _run(
         self,
@@ -376,20 +372,6 @@ def _check_query(query: str) -> None:
         raise too_large(
             f"query: {len(query):,} characters; expected at most {MOST_QUERY:,}", "query"
         )
-
-
-async def unless_gone(work: Awaitable[Answer], gone: Awaitable[Any]) -> Answer:
-    """Return what ``work`` does; where ``gone`` returns first, cancel the work and stop."""
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(gone)
-    try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Fault(499, "client_closed_request", "the client closed the connection")
-        return task.result()
-    finally:
-        task.cancel()
-        watcher.cancel()
 
 
 def model_facts(encoder: Any) -> Mapping[str, Any]:

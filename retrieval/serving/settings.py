@@ -10,6 +10,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import is_number
 
 LONGEST = 86_400  # seconds or milliseconds of a setting
+MOST_QUERY = 20_000  # characters of a query: rerankers read it anew with each document
 JUDGE_DEPTH = 10  # documents of each pipeline, unless told otherwise
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sluice.encoders.model_files.identity import modules_of
 from sluice.encoders.transformer.packed.linear import Activation, activation_of
 
 Head = Callable[[Tensor], Tensor]
@@ -89,7 +90,7 @@ def is_changed(model: Any) -> bool:
         or module._forward_pre_hooks
         or "forward" in module.__dict__
         or nn.utils.parametrize.is_parametrized(module)
-        for module in model.base_model.modules()
+        for module in modules_of(model.base_model)
     )
 
 

@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
+from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.experiments.output.changes import (
     Changed,
@@ -39,6 +40,17 @@ ATTEMPTS = 20  # at a state that does not change while it is opened
 SETTLED_WITHIN = 10.0  # seconds that a change under way may take when the folder is first opened
 
 State = tuple[tuple[str, int, int, int], ...]
+
+
+class Written(NamedTuple):
+    """A change that is on disk, and the number of the state that is served after it.
+
+    ``fault`` says why that state does not have the change yet; empty if it has.
+    """
+
+    changed: list[Changed]
+    state: int
+    fault: str = ""
 
 
 class LiveFolder:
@@ -88,45 +100,60 @@ class LiveFolder:
         with self._refreshing:
             seen = self._seen()
             if seen == self._state:
+                self.fault = ""  # a change that failed was undone
                 return False
             if waiting := unfinished(self.folder):
                 self.fault = waiting
                 return False
             try:
                 self._content = self._opened(self._content)
-            except (SluiceError, OSError) as error:
-                if str(error) != self.fault:
-                    log.warning("still serving the state before: %s", error)
-                self.fault = str(error)
+            except Exception as error:
+                known = isinstance(error, SluiceError | OSError)
+                fault = str(error) if known else "opening it failed; the log has the cause"
+                if fault != self.fault:
+                    log.warning("still serving the state before: %s", error, exc_info=not known)
+                self.fault = fault
                 return False
             self._state, self.fault = seen, ""
             log.info("serving state %d of the documents", self._content.number)
             return True
 
-    def add(self, documents: Iterable[Document]) -> list[Changed]:
+    @property
+    def behind(self) -> str:
+        """Why the folder's newest state is not served; empty where it is."""
+        with self._refreshing:
+            return self.fault if self._seen() != self._state else ""
+
+    def add(self, documents: Iterable[Document]) -> Written:
         """Add documents and serve them; ``DataError`` for an id that is there."""
         return self._write(lambda models: add_documents(
             self.folder, documents, allow=self._settings.allow, models=models
         ))  # fmt: skip
 
-    def update(self, documents: Iterable[Document]) -> list[Changed]:
+    def update(self, documents: Iterable[Document]) -> Written:
         """Replace documents by id, add the others, and serve them."""
         return self._write(lambda models: update_documents(
             self.folder, documents, allow=self._settings.allow, models=models
         ))  # fmt: skip
 
-    def delete(self, ids: Sequence[str]) -> list[Changed]:
+    def delete(self, ids: Sequence[str]) -> Written:
         """Delete documents by id; ``DataError`` for an id that none has."""
         return self._write(lambda models: delete_documents(
             self.folder, ids, allow=self._settings.allow, models=models
         ))  # fmt: skip
 
-    def _write(self, change: Callable[[dict[str, Any]], list[Changed]]) -> list[Changed]:
+    def _write(self, change: Callable[[dict[str, Any]], list[Changed]]) -> Written:
         with self._peers.writing():
             changed = change(models_of(self._content))
-            self.refresh()
-            self._peers.changed()  # inside: what another one writes is not waited for
-            return changed
+            try:
+                self.refresh()
+                fault = self.behind
+                # Inside: what another one writes is not waited for.
+                if others := self._peers.changed():
+                    fault = fault or f"not served yet by {plural(others, 'other worker')}"
+            except (SluiceError, OSError) as error:  # the change is on disk all the same
+                fault = str(error)
+            return Written(changed, self._content.number, fault)
 
     def _settle(self) -> None:
         """Undo a change that was killed half-way, and wait for one that is under way."""

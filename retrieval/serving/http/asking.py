@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from sluice.retrieval.serving.faults import Fault, invalid
-from sluice.retrieval.serving.http.call import Call, Reply
-from sluice.retrieval.serving.service import Service, unless_gone
+from sluice.retrieval.serving.http.call import Call, Reply, unless_gone
+from sluice.retrieval.serving.service import Service
 from sluice.retrieval.serving.shapes.search import (
     ExplainRequest,
     SearchAnswer,

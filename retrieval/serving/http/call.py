@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -9,11 +10,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from pydantic_core import to_json
 
+from sluice.retrieval.serving.faults import Fault
 from sluice.retrieval.serving.shapes.base import Shape, read_json, read_values
 
 JSON = "application/json"
 
 Read = TypeVar("Read", bound=Shape)
+Answer = TypeVar("Answer")
 
 
 @dataclass(slots=True)
@@ -58,3 +61,26 @@ class Reply:
         if isinstance(self.content, BaseModel):
             return self.content.__pydantic_serializer__.to_json(self.content)
         return to_json(self.content)
+
+
+async def unless_gone(work: Awaitable[Answer], gone: Awaitable[Any]) -> Answer:
+    """Return what ``work`` does; where ``gone`` returns first, cancel the work and stop."""
+    # The work runs in this task: another one for each request is a tenth of what the loop does.
+    own, left = asyncio.current_task(), False
+    watcher = asyncio.ensure_future(gone)
+
+    def leave(_: Any) -> None:
+        nonlocal left
+        left = own is not None and own.cancel()
+
+    watcher.add_done_callback(leave)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not left or own is None:
+            raise
+        own.uncancel()
+        raise Fault(499, "client_closed_request", "the client closed the connection") from None
+    finally:
+        watcher.remove_done_callback(leave)
+        watcher.cancel()

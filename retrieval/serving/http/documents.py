@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.experiments.output.changes import Changed
+from sluice.retrieval.serving.content.live import Written
 from sluice.retrieval.serving.http.call import Call, Reply
 from sluice.retrieval.serving.service import Service
 from sluice.retrieval.serving.shapes.documents import (
@@ -15,6 +13,8 @@ from sluice.retrieval.serving.shapes.documents import (
     DocumentsRequest,
     WriteAnswer,
 )
+
+STORED = "the change is on disk, do not send it again; searches do not see it yet"
 
 
 async def document(service: Service, call: Call) -> Reply:
@@ -50,7 +50,7 @@ def _documents(call: Call) -> list[Document]:
     return [Document(d.id, d.title, d.text, d.metadata) for d in request.documents]
 
 
-def _written(service: Service, changed: Sequence[Changed]) -> Reply:
+def _written(service: Service, written: Written) -> Reply:
     retrievers = [
         ChangedShape(
             retriever=each.path.name,
@@ -59,6 +59,9 @@ def _written(service: Service, changed: Sequence[Changed]) -> Reply:
             replaced=each.replaced,
             deleted=each.deleted,
         )
-        for each in changed
+        for each in written.changed
     ]
-    return Reply(WriteAnswer(retrievers=retrievers, state=service.content.number))
+    fault = service.readable(written.fault)
+    note = f"{STORED}: {fault}" if fault else None
+    answer = WriteAnswer(retrievers=retrievers, state=written.state, served=not fault, note=note)
+    return Reply(answer, 202 if fault else 200)

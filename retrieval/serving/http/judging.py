@@ -8,12 +8,12 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.snippet import matches
 from sluice.retrieval.serving.faults import Fault, invalid
-from sluice.retrieval.serving.http.call import Call, Reply
+from sluice.retrieval.serving.http.call import Call, Reply, unless_gone
 from sluice.retrieval.serving.judging.agreement import assessor_agreement
 from sluice.retrieval.serving.judging.entries import LONGEST_NAME, Judgement
 from sluice.retrieval.serving.judging.export import qrels_of, qrels_text
 from sluice.retrieval.serving.judging.judging import Candidate, Judging, Known, QueryProgress
-from sluice.retrieval.serving.service import Service, unless_gone
+from sluice.retrieval.serving.service import Service
 from sluice.retrieval.serving.shapes.judging import (
     AgreementAnswer,
     AssessorRequest,

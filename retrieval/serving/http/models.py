@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sluice.retrieval.serving.faults import invalid
-from sluice.retrieval.serving.http.call import Call, Reply
-from sluice.retrieval.serving.service import Service, unless_gone
+from sluice.retrieval.serving.http.call import Call, Reply, unless_gone
+from sluice.retrieval.serving.service import Service
 from sluice.retrieval.serving.shapes.models import (
     EmbedRequest,
     EmbedSparseRequest,

@@ -9,7 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 import sluice
 from sluice.retrieval.serving.http.call import JSON
-from sluice.retrieval.serving.http.endpoints import END_POINTS, EndPoint
+from sluice.retrieval.serving.http.endpoints import END_POINTS, WRITE, EndPoint
 from sluice.retrieval.serving.shapes.base import Shape
 from sluice.retrieval.serving.shapes.facts import ErrorAnswer
 
@@ -61,6 +61,11 @@ def _operation(
             "200": {"description": "The answer.", **_content(_answer(point, schema_of))},
         },
     }
+    if point.scope == WRITE:
+        operation["responses"]["202"] = {
+            "description": "The change is on disk, and not served yet; note says why.",
+            **_content(_answer(point, schema_of)),
+        }
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)", point.path)

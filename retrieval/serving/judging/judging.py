@@ -143,17 +143,20 @@ class Judging:
         return self.progress_of(said.query, said.assessor, known)
 
     def undo(self, assessor: str, known: Known) -> tuple[Judgement, QueryProgress]:
-        """Take an assessor's last entry back; return what the document has now."""
+        """Take back an assessor's last entry on these queries; return what the document has now.
+
+        A log may hold other queries too: those of another service, or of another day.
+        """
         restored: list[Judgement] = []
 
         def entries(state: Judgements) -> list[Judgement]:
-            undoing = state.undoing(assessor)
+            undoing = state.undoing(assessor, self.queries)
             restored.extend([] if undoing is None else [undoing])
             return restored
 
         self.log.add(entries)
         if not restored:
-            raise Fault(409, "nothing_to_undo", "there is nothing to take back")
+            raise Fault(409, "nothing_to_undo", "there is nothing to take back in these queries")
         return restored[0], self.progress_of(restored[0].query, assessor, known)
 
     def check(self, query: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
-from sluice.retrieval.datasets.beir import read_queries
+from sluice.retrieval.datasets.beir import placed_queries, read_queries
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.serving.content.content import Content
 from sluice.retrieval.serving.judging.judging import Judging, judgements_file
 from sluice.retrieval.serving.judging.log import JudgementLog
-from sluice.retrieval.serving.settings import ServeSettings
+from sluice.retrieval.serving.settings import MOST_QUERY, ServeSettings
 
 NAME = "--judge"
 
@@ -18,8 +18,8 @@ NAME = "--judge"
 def open_judging(settings: ServeSettings, folder: Path, content: Content) -> Judging | None:
     """Open the queries to judge and the log of judgements; None where nothing is judged.
 
-    ``ConfigError`` for queries that are neither a file nor a split of the dataset, and where
-    nothing is served that finds candidates.
+    ``ConfigError`` for queries that are neither a file nor a split of the dataset, for one that no
+    pipeline could search for, and where nothing is served that finds candidates.
     """
     source = settings.judge
     if source is None:
@@ -30,13 +30,34 @@ def open_judging(settings: ServeSettings, folder: Path, content: Content) -> Jud
             "folder"
         )
     queries = _queries(source, folder, content)
-    blank = next((query for query, text in queries.items() if not text.strip()), None)
-    if blank is not None:
-        raise ConfigError(f"{NAME} {source}: query {blank!r} is blank; expected a text in each")
+    for query, text in queries.items():
+        if wrong := _wrong(text):
+            raise ConfigError(f"{NAME} {_place(source, query)}: query {query!r:.80} {wrong}")
     if not queries:
         raise ConfigError(f"{NAME} {source}: no queries in it; expected one or more")
     log = JudgementLog(settings.judgements or judgements_file(source, folder))
     return Judging(queries, log, list(content.stages), settings.judge_depth)
+
+
+def _wrong(text: str) -> str:
+    """Return why no pipeline could search for a text, an empty string if it can."""
+    if not text.strip():
+        return "is blank; give it a text, or leave it out"
+    if len(text) > MOST_QUERY:
+        return (
+            f"has {len(text):,} characters; a search takes up to {MOST_QUERY:,}: shorten it, or "
+            "leave it out"
+        )
+    return ""
+
+
+def _place(source: str, query: str) -> str:
+    """Return where a query stands: with its line, if it is in a file."""
+    path = Path(source)
+    if not path.is_file():
+        return source
+    places = (place for place, (name, _) in placed_queries(path)() if name == query)
+    return next(places, source)
 
 
 def _queries(source: str, folder: Path, content: Content) -> dict[str, str]:

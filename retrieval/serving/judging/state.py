@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -45,18 +45,24 @@ class Judgements:
         if not entry.undo:
             nothing = replace(entry, grade=None, skipped=False, comment="", time="")
             changes.append(said.get(entry.document, nothing))
-        elif changes:
-            changes.pop()
+        else:
+            place = _latest(changes, lambda each: _pair(each) == _pair(entry))
+            if place is not None:
+                del changes[place]
         said[entry.document] = entry
 
     def of(self, query: str, assessor: str) -> Mapping[str, Judgement]:
         """Return an assessor's last word on each document of a query."""
         return self._said.get(query, {}).get(assessor, {})
 
-    def undoing(self, assessor: str) -> Judgement | None:
-        """Return the entry that takes an assessor's last one back; None if there is none."""
-        changes = self._changes.get(assessor)
-        return replace(changes[-1], undo=True) if changes else None
+    def undoing(self, assessor: str, queries: Collection[str]) -> Judgement | None:
+        """Return the entry that takes back an assessor's last one on any of these queries.
+
+        None if there is none.
+        """
+        changes = self._changes.get(assessor, [])
+        place = _latest(changes, lambda each: each.query in queries)
+        return None if place is None else replace(changes[place], undo=True)
 
     @property
     def assessors(self) -> list[str]:
@@ -87,6 +93,15 @@ class Judgements:
                 for document, grade in graded.items():
                     grades.setdefault(query, {}).setdefault(document, []).append(grade)
         return grades
+
+
+def _pair(said: Judgement) -> tuple[str, str]:
+    return said.query, said.document
+
+
+def _latest(changes: Sequence[Judgement], fits: Callable[[Judgement], bool]) -> int | None:
+    """Return the place of the last change that fits."""
+    return next((n for n in reversed(range(len(changes))) if fits(changes[n])), None)
 
 
 def read_judgements(path: Path) -> Judgements:

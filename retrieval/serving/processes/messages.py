@@ -27,7 +27,7 @@ class Ask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The parent's answer to ``Ask``."""
+    """The parent's answer to ``Ask``: a state's number, or how many do not serve the newest."""
 
     ticket: int
     number: int = 0
@@ -40,9 +40,10 @@ class Refresh(NamedTuple):
 
 
 class Refreshed(NamedTuple):
-    """A worker has done what ``Refresh`` asked, as well as it could."""
+    """A worker has done what ``Refresh`` asked; ``served``: the newest state is served now."""
 
     ticket: int
+    served: bool
 
 
 FromWorker = Opened | Listening | Failed | Ask | Refreshed

@@ -65,11 +65,15 @@ class Worker:
 
 @dataclass(eq=False)
 class Spread:
-    """A change announced to workers: ``waiting`` have not answered, ``writer`` waits for it."""
+    """A change announced to workers: ``waiting`` have not answered, ``writer`` waits for it.
+
+    ``behind`` counts those that could not open the new state, or not in time.
+    """
 
     writer: Worker | None
     ticket: int
     waiting: set[Worker]
+    behind: int = 0
     since: float = field(default_factory=time.monotonic)
 
 
@@ -150,6 +154,7 @@ class Parent:
         for spread in [s for s in self._spreads.values() if now - s.since > GIVEN_UP]:
             numbers = ", ".join(str(each.number) for each in spread.waiting)
             log.warning("worker %s: does not serve the newest state yet", numbers)
+            spread.behind += len(spread.waiting)
             spread.waiting.clear()
             self._settle(spread)
 
@@ -171,9 +176,10 @@ class Parent:
             case Opened():
                 worker.opened = True  # what was written before is on disk for it
                 self._spread(None, 0, [worker])
-            case Refreshed(ticket):
+            case Refreshed(ticket, served):
                 if spread := self._spreads.get(ticket):
                     spread.waiting.discard(worker)
+                    spread.behind += not served
                     self._settle(spread)
             case Listening():
                 worker.listens = True
@@ -198,7 +204,7 @@ class Parent:
             return
         self._spreads = {n: each for n, each in self._spreads.items() if each is not spread}
         if spread.writer is not None:
-            _send(spread.writer, Answer(spread.ticket))
+            _send(spread.writer, Answer(spread.ticket, spread.behind))
 
     def _ended(self, worker: Worker) -> None:
         """Start another worker: at once for one that answered, else after longer and longer."""

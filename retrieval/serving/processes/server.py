@@ -6,7 +6,8 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sluice.encoders.foundation.errors import MissingPackageError
@@ -124,9 +125,15 @@ def protocol_within(seconds: float) -> type[asyncio.Protocol]:
     return type("Protocol", (TimedProtocol,), {"arrive_within": seconds})
 
 
-def log_requests() -> None:
-    """Write a line for each request to standard error."""
-    lines = logging.getLogger(REQUESTS)
+@contextmanager
+def logged_requests() -> Iterator[None]:
+    """Write a line for each request of the block to standard error."""
+    lines, handler = logging.getLogger(REQUESTS), logging.StreamHandler(sys.stderr)
+    passed_on = lines.propagate
     lines.propagate = False
-    if not lines.handlers:
-        lines.addHandler(logging.StreamHandler(sys.stderr))
+    lines.addHandler(handler)
+    try:
+        yield
+    finally:  # a program that goes on may close the stream
+        lines.removeHandler(handler)
+        lines.propagate = passed_on

@@ -24,13 +24,18 @@ def run_http(folder: Path, settings: ServeSettings, said: Said) -> None:
 
             Parent(folder, settings, listener).run(lambda: said(address))
             return
-        from sluice.retrieval.serving.processes.server import Server, log_requests  # isort: skip
+        from sluice.retrieval.serving.processes.server import Server, logged_requests  # isort: skip
         from sluice.retrieval.serving.http.app import make_app
         from sluice.retrieval.serving.service import Service
 
         service = Service.open(folder, settings)
-        log_requests()
-        Server(make_app(service), service, lambda: said(address)).run(sockets=[listener])
+        try:
+            app = make_app(service)
+        except BaseException:
+            service.close()
+            raise
+        with logged_requests():
+            Server(app, service, lambda: said(address)).run(sockets=[listener])
     finally:
         listener.close()
 

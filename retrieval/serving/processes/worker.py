@@ -57,9 +57,9 @@ class Workers(Peers):
         """Return the parent's number of a state."""
         return self._ask(state)
 
-    def changed(self) -> None:
-        """Return when all workers serve the newest state."""
-        self._ask(None)
+    def changed(self) -> int:
+        """Return when all workers have opened the newest state: how many of them could not."""
+        return self._ask(None)
 
     def send(self, message: FromWorker) -> None:
         """Say something to the parent, if it is there."""
@@ -101,10 +101,12 @@ def work(
 
     def refresh(ticket: int) -> None:
         opened.wait()
+        served = False
         try:
             held[0].live.refresh()
+            served = not held[0].live.behind
         finally:
-            peers.send(Refreshed(ticket))
+            peers.send(Refreshed(ticket, served))
             refreshed.set()
 
     def listen() -> None:
@@ -123,7 +125,7 @@ def work(
     try:
         from sluice.retrieval.serving.http.app import make_app
         from sluice.retrieval.serving.metrics import count_as_worker
-        from sluice.retrieval.serving.processes.server import Server, log_requests
+        from sluice.retrieval.serving.processes.server import Server, logged_requests
         from sluice.retrieval.serving.service import Service
 
         count_as_worker(place, number)
@@ -136,8 +138,8 @@ def work(
     opened.set()
     peers.send(Opened())
     refreshed.wait(ANSWERED_WITHIN)
-    log_requests()
-    Server(app, service, lambda: peers.send(Listening())).run(sockets=[listener])
+    with logged_requests():
+        Server(app, service, lambda: peers.send(Listening())).run(sockets=[listener])
 
 
 def _log_to_stderr(level: int) -> None:

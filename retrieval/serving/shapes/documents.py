@@ -55,7 +55,13 @@ class ChangedShape(Shape):
 
 
 class WriteAnswer(Shape):
-    """A change that is on disk; ``state`` is the first that has it."""
+    """A change that is on disk, and the state that answers searches after it.
+
+    ``served`` is false, with status 202, where searches do not see the change yet: ``note`` says
+    why. It is served as soon as the state can be opened.
+    """
 
     retrievers: list[ChangedShape]
     state: int
+    served: bool = True
+    note: str | None = None

@@ -24,6 +24,8 @@ from sluice.retrieval.serving.shapes.search import (
 )
 
 SNIPPET = 320  # characters of a snippet
+QUICK_HITS = 100  # of a request, that are made into an answer in some milliseconds
+QUICK_TEXT = 20_000  # characters that snippets of them are made of, in as little time
 
 
 class Found(NamedTuple):
@@ -55,17 +57,20 @@ def search_all(
         documents = stage.documents
         times = [_time(span) for span in _working(spans[-1])]
         unscored = _unscored(spans[-1])
+        rankings = {place: run[place][:k] for place in texts}
+        # Once for all queries: looking up a document costs less where there are many.
+        shown = list(dict.fromkeys(doc for each in rankings.values() for doc in each.doc_ids))
+        by_id = dict(zip(shown, documents_in(documents, shown), strict=True))
         answers = []
         for place, query in texts.items():
-            ranking = run[place][:k]
-            ids = list(ranking.doc_ids)
+            ids = list(rankings[place].doc_ids)
             passages = [None] * len(ids)
             if stage.names_passages:
                 passages = stage.passages_of(query, ids, spans[-1])  # type: ignore[assignment]
-            rows = zip(ranking, documents_in(documents, ids), passages, strict=True)
             hits = [
-                Hit(doc_id, score, document.text, document.title, document.metadata, passage)
-                for (doc_id, score), document, passage in rows
+                Hit(doc_id, score, found.text, found.title, found.metadata, passage)
+                for (doc_id, score), passage in zip(rankings[place], passages, strict=True)
+                for found in [by_id[doc_id]]
             ]
             answers.append(Found(hits, unscored.get(place, 0), times, len(queries)))
     return answers
@@ -91,6 +96,13 @@ def answer(
         together=found.together,
         state=state,
     )
+
+
+def is_quick(request: SearchRequest, found: Sequence[Found]) -> bool:
+    """Return whether the answers to a request take some milliseconds at most."""
+    hits = [hit for each in found for hit in each.hits]
+    text = sum(len(hit.text) for hit in hits) if request.highlight else 0
+    return len(hits) <= QUICK_HITS and text <= QUICK_TEXT
 
 
 def snippet_of(text: str, query: str, length: int = SNIPPET) -> Snippet:

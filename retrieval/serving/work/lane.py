@@ -101,6 +101,7 @@ class Lane:
         self._jobs: list[Job] = []
         self._ahead: Counter[Hashable] = Counter()  # tokens by kind that a new job waits for
         self._slowest = 0.0  # seconds of the first part of one of them
+        self._running: dict[int, float] = {}  # by thread: when its batch is done, about
         self._left = False  # whether a job that waits was cancelled, or failed
         self._soonest = math.inf  # when the next deadline of a job that waits is over
         self._change = threading.Condition()
@@ -157,12 +158,20 @@ class Lane:
             )
 
     def _wait(self) -> float:
-        """Return about how many seconds a new job waits once the running batch is done."""
-        seconds = sum(
+        """Return about how many seconds a new job waits.
+
+        Of a batch that runs, no more counts than one takes its turn: a long one alone must not have
+        others refused.
+        """
+        now, turn = time.perf_counter(), TURN
+        if self.longest_wait is not None:
+            turn = min(TURN, self.longest_wait / 2)
+        running = sum(min(turn, max(0.0, end - now)) for end in self._running.values())
+        queued = sum(
             self._pace(kind).seconds(tokens, self._room(kind))
             for kind, tokens in self._ahead.items()
         )
-        return seconds / len(self._threads)
+        return (queued + running) / len(self._threads)
 
     def _seconds(self, job: Job) -> float:
         return self._pace(job.kind).seconds(self._first(job), self._room(job.kind))
@@ -265,7 +274,8 @@ class Lane:
         """Take units of the oldest job's key: in turns, until the batch is full."""
         key = self._jobs[0].key
         mates = [job for job in self._jobs if job.key == key]
-        room = self._room(self._jobs[0].kind)
+        kind = self._jobs[0].kind
+        whole = room = self._room(kind)
         share = max(1, room // SHARES)
         parts: dict[int, Share] = {}
         now = time.perf_counter()
@@ -284,6 +294,9 @@ class Lane:
                     before = parts.get(id(job), (job, first, first))
                     parts[id(job)] = (job, before[1], job.taken)
             mates = [job for job in mates if job.taken < len(job.units)]
+        tokens = sum(sum(job.costs[first:last]) for job, first, last in parts.values())
+        seconds = self._pace(kind).seconds(tokens, max(whole, tokens))
+        self._running[threading.get_ident()] = now + seconds
         unfinished = [job for job in self._jobs if job.taken < len(job.units)]
         begun = [job for job in unfinished if id(job) in parts]
         self._jobs = [job for job in unfinished if id(job) not in parts] + begun
@@ -311,8 +324,9 @@ class Lane:
             self._finish(shares)
         seconds = time.perf_counter() - start
         self.budget.give_back(tokens, done=True)
-        if not error:
-            with self._change:
+        with self._change:
+            self._running.pop(threading.get_ident(), None)
+            if not error:
                 self._pace(kind).saw(max(1, tokens), max(seconds, 1e-6))
         if self._seen is not None:
             self._seen(Ran(self.name, len(pairs), tokens, seconds, waits, error))

@@ -14,6 +14,7 @@ from torch import nn
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.model_files.identity import modules_of, parameters_of
 from sluice.encoders.transformer.tokens import TokenBatch, tokenized
 from sluice.encoders.vectors.cache import VectorCache
 
@@ -28,6 +29,18 @@ def encoder(request: Any, bert: Path, masked_bert: Path, pair_bert: Path) -> Any
     if request.param == "splade":
         return SpladeEncoder.from_pretrained(masked_bert)
     return CrossEncoder.from_pretrained(pair_bert)
+
+
+def test_modules_and_parameters_are_those_of_torch_in_its_order(encoder: Any) -> None:
+    shared = nn.Linear(2, 2)
+    inner = nn.Sequential(shared, nn.ReLU(), nn.Sequential(shared, nn.LayerNorm(2)))
+    odd = nn.ModuleDict({"a": inner, "b": shared, "c": nn.Linear(2, 2, bias=False)})
+    odd["c"].weight = shared.weight
+    odd.register_module("none", None)
+    for module in (odd, encoder.module):
+        modules = modules_of(module)
+        assert list(map(id, modules)) == list(map(id, module.modules()))
+        assert list(map(id, parameters_of(modules))) == list(map(id, module.parameters()))
 
 
 def outputs(encoder: Any) -> np.ndarray:

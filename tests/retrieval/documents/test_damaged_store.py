@@ -155,3 +155,11 @@ def test_a_document_of_no_end_is_refused_when_written(
     monkeypatch.setattr(segment, "LARGEST_DOCUMENT", 10)
     with pytest.raises(DataError, match="document 'a': 11 bytes of text, at most 10 are stored"):
         write_documents(tmp_path / "documents", [Document("a", "", "x" * 11)])
+
+
+def test_hashes_that_repeat_are_refused(store: Path) -> None:
+    """Looking up one id would read all of them: a small file could take all the memory."""
+    one = segment.id_hash("d5")
+    forged(store, "id-hashes.npy", lambda values: np.full_like(values, one))
+    with pytest.raises(IndexFormatError, match="its hashes do not ascend, or repeat"):
+        open_documents(store).rows(["d5"])

@@ -1,8 +1,12 @@
 """The words of a query in a text, and the part of the text that has most of them."""
 
+import itertools
+import random
+
 import pytest
 
-from sluice.retrieval.documents.snippet import best_part, matches
+from sluice.encoders.lexical.analyzer import analyzer
+from sluice.retrieval.documents.snippet import LONGEST_WORD, WORD, best_part, matches
 
 
 @pytest.mark.parametrize(
@@ -28,3 +32,44 @@ def test_the_part_has_most_words_and_cuts_none() -> None:
     assert last - first <= 60
     assert line[first - 1] == " "
     assert best_part("short", [], 60) == (0, 5)
+
+
+def test_places_against_every_word() -> None:
+    english, draw = analyzer("en"), random.Random(3)
+    words = ["gold", "golden", "Rivers", "river", "the", "of", "stone", "x" * 41, "ü", "-"]
+    met = 0
+    for _ in range(60):
+        line = " ".join(draw.choices(words, k=draw.randint(0, 40)))
+        query = " ".join(draw.choices(words[:7], k=draw.randint(1, 4)))
+        asked = set(english(query))
+        expected = [
+            (*word.span(), min(asked & set(english(word.group()))))
+            for word in WORD.finditer(line)
+            if len(word.group()) <= LONGEST_WORD and asked & set(english(word.group()))
+        ]
+        if expected:
+            met += 1
+            assert list(matches(line, query)) == expected
+    assert met > 30
+
+
+def test_the_part_against_every_window() -> None:
+    """The first of the windows with most different terms, then most words, in its middle."""
+    draw = random.Random(4)
+    for _ in range(200):
+        size, length = draw.randint(10, 120), draw.randint(5, 40)
+        starts = sorted(draw.sample(range(size), draw.randint(0, min(size, 20))))
+        places = [
+            (start, min(start + draw.randint(1, 9), end), draw.choice("abc"))
+            for start, end in itertools.pairwise([*starts, size])
+        ]
+        windows = [
+            [place for place in places[number:] if place[1] <= places[number][0] + length]
+            for number in range(len(places))
+        ]
+        best = max(windows, key=lambda w: (len({term for *_, term in w}), len(w)), default=[])
+        first = 0
+        if best:
+            first = max(0, best[0][0] - (length - (best[-1][1] - best[0][0])) // 2)
+        first = min(first, max(0, size - length))
+        assert best_part("x" * size, places, length) == (first, min(size, first + length))

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import random
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 from small_world import SUBJECTS
 
+from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.snippet import matches
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.pipelines.hit import Hit
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
+from sluice.retrieval.serving.tasks import searching
 
 PIPELINES = ("bm25", "dense", "hybrid", "cascade")
 
@@ -51,6 +56,44 @@ def test_random_requests_at_once(ask: Any, library: Experiment) -> None:
             _agree(answer, stage.search(query, body["k"]))
             together = max(together, answer["together"])
     assert together > 3  # requests were searched together
+
+
+def test_snippets_of_long_texts_leave_the_loop_to_others(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are made on the event loop, nobody is answered until the snippet is there."""
+    import httpx
+
+    from sluice.retrieval.serving import make_app
+
+    service = own(writable=True, pipelines=("bm25",))
+    text = "stone " * 5_000 + "zebra crossing " + "river " * 5_000
+    asyncio.run(service.add([Document("long", "", text)]))
+    entered, gate = threading.Event(), threading.Event()
+
+    def held(line: str, query: str) -> Any:
+        entered.set()
+        assert gate.wait(20)
+        return matches(line, query)
+
+    monkeypatch.setattr(searching, "matches", held)
+    body = {"query": "zebra", "k": 3, "highlight": True}
+
+    async def go() -> Any:
+        transport = httpx.ASGITransport(app=make_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            searched = asyncio.ensure_future(client.post("/search", json=body))
+            assert await asyncio.to_thread(entered.wait, 20)
+            health = await client.get("/health")
+            assert not searched.done()
+            gate.set()
+            return health, await searched
+
+    health, answer = asyncio.run(go())
+    assert (health.status_code, answer.status_code) == (200, 200)
+    (hit,) = answer.json()["hits"]
+    (mark,) = hit["snippet"]["marks"]
+    assert hit["snippet"]["text"][slice(*mark)] == "zebra"
 
 
 def test_a_hit_has_the_fields_that_were_asked_for(ask: Any, library: Experiment) -> None:

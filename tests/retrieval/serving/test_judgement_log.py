@@ -60,13 +60,40 @@ def test_undoing_goes_back_step_by_step_across_restarts(tmp_path: Path) -> None:
         log.add(lambda state, step=step: [step])
     for before in reversed(seen):
         log = JudgementLog(log.path)
-        undoing = log.read(lambda state: state.undoing("ann"))
+        undoing = log.read(lambda state: state.undoing("ann", {"q"}))
         assert undoing is not None
         log.add(lambda state, undoing=undoing: [undoing])
         now = {doc: grade for doc, grade in said(read_judgements(log.path)).items() if grade}
         assert now == {doc: grade for doc, grade in before.items() if grade}
-    assert log.read(lambda state: state.undoing("ann")) is None
-    assert log.read(lambda state: state.undoing("nobody")) is None
+    assert log.read(lambda state: state.undoing("ann", {"q"})) is None
+    assert log.read(lambda state: state.undoing("nobody", {"q"})) is None
+
+
+def test_undoing_in_some_queries_leaves_the_others() -> None:
+    """Against a plain list: undoing among queries removes the last entry on one of them."""
+    rng = np.random.default_rng(5)
+    state, entries = Judgements(), list[Judgement]()
+    for _ in range(400):
+        if rng.random() < 0.6:
+            entries.append(
+                graded("abc"[rng.integers(3)], int(rng.integers(4)), query="qrs"[rng.integers(3)])
+            )
+            state.apply(entries[-1])
+        else:
+            among = {query for query in "qrs" if rng.random() < 0.5}
+            last = next((e for e in reversed(entries) if e.query in among), None)
+            undoing = state.undoing("ann", among)
+            assert (undoing is None) == (last is None)
+            if undoing is not None and last is not None:
+                assert (undoing.query, undoing.document) == (last.query, last.document)
+                state.apply(undoing)
+                entries = [entry for entry in entries if entry is not last]
+        left = {(e.query, e.document): e.grade for e in entries}
+        assert left == {
+            (query, document): grade
+            for query, own in state.grades_of("ann").items()
+            for document, grade in own.items()
+        }
 
 
 def test_several_writers_lose_nothing(tmp_path: Path) -> None:

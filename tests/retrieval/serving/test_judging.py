@@ -18,6 +18,7 @@ from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.experiments.experiment import open_experiment
 from sluice.retrieval.jobs import index
 from sluice.retrieval.runs.trec_files import read_qrels
+from sluice.retrieval.serving.judging import opening
 from sluice.retrieval.serving.judging.state import read_judgements
 from sluice.retrieval.serving.keys import add_key
 from sluice.retrieval.serving.settings import ServeSettings
@@ -289,7 +290,7 @@ def test_what_cannot_be_judged_is_said_before_serving(
     with pytest.raises(ConfigError, match=r"nowhere.txt: no such file; as a split"):
         serve(log, judge="nowhere.txt")
     (tmp_path / "blank.tsv").write_text("1\tgold\n2\t \n")
-    with pytest.raises(ConfigError, match="query '2' is blank"):
+    with pytest.raises(ConfigError, match=r"blank.tsv:2: query '2' is blank; give it a text"):
         serve(log, judge=str(tmp_path / "blank.tsv"))
     with pytest.raises(ConfigError, match="judge_depth: 2,000, and the largest k is 1,000"):
         ServeSettings(judge="test", judge_depth=2_000)
@@ -310,6 +311,58 @@ def test_what_cannot_be_judged_is_said_before_serving(
     assert judgements_file("dev", built) == built.parent / "world.dev.judgements.jsonl"
     queries = world / "queries.txt"
     assert judgements_file(str(queries), built) == world / "queries.txt.judgements.jsonl"
+
+
+def test_a_query_that_no_search_takes_is_said_before_serving(
+    world: Path, serve: Any, built: Path, sluice: Call, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from sluice.retrieval.serving import Service
+
+    log, fits, long = tmp_path / "log.jsonl", "gold" * 5_000, "gold" * 5_000 + "!"
+    (tmp_path / "fits.txt").write_text(f"river\n\n{fits}\n")
+    ask = asker(serve(log, judge=str(tmp_path / "fits.txt")))
+    assert ask("GET", "/judge/task?assessor=ann&query=2").status_code == 200
+    log.unlink()
+    lines = [json.dumps({"_id": name, "text": text}) for name, text in (("a", "gold"), ("b", long))]
+    (tmp_path / "long.jsonl").write_text("\n".join(lines))
+    (tmp_path / "long.txt").write_text(f"river\n\n{long}\n")
+    top = "<top>\n<num> Number: 7\n<title> gold\n</top>\n"
+    (tmp_path / "long.topics").write_text(top + top.replace("7", "8").replace("gold", long))
+    for name, place, query in (("long.jsonl", ":2", "b"), ("long.txt", ":3", "2"),
+                               ("long.topics", ": topic 2", "8")):  # fmt: skip
+        code, _, err = sluice("serve", world / "my", "--judge", tmp_path / name, "--port", "0")
+        assert code == 2
+        assert f"--judge {tmp_path / name}{place}: query '{query}' has 20,001 characters" in err
+        assert "a search takes up to 20,000: shorten it, or leave it out" in err
+    monkeypatch.setattr(opening, "MOST_QUERY", 3)
+    with pytest.raises(ConfigError, match=r"^--judge dev: query '\w+' has \d+ characters"):
+        Service.open(built, ServeSettings(judge="dev", judgements=log, pipelines=("bm25",)))
+    assert not log.exists()
+
+
+def test_undo_stays_with_the_queries_that_are_judged(serve: Any, tmp_path: Path) -> None:
+    """Two files of queries over one log: taking back in one leaves what was said in the other."""
+    log, others = tmp_path / "log.jsonl", tmp_path / "others.tsv"
+    others.write_text("x\tgold\ny\tstone\n")
+    here, there = asker(serve(log)), asker(serve(log, judge=str(others)))
+    undo = ("POST", "/judge/undo", {"assessor": "ann"})
+    first, second, *_ = (each["id"] for each in task(here)["documents"])
+    other, *_ = (each["id"] for each in task(there)["documents"])
+    say(here, "1", first, 3)
+    say(here, "1", second, 1)
+    say(there, "x", other, 2)
+    answer = here(*undo).json()
+    assert (answer["document"], answer["grade"], answer["query"]["id"]) == (second, None, "1")
+    state = read_judgements(log)
+    assert state.grades_of("ann") == {"1": {first: 3}, "x": {other: 2}}
+    assert here(*undo).json()["document"] == first
+    refused = here(*undo)
+    assert (refused.status_code, refused.json()["error"]["type"]) == (409, "nothing_to_undo")
+    answer = there(*undo).json()
+    assert (answer["document"], answer["query"]["id"]) == (other, "x")
+    assert there(*undo).status_code == 409
+    assert read_judgements(log).grades_of("ann") == {}
 
 
 def test_without_judging_its_end_points_say_so(ask: Ask) -> None:

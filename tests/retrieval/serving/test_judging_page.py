@@ -27,11 +27,8 @@ PLACES = (
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The address of a service over four documents, and the log of its judgements."""
-    pytest.importorskip("uvicorn", reason=EXTRA)
-    from sluice.retrieval.serving import ServeSettings
-
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four documents, indexed, and a file of queries."""
     folder = tmp_path_factory.mktemp("judged")
     lines = [json.dumps({"_id": name, "text": text}) for name, text in TEXTS.items()]
     (folder / "notes.jsonl").write_text("\n".join(lines) + "\n")
@@ -43,9 +40,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
             "retrievers": {"bm25": {"encoder": {"type": "bm25"}}},
         }
     )
-    settings = ServeSettings(port=0, judge=str(folder / "queries.tsv"))
-    with over_http(folder / "my", settings) as address:
-        yield address, folder / "queries.tsv.judgements.jsonl"
+    return folder
+
+
+@pytest.fixture
+def world(notes: Path, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The address of a service where nobody has judged, and the log of its judgements."""
+    pytest.importorskip("uvicorn", reason=EXTRA)
+    from sluice.retrieval.serving import ServeSettings
+
+    log = tmp_path / "log.jsonl"
+    settings = ServeSettings(port=0, judge=str(notes / "queries.tsv"), judgements=log)
+    with over_http(notes / "my", settings) as address:
+        yield address, log
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +67,14 @@ def press(page: Browser, keys: str) -> None:
     for key in keys:
         page.run(PRESS, key)
         page.wait("return !state.busy")
+
+
+def judging(page: Browser, address: str) -> None:
+    """Open the first query as somebody whose name the browser knows."""
+    page.visit(f"{address}/judge")
+    page.run("localStorage.setItem('sluice-assessor', 'Ann Ä')")
+    page.visit(f"{address}/judge?query=one")
+    page.wait("return state.task !== null && !state.busy")
 
 
 @needs_browser
@@ -105,9 +120,8 @@ def test_judging_by_keys_alone(page: Browser, world: tuple[str, Path]) -> None:
 def test_results_are_shown_and_saved(
     page: Browser, world: tuple[str, Path], tmp_path: Path
 ) -> None:
-    page.visit(f"{world[0]}/judge?query=one")
-    page.wait("return state.task !== null && !state.busy")
-    press(page, "?")
+    judging(page, world[0])
+    press(page, "30?")
     assert page.run("return document.getElementById('keys').open")
     press(page, "3")  # not while a dialog is open
     assert page.run(PLACES) == "30·"
@@ -132,8 +146,7 @@ def test_results_are_shown_and_saved(
 
 @needs_browser
 def test_documents_are_text_and_errors_are_said(page: Browser, world: tuple[str, Path]) -> None:
-    page.visit(f"{world[0]}/judge?query=one")
-    page.wait("return state.task !== null && !state.busy")
+    judging(page, world[0])
     place = page.run("return state.task.documents.findIndex(e => e.id === 'd')")
     page.run("show(arguments[0])", place)
     assert page.run("return document.getElementById('candidate-text').textContent") == EVIL
@@ -167,8 +180,7 @@ def test_without_judging_the_page_says_how(page: Browser, address: str) -> None:
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_telephone_and_contrast(page: Browser, world: tuple[str, Path], dark: bool) -> None:
     page.size(390, 800, dark=dark)
-    page.visit(f"{world[0]}/judge?query=one")
-    page.wait("return state.task !== null && !state.busy")
+    judging(page, world[0])
     assert page.run("return document.documentElement.scrollWidth") <= 390
     visible = "return document.getElementById('grades').getBoundingClientRect().bottom"
     assert page.run(visible) <= 800

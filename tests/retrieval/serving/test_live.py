@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from serving import asker
 
+from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.experiments.output import changes
 from sluice.retrieval.retrievers.retriever import Retriever
@@ -70,9 +71,9 @@ def test_changes_that_wait_are_few(own: Any, monkeypatch: pytest.MonkeyPatch) ->
     ask = asker(service)
     go = threading.Event()
 
-    def slow(ids: Any) -> list[Any]:
+    def slow(ids: Any) -> live.Written:
         assert go.wait(20)
-        return []
+        return live.Written([], 1)
 
     monkeypatch.setattr(service.live, "delete", slow)
     timer = threading.Timer(0.5, go.set)
@@ -233,6 +234,68 @@ def test_a_broken_folder_leaves_the_state_that_is_served(own: Any) -> None:
     ready = ask("GET", "/ready").json()
     assert ready["ready"]
     assert "retriever.json" in ready["fault"]
+
+
+def test_a_change_that_is_not_served_yet_says_so(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on disk: sent again it would be refused, so it is no error; and no plain success."""
+    service = own(writable=True, pipelines=("bm25",))
+    ask = asker(service)
+    search = ("POST", "/search", {"query": "zebra", "k": 9})
+    errors = (SluiceError("no room for it"), OSError(24, "Too many open files"), KeyError("broken"))
+    for number, error in enumerate(errors, 1):
+        with monkeypatch.context() as patched:
+
+            def fail(*_: Any, error: Exception = error, **__: Any) -> None:
+                raise error
+
+            patched.setattr(live, "open_content", fail)
+            new = {"documents": [{"id": f"z{number}", "text": "zebra"}]}
+            response = ask("POST", "/documents", new)
+            answer = response.json()
+            assert (response.status_code, answer["served"], answer["state"]) == (202, False, 1)
+            why = str(error) if number < 3 else "opening it failed; the log has the cause"
+            assert answer["note"].endswith(f"searches do not see it yet: {why}")
+            assert answer["retrievers"][0]["added"] == 1
+            assert ask(*search).json()["hits"] == []
+            assert ask("GET", "/ready").json()["fault"] == why
+            again = ask("POST", "/documents", new)
+            assert "is already there" in again.json()["error"]["message"]
+    counted = "sluice_write_not_served_total 3.0"
+    assert counted in ask("GET", "/metrics").text
+    response = ask("PUT", "/documents", {"documents": [{"id": "z4", "text": "zebra"}]})
+    answer = response.json()
+    assert (response.status_code, answer["served"], answer["note"]) == (200, True, None)
+    found = ask(*search).json()
+    assert {hit["id"] for hit in found["hits"]} == {"z1", "z2", "z3", "z4"}
+    assert found["state"] == answer["state"]
+    assert ask("GET", "/ready").json()["fault"] is None
+    assert counted in ask("GET", "/metrics").text
+
+
+def test_a_change_that_others_do_not_serve_says_so(own: Any) -> None:
+    service = own(writable=True, pipelines=("bm25",))
+    ask = asker(service)
+    outcomes: list[Any] = [2, 1, SluiceError("the parent of the workers does not answer"), 0]
+
+    def changed() -> int:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return int(outcome)
+
+    service.live._peers.changed = changed
+    notes = []
+    for number in range(4):
+        response = ask("PUT", "/documents", {"documents": [{"id": "z", "text": f"zebra {number}"}]})
+        answer = response.json()
+        assert response.status_code == (200 if answer["served"] else 202)
+        assert answer["state"] == number + 2  # this one serves it
+        notes.append((answer["note"] or "").rpartition("yet: ")[2])
+    assert notes == [
+        "not served yet by 2 other workers", "not served yet by 1 other worker",
+        "the parent of the workers does not answer", "",
+    ]  # fmt: skip
+    assert "sluice_write_not_served_total 3.0" in ask("GET", "/metrics").text
 
 
 def test_a_deadline_gives_what_is_done_and_says_so(

@@ -104,6 +104,31 @@ def test_who_waits_too_long_is_told_when_to_come_again() -> None:
     assert timed.lane.close(5)
 
 
+@pytest.mark.parametrize(
+    ("turns", "runs_long", "expected"), [(2.5, False, 26), (2.5, True, 16), (1.0, True, 6)]
+)
+def test_the_batch_that_runs_counts_up_to_a_turn(
+    turns: float, runs_long: bool, expected: int
+) -> None:
+    """And up to half of the longest wait: a long batch alone has nobody refused."""
+    timed, gate = Timed(each=0.0, longest_wait=turns * TURN), threading.Event()
+    timed.lane._pace("a").saw(100, TURN)  # each job of 10 tokens is a tenth of a turn
+    timed.lane.submit(Job("held", [1], [1], lambda units: [gate.wait(20)]))
+    while timed.lane.waiting != (0, 0):
+        time.sleep(0.001)
+    (thread,) = timed.lane._running
+    timed.lane._running[thread] = time.perf_counter() + (1e6 if runs_long else 0.0)
+    accepted = 0
+    with pytest.raises(Fault, match="waits"):
+        while accepted < 100:
+            timed.submit(10)
+            accepted += 1
+    assert accepted == expected  # the next one would wait for longer than it may
+    gate.set()
+    assert timed.lane.close(10)
+    assert timed.lane._running == {}
+
+
 def test_each_kind_of_work_has_its_own_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes, "KINDS", 2)
     timed = Timed(each=0.0, fixed=0.001)

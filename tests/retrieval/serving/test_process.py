@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -83,6 +84,30 @@ def test_texts_become_a_service_that_ends_well(tmp_path: Path) -> None:
     assert "stopped" in lines[-1]
     logged = [json.loads(line) for line in lines if line.startswith("{")]
     assert {each["path"] for each in logged} >= {"/search", "/ready"}
+
+
+def test_the_log_of_requests_ends_with_the_service(
+    sluice: Call, built: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a program that goes on, a handler that is left writes to a stream that is closed."""
+    pytest.importorskip("uvicorn", reason=EXTRA)
+    pytest.importorskip("starlette", reason=EXTRA)
+    from sluice.retrieval.serving.processes.server import REQUESTS, logged_requests
+
+    lines = logging.getLogger(REQUESTS)
+    before = (lines.handlers[:], lines.propagate, threading.active_count())
+    code, _, _ = sluice("serve", built, "--port", "0", "--keys", "no.json")
+    assert code == 2
+    assert (lines.handlers, lines.propagate, threading.active_count()) == before
+    lines.setLevel(logging.INFO)
+    try:
+        with pytest.raises(KeyboardInterrupt), logged_requests():
+            lines.info('{"path": "/search"}')
+            raise KeyboardInterrupt
+        assert capsys.readouterr().err == '{"path": "/search"}\n'
+    finally:
+        lines.setLevel(logging.NOTSET)
+    assert (lines.handlers, lines.propagate) == before[:2]
 
 
 def test_keys_are_printed_once(sluice: Call, tmp_path: Path) -> None:

@@ -164,6 +164,48 @@ def test_a_worker_that_cannot_start_ends_the_command(tmp_path: Path) -> None:
     assert worker.listens
 
 
+def test_a_change_counts_the_workers_that_do_not_serve_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One serves it, one cannot, one does not answer in time, one is killed."""
+    pytest.importorskip("uvicorn", reason=EXTRA)
+    pytest.importorskip("starlette", reason=EXTRA)
+    from sluice.retrieval.serving.processes import parent as parents
+    from sluice.retrieval.serving.processes.messages import Answer, Ask, Refresh, Refreshed
+
+    with socket.socket() as listener:
+        parent = parents.Parent(tmp_path, ServeSettings(workers=5), listener)
+    sent: list[tuple[int, Any]] = []
+
+    class Pipe:
+        """What a worker would read."""
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def send(self, message: Any) -> None:
+            sent.append((self.number, message))
+
+    workers = [
+        parents.Worker(number, process=None, pipe=Pipe(number), opened=True)  # type: ignore[arg-type]
+        for number in range(5)
+    ]
+    parent._workers = workers
+    parent._take(workers[0], Ask(ticket=9))
+    assert sent == [(number, Refresh(1)) for number in range(1, 5)]
+    sent.clear()
+    parent._take(workers[1], Refreshed(1, served=True))
+    parent._take(workers[2], Refreshed(1, served=False))
+    (spread,) = parent._spreads.values()
+    spread.waiting.discard(workers[4])  # as where it ended
+    assert sent == []
+    monkeypatch.setattr(parents, "GIVEN_UP", -1.0)
+    monkeypatch.setattr(parents, "wait", lambda watched, timeout: [])
+    monkeypatch.setattr(parent, "_workers", [])
+    parent._turn(None)  # type: ignore[arg-type]
+    assert sent == [(0, Answer(9, 2))]
+
+
 def test_a_state_keeps_its_number() -> None:
     numbers = Numbers()
     assert [numbers.of(state) for state in ("a", "b", "a", "c", "b")] == [1, 2, 1, 3, 2]
