@@ -29,6 +29,18 @@ WORDS: Mapping[str, str] = {
     "gaussian.normalize": "Scales means to length 1; left out, as the dense encoder does.",
     "gaussian.projection": "Adds a new linear layer for the means, to so many dimensions, or "
     "several: {dim, layers, hidden, activation, residual}.",
+    "pseudo_queries.centroids": "The most vectors of a document, 8.",
+    "pseudo_queries.rounds": "Rounds of k-means at most, 20; 5 in training.",
+    "sharpness": "Multiplies queries: the larger, the more a document's best vector alone counts. "
+    "20 for vectors of length 1, else 1.",
+    "pseudo_queries.pooling": "How a query's token vectors become one; left out, as the model's "
+    "folder says.",
+    "pseudo_queries.normalize": "Scales vectors to length 1, queries then to sharpness; left out, "
+    "as the dense encoder does.",
+    "pseudo_queries.inner": "The index of the first step: any dense one of inner products, or "
+    "tokens; left out, flat.",
+    "pseudo_queries.mode": "two_step scores the best by their nearest vector; exhaustive all.",
+    "pseudo_queries.factor": "Candidates of the first step for each hit: 4, and 100 at least.",
     "tokens.dim": "Keeps only so many of the vectors' first dimensions; of another "
     "encoder, the dimensions of its new projection (128).",
     "tokens.projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
@@ -315,6 +327,7 @@ SUMMARIES: Mapping[str, str] = {
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
+    "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",
     "hypencoder": "Documents are vectors, a query a small network that scores them.",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
     "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
