@@ -54,6 +54,11 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
         "loss": {"type": "info_nce", "temperature": 1.0},  # 20 cosines at the start, as above
         "index": {"type": "pseudo_queries"},
     },
+    "pseudo-queries-soft": {
+        "encoder": {"type": "pseudo_queries", "centroids": 8, "sharpness": 5.0},
+        "loss": {"type": "info_nce", "temperature": 0.25},
+        "index": {"type": "pseudo_queries"},
+    },
     "pseudo-queries-4": {
         "encoder": {"type": "pseudo_queries", "centroids": 4},
         "loss": {"type": "info_nce", "temperature": 1.0},

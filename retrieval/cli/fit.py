@@ -1,4 +1,4 @@
-"""Fit fusions, cut-offs, exits, abstention and rankers.
+"""Fit fusions, cut-offs, exits and rankers.
 
 Each learns from judged queries outside the test set and writes a file that a pipeline or retriever
 in YAML reads.
@@ -239,9 +239,10 @@ def no_answer(
     ] = 0.05,
     rebuild: Rebuild = False,
 ) -> None:
-    """Fit which queries get no hits, because nothing here answers them.
+    """Fit which queries have no answer here.
 
-    A pipeline reads the file: `abstain(dense, fitted='no-answer.json')`.
+    They get no hits by a pipeline that reads the file:
+    `abstain(dense, fitted='no-answer.json')`.
 
     Example:
       sluice fit no-answer x.yaml dense --unanswerable scifact --output no-answer.json

@@ -166,8 +166,8 @@ def test_what_compares_single_vectors_is_refused(
         Retriever.build(encoder, documents(3), index=FlatIndex())
     with pytest.raises(ConfigError, match="several vectors a document"):
         Normaliser.fit(retriever, ["gold"])
-    for expression in ("r >> dot(r)", "prf(r)"):
-        with pytest.raises(ConfigError, match="several vectors"):
+    for expression in ("r >> dot(r)", "prf(r)", "r >> max_sim(r)"):
+        with pytest.raises(ConfigError, match=r"several vectors|by attention"):
             parse(expression, {"r": lambda: retriever}, where="p").run({"q": "gold"}, k=3)
     with pytest.raises(ConfigError, match="several vectors for each document"):
         export_dense(retriever, tmp_path / "v.npy", "npy")
