@@ -93,7 +93,7 @@ def exit_rule(value: float | str) -> ConfidenceExit:
         return ConfidenceExit(value)
     found = read_fitted(value, FILE)
     try:
-        tempered = found.get("temperature", 1.0)  # files of version 0.1 have none
+        tempered = found.get("temperature", 1.0)  # earlier files have none
         return ConfidenceExit(
             number(found["threshold"]), found["kind"], found["width"], number(tempered)
         )

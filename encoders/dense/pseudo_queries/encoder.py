@@ -77,7 +77,7 @@ class PseudoQueryEncoder(TextEncoder):
     each stands for a query that the document could answer. The score is <q, sum_j a_j c_j> with
     a = softmax_j <q, c_j>: the query attends to the centroids like itself. (Tang et al. 2021,
     Improving Document Representations by Generating Pseudo Query Embeddings for Dense Retrieval.)
-    Where ``unit_vectors`` are of length 1, the query's is multiplied by ``clustering.sharpness``.
+    With ``unit_vectors`` all have length 1; the query's is multiplied by ``clustering.sharpness``.
 
     Queries are float32 ``[n, dim]``, documents ``TokenVectors``: as many vectors as a text has
     clusters, at most ``clustering.centroids``. With one centroid the score is that of a dense
@@ -207,7 +207,7 @@ class PseudoQueryEncoder(TextEncoder):
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return vectors of tokenised texts, float32, with gradients.
 
-        Queries are ``[n, dim]``, documents ``[n, centroids, dim]``; rows of zeros are padding.
+        Queries are ``[n, dim]``, documents ``[n, k, dim]``; rows of zeros are padding.
         """
         states, mask = self.hidden(features), features["attention_mask"]
         if side == "query":
@@ -229,9 +229,8 @@ class PseudoQueryEncoder(TextEncoder):
 
     def encode_documents(self, texts: Sequence[str]) -> TokenVectors:
         """Return the centroids of the documents, in input order; a text without tokens has none."""
-        most = self.clustering.centroids
-        vectors = np.zeros((len(texts), most, self.dim), np.float32)
-        filled = np.zeros((len(texts), most), np.bool_)
+        vectors = np.zeros((len(texts), self._most, self.dim), np.float32)
+        filled = np.zeros((len(texts), self._most), np.bool_)
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
             done = 0
@@ -245,6 +244,11 @@ class PseudoQueryEncoder(TextEncoder):
         self.map_texts(texts, "document", store)
         bounds = np.concatenate([[0], np.cumsum(filled.sum(axis=1))])
         return TokenVectors(vectors[filled], bounds)
+
+    @property
+    def _most(self) -> int:
+        """The most centroids that a document can have."""
+        return min(self.clustering.centroids, self.lengths["document"])
 
     def _alike(
         self, batch: TokenBatch, network: PackedTransformer | None
@@ -265,7 +269,7 @@ class PseudoQueryEncoder(TextEncoder):
     def _centroids(self, states: Tensor, mask: Tensor, rounds: int) -> Centroids:
         with torch.autocast(states.device.type, enabled=False):
             own = self._own(mask, "document")
-            means, filled = centroids(states.float(), own, self.clustering.centroids, rounds)
+            means, filled = centroids(states.float(), own, self._most, rounds)
             return Centroids(self._projected(means), filled)
 
     def _own(self, mask: Tensor, side: Side) -> Tensor:
