@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.hypencoder.encoder import Hypencoder as Hypencoder
     from sluice.encoders.dense.pair_head import PairHead as PairHead
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
+    from sluice.encoders.dense.pseudo_queries.encoder import (
+        PseudoQueryEncoder as PseudoQueryEncoder,
+    )
     from sluice.encoders.dense.sentence_transformer import (
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.q_net import QNetShape
 from sluice.encoders.foundation.token_vectors import TokenVectors
 
 if TYPE_CHECKING:
@@ -89,10 +90,21 @@ class EncoderBase:
         return None
 
     @hook
-    def similarity(self) -> Literal["cosine", "dot", "max_sim", "q_net"]:
+    def q_net_shape(self) -> QNetShape | None:
+        """The sizes of the networks that its queries are; None: they are none."""
+        return None
+
+    @hook
+    def unit_documents(self) -> bool:
+        """Whether the documents' vectors that its q-nets score have length 1."""
+        return False
+
+    @hook
+    def similarity(self) -> Literal["cosine", "dot", "max_sim", "q_net", "attention"]:
         """What turns two of its vectors into a score; MaxSim takes all of two texts' tokens.
 
-        ``q_net``: a query is a network that scores documents' vectors.
+        ``q_net``: a query is a network that scores documents' vectors. ``attention``: a query is a
+        vector that attends to a document's several ones.
         """
         return "dot"
 

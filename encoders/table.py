@@ -11,6 +11,9 @@ ENCODERS: Final[Mapping[str, str]] = {
     "gaussian": "sluice.encoders.dense.gaussian.encoder:GaussianEncoder.from_pretrained",
     "hypencoder": "sluice.encoders.dense.hypencoder.encoder:Hypencoder.from_pretrained",
     "precomputed": "sluice.encoders.dense.precomputed:PrecomputedEncoder.from_pretrained",
+    "pseudo_queries": (
+        "sluice.encoders.dense.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained"
+    ),
     "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
     "three_heads": (
         "sluice.encoders.late_interaction.three_heads.encoder:HeadEncoder.from_pretrained"

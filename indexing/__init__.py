@@ -27,5 +27,6 @@ if TYPE_CHECKING:
     from sluice.indexing.wrappers.augmented import AugmentedIndex as AugmentedIndex
     from sluice.indexing.wrappers.funnel import FunnelIndex as FunnelIndex
     from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
+    from sluice.indexing.wrappers.pseudo_queries import PseudoQueryIndex as PseudoQueryIndex
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

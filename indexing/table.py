@@ -14,6 +14,7 @@ INDEXES: Final[Mapping[str, str]] = {
     "funnel": "sluice.indexing.wrappers.funnel:FunnelIndex",
     "augmented": "sluice.indexing.wrappers.augmented:AugmentedIndex",
     "auto": "sluice.indexing.auto.index:AutoIndex",  # what it chooses is one of the others
+    "pseudo_queries": "sluice.indexing.wrappers.pseudo_queries:PseudoQueryIndex",
     "passages": "sluice.indexing.wrappers.passages:PassageIndex",
 }
 

@@ -49,8 +49,24 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
         "encoder": {"type": "hypencoder", "hidden_layers": 1, "product": True},
         "loss": {"type": "info_nce", "temperature": 0.05},
     },
+    "pseudo-queries": {
+        "encoder": {"type": "pseudo_queries", "centroids": 8},
+        "loss": {"type": "info_nce", "temperature": 1.0},  # 20 cosines at the start, as above
+        "index": {"type": "pseudo_queries"},
+    },
+    "pseudo-queries-soft": {
+        "encoder": {"type": "pseudo_queries", "centroids": 8, "sharpness": 5.0},
+        "loss": {"type": "info_nce", "temperature": 0.25},
+        "index": {"type": "pseudo_queries"},
+    },
+    "pseudo-queries-4": {
+        "encoder": {"type": "pseudo_queries", "centroids": 4},
+        "loss": {"type": "info_nce", "temperature": 1.0},
+        "index": {"type": "pseudo_queries"},
+    },
 }
 NDCG, RECALL = "nDCG@10", "R@100"
+FACTORS = (1, 2, 4)  # candidates of a first step for each hit
 WALKED = 100  # queries that walks through a graph are measured by
 
 
@@ -99,6 +115,8 @@ def measured(system: str, dataset: Any, folder: Path) -> dict[str, Any]:
         found["uncertainty"] = dict(zip(asked, values.tolist(), strict=True))
     if hooks_of(encoder).similarity == "q_net":
         found["walks"] = walks(encoder, retriever, list(asked.values())[:WALKED])
+    if hooks_of(encoder).similarity == "attention":
+        found["first steps"] = first_steps(retriever.index, encoder, list(asked.values()))
     # what any system has to predict a query by: how far its first score is above the second
     found["margin"] = {query: _margin(run[query].scores) for query in asked}
     return found
@@ -131,6 +149,18 @@ def walks(encoder: Any, retriever: Any, texts: Sequence[str]) -> list[dict[str, 
                 "visited": float(walked.visited.mean()) / index.rows,
             })  # fmt: skip
     return made
+
+
+def first_steps(index: Any, encoder: Any, texts: Sequence[str]) -> dict[str, float]:
+    """Return the share of the best 100 by attention that a first step leaves, by its factor."""
+    from sluice.indexing.graph.recall import mean_share
+
+    queries = encoder.encode_queries(texts)
+    exact = index.search(queries, 100, params={"mode": "exhaustive"})
+    return {
+        str(factor): mean_share(index.search(queries, 100, params={"factor": factor}), exact, 100)
+        for factor in FACTORS
+    }
 
 
 def _margin(scores: Any) -> float:
@@ -233,6 +263,16 @@ def walked(found: Results) -> Iterator[str]:
             )
 
 
+def stepped(found: Results) -> Iterator[str]:
+    """Yield what first steps find of the best by attention, means over seeds."""
+    for system, by_seed in found.items():
+        rows = [row["first steps"] for row in by_seed.values() if "first steps" in row]
+        if rows:
+            means = {factor: np.mean([row[factor] for row in rows]) for factor in rows[0]}
+            shares = ", ".join(f"{mean:.3f} at {factor} x" for factor, mean in means.items())
+            yield f"- {system}, recall@100 of the first step: {shares}"
+
+
 def _spread(values: Sequence[Any]) -> str:
     return f"{np.mean(values):.4f} ± {(max(values) - min(values)) / 2:.4f}"
 
@@ -258,7 +298,7 @@ def main() -> None:
             for system in asked.only:
                 make(system, seed, asked)
     found = results(home_of(asked), asked.split)
-    print("\n".join([*table(found), "", *predictors(found), *walked(found)]))
+    print("\n".join([*table(found), "", *predictors(found), *walked(found), *stepped(found)]))
 
 
 if __name__ == "__main__":

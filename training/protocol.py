@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Side = Literal["query", "document"]
-Similarity = Literal["cosine", "dot", "max_sim", "mean_max_sim", "q_net"]
+Similarity = Literal["cosine", "dot", "max_sim", "mean_max_sim", "q_net", "attention"]
 Features = dict[str, "Tensor"]
 
 
@@ -40,7 +40,8 @@ class BiEncoder(Trainable, Protocol):
 
     Or one vector a token, ``[n, L, dim]``, where ``similarity`` is ``max_sim``: zeros are
     padding, and L may be another at each call. Or, where it is ``q_net``, documents ``[n, dim]``
-    and queries ``[n, width]`` that are networks over them.
+    and queries ``[n, width]`` that are networks over them. Or, where it is ``attention``, queries
+    ``[n, dim]`` and documents ``[n, k, dim]``, where zeros are none.
     """
 
     @property

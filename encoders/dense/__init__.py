@@ -1,6 +1,7 @@
 """One vector a text: pooling, projection, Matryoshka, instructions, a head over pairs.
 
-`gaussian/` makes a variance beside it.
+`gaussian/` makes a variance beside it, `hypencoder/` a network of a query, `pseudo_queries/` a few
+vectors of a document.
 May import: `encoders.transformer` and below.
 """
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.gaussian.encoder import GaussianEncoder as GaussianEncoder
     from sluice.encoders.dense.pair_head import PairHead as PairHead
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
+    from sluice.encoders.dense.pseudo_queries.encoder import (
+        PseudoQueryEncoder as PseudoQueryEncoder,
+    )
     from sluice.encoders.dense.sentence_transformer import (
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )

@@ -19,7 +19,12 @@ from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.layers import cut_layers, layer_outputs
-from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
+from sluice.encoders.model_files.layout import (
+    read_layout,
+    refuse_others,
+    write_dense,
+    write_sidecar,
+)
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
 from sluice.encoders.transformer.model import Features
@@ -132,17 +137,7 @@ class DenseEncoder(TextEncoder):
             )
         hidden = int(network.config.hidden_size)
         layout = read_layout(folder)
-        if layout.splade_pooling:
-            raise ModelError(
-                f"{folder}: a SPLADE encoder's folder; load it with SpladeEncoder (type: splade)"
-            )
-        if "HyperHead" in layout.modules:
-            raise ModelError(f"{folder}: a Hypencoder's folder; load it with type: hypencoder")
-        if layout.gaussian is not None:
-            raise ModelError(
-                f"{folder}: a Gaussian encoder's folder; load it with GaussianEncoder (type: "
-                "gaussian)"
-            )
+        refuse_others(layout, folder)
         exported = (backend or layout.sidecar.get("backend", "torch")) != "torch"
         if layers is not None:
             if exported:

@@ -23,13 +23,19 @@ SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
 _ORDER = re.compile(
     r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense)*( Normalize)?"
-    r"( TopLayers| Gaussian| HyperHead)?)?"
+    r"( TopLayers| Gaussian| HyperHead| PseudoQueries)?)?"
 )
 # What sentence-transformers has no module for. It refuses a folder that names one, where without
 # it would return other vectors; their settings are in ``sluice.json``.
 _OWN = {
-    "Gaussian": "gaussian", "HyperHead": "hyper_head", "TermFrequency": "term_frequency",
-    "TopLayers": "top_layers",
+    "Gaussian": "gaussian", "HyperHead": "hyper_head", "PseudoQueries": "pseudo_queries",
+    "TermFrequency": "term_frequency", "TopLayers": "top_layers",
+}  # fmt: skip
+# The modules by which an encoder's folder is known: its name, and its type in YAML.
+_KINDS = {
+    "SpladePooling": ("SPLADE encoder", "splade"), "Gaussian": ("Gaussian encoder", "gaussian"),
+    "HyperHead": ("Hypencoder", "hypencoder"),
+    "PseudoQueries": ("pseudo-query encoder", "pseudo_queries"),
 }  # fmt: skip
 _SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
     "cls": ("pooling_mode_cls_token", "cls"),
@@ -108,6 +114,13 @@ def read_layout(folder: Path) -> Layout:
     layout.default_prompt = default
     layout.similarity = settings.get("similarity_fn_name")
     return layout
+
+
+def refuse_others(layout: Layout, folder: Path, own: str = "") -> None:
+    """Raise ``ModelError`` for a folder with the module of another encoder than ``own``."""
+    for module, (name, kind) in _KINDS.items():
+        if module in layout.modules and module != own:
+            raise ModelError(f"{folder}: a {name}'s folder; load it with type: {kind}")
 
 
 def token_layout(folder: Path) -> Literal["pylate", "modules", "colbert"] | None:

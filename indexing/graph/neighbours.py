@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
+from sluice.encoders.foundation.numbers import duration
 from sluice.indexing.checks import Dense
 from sluice.indexing.flat.index import FlatIndex
 from sluice.indexing.index import Index
@@ -25,6 +28,9 @@ MARK = 8  # first values of the file: which vectors the graph is of
 SAMPLE = 1_024  # vectors that the mark is made of
 SEARCHED = 4_096  # rows whose neighbours are searched at a time
 HNSW = "HNSW32"
+LOGGED = 50_000  # rows compared with as many, from which on an exact build logs its time
+
+log = logging.getLogger("sluice")
 
 Links = NDArray[np.int32]
 
@@ -103,11 +109,22 @@ class Neighbours:
         return index
 
     def _search(self, links: Links, rows: Rows, vectors: DenseRows, index: Index) -> None:
-        """Write the neighbours of rows into ``links``."""
+        """Write the neighbours of rows into ``links``; a long exact search says how long."""
+        logged = len(rows) * len(vectors) < LOGGED**2 or not isinstance(index, FlatIndex)
+        start_time = time.monotonic()
         for start in range(0, len(rows), SEARCHED):
             part = rows[start : start + SEARCHED]
             hits = index.search(vectors.gather(part)[0], self.count + 1)
             links[part] = without_own(hits.rows, part)[:, : self.count]
+            left = len(rows) - start - len(part)
+            if not logged and left:
+                logged = True
+                log.warning(
+                    "graph: %s documents are each compared with all %s, which takes about %s more; "
+                    "build: faiss links new graphs faster, and approximately",
+                    f"{len(rows):,}", f"{len(vectors):,}",
+                    duration((time.monotonic() - start_time) * left / len(part)),
+                )  # fmt: skip
 
     def _with_newer(self, vectors: DenseRows, known: int) -> Links:
         """Return the neighbours of the first ``known`` rows, with those that came after."""

@@ -1,6 +1,6 @@
-"""Indexes around another index: passages of documents, added dimensions, funnels.
+"""Indexes around another index: passages of documents, pseudo-queries, added dimensions, funnels.
 
-May import: `indexing.index`, `indexing.flat`, `indexing.folder` and below.
+May import: `indexing.index`, `indexing.flat`, `indexing.tokens`, `indexing.folder` and below.
 """
 
 from __future__ import annotations
@@ -17,5 +17,6 @@ if TYPE_CHECKING:
     from sluice.indexing.wrappers.augmented import AugmentedIndex as AugmentedIndex
     from sluice.indexing.wrappers.funnel import FunnelIndex as FunnelIndex
     from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
+    from sluice.indexing.wrappers.pseudo_queries import PseudoQueryIndex as PseudoQueryIndex
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -185,6 +185,11 @@ class PassageIndex(WrappingIndex):
         first: Rows = self._first_rows()[self._live.known(np.asarray(rows), "rows")]
         return first
 
+    def vectors_of(self, rows: Rows) -> tuple[Any, Rows]:
+        """Return the vectors of documents' passages, one after the other, and each one's number."""
+        starts = self._first_rows()
+        return self.inner.documents(self._passages_of(rows)), starts[rows + 1] - starts[rows]
+
     def _first_rows(self) -> Rows:
         """Return each document's first passage, and the number of passages ``[rows + 1]``."""
         starts = self._starts

@@ -37,6 +37,10 @@ of_head = partial(option, panel="Quality head")
 Split = Annotated[str, option("SPLIT", "Fit on dev (a tenth of train if there is none) or train.")]
 Output = Annotated[Path, option("FILE", "The JSON file to write.")]
 Measure = Annotated[str, option("MEASURE", "The measure to maximise.", "-m", "--measure")]
+Kind = Annotated[
+    str, option("KIND", "Measure confidence by margin, softmax, top, energy or deviation.")
+]
+Temperature = Annotated[float, option("T", "Divide the scores of softmax and energy by T.")]
 Reranking = Annotated[str, argument("NAME", "The pipeline, which ends in a reranker.")]
 
 
@@ -183,7 +187,8 @@ def exit_(
         str, option("MEASURE", "The measure to preserve.", "-m", "--measure")
     ] = "nDCG@10",
     epsilon: Annotated[float, option("X", "Loss of the measure that is allowed.")] = 0.01,
-    kind: Annotated[str, option("KIND", "Measure confidence by margin or softmax.")] = "margin",
+    kind: Kind = "margin",
+    temperature: Temperature = 1.0,
     bound: Annotated[
         str,
         option(
@@ -203,7 +208,7 @@ def exit_(
 
     fitted = fit_experiment_exit(
         config, pipeline, overrides or [], rebuild=rebuild, split=split,
-        measure=measure, epsilon=epsilon, kind=kind, bound=bound,
+        measure=measure, epsilon=epsilon, kind=kind, temperature=temperature, bound=bound,
     )  # fmt: skip
     fitted.save(output)
     queries = plural(fitted.queries, f"{split} query")
@@ -211,6 +216,50 @@ def exit_(
         f"{output}: {fitted.exited:.1%} of {queries} exit, loss "
         f"{fitted.loss:.4f}; {fitted.measure} {fitted.value:.4f} of {fitted.full:.4f}"
     )
+
+
+def no_answer(
+    config: ConfigFile,
+    pipeline: Annotated[str, argument("NAME", "The pipeline or retriever.")],
+    output: Output,
+    overrides: Overrides = None,
+    unanswerable: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Queries without an answer: another dataset, of which the train queries are taken, or "
+            "a file (.txt, .jsonl); beside judged queries without a relevant document.",
+        ),
+    ] = None,
+    split: Split = "dev",
+    kind: Kind = "energy",
+    temperature: Temperature = 1.0,
+    refused: Annotated[
+        float, option("SHARE", "Answerable queries that may be refused, at most.")
+    ] = 0.05,
+    rebuild: Rebuild = False,
+) -> None:
+    """Fit which queries have no answer here.
+
+    They get no hits by a pipeline that reads the file:
+    `abstain(dense, fitted='no-answer.json')`.
+
+    Example:
+      sluice fit no-answer x.yaml dense --unanswerable scifact --output no-answer.json
+    """
+    from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_abstention
+
+    fitted = fit_experiment_abstention(
+        config, pipeline, overrides or [], unanswerable=unanswerable, rebuild=rebuild, split=split,
+        kind=kind, temperature=temperature, refused=refused,
+    )  # fmt: skip
+    fitted.save(output)
+    echo(
+        f"{output}: {fitted.refused:.1%} of {plural(fitted.answerable, f'{split} query')} with an "
+        f"answer get no hits, {fitted.caught:.1%} of {fitted.unanswerable:,} without one"
+    )
+    shown = sorted(fitted.auroc.items(), key=lambda each: -each[1])
+    echo(f"AUROC: {', '.join(f'{name} {value:.3f}' for name, value in shown)}")
 
 
 def ranker(
@@ -397,6 +446,7 @@ def _signal(by: str, corpus: Any, model: str | None) -> Any:
 
 
 COMMANDS: dict[str, Command] = {
-    "fusion": fusion, "rerank": rerank, "cut-off": cut_off, "exit": exit_, "ranker": ranker,
+    "fusion": fusion, "rerank": rerank, "cut-off": cut_off, "exit": exit_, "no-answer": no_answer,
+    "ranker": ranker,
     "quality": quality,
 }  # fmt: skip

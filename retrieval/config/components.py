@@ -27,10 +27,12 @@ DENSE_ENCODERS = ("dense", "gaussian", "precomputed")
 ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot be compared
 SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
 TOKEN_ENCODERS = ("tokens",)
+PSEUDO_ENCODERS = ("pseudo_queries",)  # documents are several vectors, queries one
 NET_ENCODERS = ("hypencoder",)  # documents are dense vectors, queries networks
 DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented")
 SPARSE_INDEXES = ("inverted",)
 TOKEN_INDEXES = ("tokens",)
+PSEUDO_INDEXES = ("pseudo_queries",)
 NET_INDEXES = ("graph",)  # a dense query is a network without hidden layers
 
 
@@ -107,7 +109,7 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
     kind = vector_kind(encoder)
     holds = {
         **dict.fromkeys(DENSE_INDEXES, "dense"), **dict.fromkeys(SPARSE_INDEXES, "sparse"),
-        **dict.fromkeys(TOKEN_INDEXES, "token"),
+        **dict.fromkeys(TOKEN_INDEXES, "token"), **dict.fromkeys(PSEUDO_INDEXES, "pseudo-query"),
     }  # fmt: skip
     if name in NET_INDEXES:
         holds[name] = "dense"
@@ -118,7 +120,8 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
         )
     sides = ((DENSE_ENCODERS, "dense", DENSE_INDEXES[:3]),
              (SPARSE_ENCODERS, "sparse", SPARSE_INDEXES),
-             (TOKEN_ENCODERS, "token", TOKEN_INDEXES))  # fmt: skip
+             (TOKEN_ENCODERS, "token", TOKEN_INDEXES),
+             (PSEUDO_ENCODERS, "pseudo-query", PSEUDO_INDEXES))  # fmt: skip
     for encoders, made, suited in sides:
         if kind in encoders and holds.get(name, made) != made:
             raise ConfigError(
@@ -198,13 +201,21 @@ def check_head(spec: Mapping[str, Any], where: str, remedy: str) -> None:
 
 def _check_search(section: RetrieverSection, where: str) -> None:
     """Check search parameters by name and value, where the kind of index is known."""
-    from sluice.indexing import FlatIndex, GraphIndex, Index, InvertedIndex, TokenIndex
+    from sluice.indexing import (
+        FlatIndex,
+        GraphIndex,
+        Index,
+        InvertedIndex,
+        PseudoQueryIndex,
+        TokenIndex,
+    )
 
     index: Any = None
     if section.index is None:  # as ``Retriever.build`` chooses
         usual: tuple[tuple[tuple[str, ...], Any], ...] = (
             (DENSE_ENCODERS, FlatIndex), (SPARSE_ENCODERS, InvertedIndex),
             (TOKEN_ENCODERS, TokenIndex), (NET_ENCODERS, lambda: GraphIndex("exhaustive")),
+            (PSEUDO_ENCODERS, lambda: PseudoQueryIndex(mode="exhaustive")),
         )  # fmt: skip
         kind = vector_kind(section.encoder)
         index = next((make() for encoders, make in usual if kind in encoders), None)

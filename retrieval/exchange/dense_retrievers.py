@@ -64,7 +64,7 @@ def export_dense(
     ``texts`` (parquet only) titles and texts go with them. From an index that keeps full
     vectors they are bit for bit those that were added.
     """
-    from sluice.indexing import InvertedIndex
+    from sluice.indexing import InvertedIndex, PseudoQueryIndex
 
     if form not in WRITTEN:
         raise ConfigError(f"format: {form!r}; known: {', '.join(WRITTEN)}{suggest(form, WRITTEN)}")
@@ -75,6 +75,11 @@ def export_dense(
         raise ConfigError(
             f"{retriever.path}: its index holds a vector for each token, and {form} one for each "
             "document; export_tokens writes npz and parquet"
+        )
+    if isinstance(index.innermost, PseudoQueryIndex):
+        raise ConfigError(
+            f"{retriever.path}: its index holds several vectors for each document, and {form} one; "
+            "encode the texts in Python: PseudoQueryEncoder.encode_documents"
         )
     if isinstance(index, InvertedIndex):
         raise ConfigError(

@@ -28,6 +28,7 @@ REMOTE: Final = frozenset({"http"})
 # signature. The result is a stage, or a scorer, which also takes the options of Rerank. A config is
 # checked by calling these with stand-ins, so they may look into their parts only when they run.
 STAGES: Final[Mapping[str, str]] = {
+    "abstain": "sluice.retrieval.stages.abstain:abstain",
     "cached": "sluice.retrieval.stages.rerankers.cached:cached",
     "dot": "sluice.retrieval.stages.rerankers.dot:dot",
     "ltr": "sluice.retrieval.stages.ltr.reranker:ltr",

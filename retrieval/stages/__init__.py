@@ -1,4 +1,4 @@
-"""Stages beyond search and rerank: depth rules, early exit, hub normalisation.
+"""Stages beyond search and rerank: depth rules, early exit, no answer, hub normalisation.
 
 May import: `retrieval.retrievers` and below.
 """

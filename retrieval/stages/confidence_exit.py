@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,58 +13,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
+from sluice.encoders.foundation.numbers import finite_number, is_number
 from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_fitted
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.stages.confidence import WIDTH, Confidence, Kind
 
-Kind = Literal["margin", "softmax"]
 Bound = Literal["dev", "expected", "hoeffding"]
 FILE = "exit"
-WIDTH = 25  # candidates that confidence looks at
-NEVER = 2.0  # a threshold that no confidence reaches
+NEVER = 2.0  # a threshold that no confidence from 0 to 1 reaches
 
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceExit:
     """Skip the reranker for a query whose confidence is ``threshold`` or more.
 
-    Confidence lies in 0 to 1 and looks at the first ``width`` scores. ``margin`` is how far the
-    first is above the second, as a share of its distance from the lowest: the scores' unit and
-    zero do not matter. ``softmax`` is the first one's part of the softmax. A ranking of at most one
-    document is sure.
+    ``Confidence`` says what ``kind``, ``width`` and ``temperature`` mean. Margin and softmax lie in
+    0 to 1; a ranking of at most one document is sure by them.
     """
 
     threshold: float
     kind: Kind = "margin"
     width: int = WIDTH
+    temperature: float = 1.0
 
     def __post_init__(self) -> None:
         value = self.threshold
-        if not is_number(value) or not 0 <= value <= 2:
+        try:
+            bounded = self._predictor.bounded
+        except ConfigError as error:
+            raise ConfigError(f"exit: {error}") from None
+        if bounded and (not is_number(value) or not 0 <= value <= 2):
             raise ConfigError(
                 f"exit: {value!r}; expected a confidence from 0 (every query) to 1, or 2 for none"
             )
-        if self.kind not in get_args(Kind):
-            near = suggest(str(self.kind), get_args(Kind))
-            raise ConfigError(f"exit: kind {self.kind!r}; expected margin or softmax{near}")
-        whole_number(self.width, "width", 2)
+        finite_number(value, "exit")
+
+    @property
+    def _predictor(self) -> Confidence:
+        return Confidence(self.kind, self.width, self.temperature)
 
     def depth(self, ranking: Ranking) -> int:
         """Return 0 for a query that is sure, else every candidate."""
         return 0 if self.confidence(ranking) >= self.threshold else len(ranking)
 
     def confidence(self, ranking: Ranking) -> float:
-        """Return how sure the order of a ranking's top is, 0 to 1."""
-        scores = ranking.scores[: self.width].astype(np.float64)
-        if len(scores) < 2:
-            return 1.0
-        if self.kind == "softmax":
-            highest = scores.max()
-            return float(np.exp(scores[0] - highest) / np.exp(scores - highest).sum())
-        spread = scores.max() - scores.min()
-        return float(max(0.0, (scores[0] - scores[1]) / spread)) if spread > 0 else 0.0
+        """Return how sure the order of a ranking's top is."""
+        return self._predictor.of(ranking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +93,10 @@ def exit_rule(value: float | str) -> ConfidenceExit:
         return ConfidenceExit(value)
     found = read_fitted(value, FILE)
     try:
-        return ConfidenceExit(number(found["threshold"]), found["kind"], found["width"])
+        tempered = found.get("temperature", 1.0)  # earlier files have none
+        return ConfidenceExit(
+            number(found["threshold"]), found["kind"], found["width"], number(tempered)
+        )
     except (KeyError, ValueError, ConfigError) as error:
         raise ConfigError(
             f"{value}: not the file of a fitted exit ({error}); fit it again"
@@ -112,6 +112,7 @@ def fit_exit(
     epsilon: float = 0.01,
     kind: Kind = "margin",
     width: int = WIDTH,
+    temperature: float = 1.0,
     bound: Bound = "dev",
     delta: float = 0.1,
 ) -> FittedExit:
@@ -133,7 +134,8 @@ def fit_exit(
 
     ``DataError`` if no query has judgements.
     """
-    rule = ConfidenceExit(NEVER, kind, width)
+    never = NEVER if Confidence(kind, width, temperature).bounded else sys.float_info.max
+    rule = ConfidenceExit(never, kind, width, temperature)
     _check_bounds(epsilon, bound, delta)
     values = [_values(run, qrels, measure) for run in (before, after)]
     queries = list(values[0])
@@ -149,7 +151,7 @@ def fit_exit(
     loss = 0.0
     if epsilon > 0 and len(allowed):
         last = allowed[-1]
-        rule = ConfidenceExit(float(confidence[order[last]]), kind, width)
+        rule = replace(rule, threshold=float(confidence[order[last]]))
         loss = float(risks[last])
     out = confidence >= rule.threshold
     return FittedExit(

@@ -94,6 +94,11 @@ class Normaliser:
             raise ConfigError(
                 f"{retriever.name}: its queries are networks, and the normaliser is for vectors"
             )
+        if hooks_of(retriever.encoder).similarity == "attention":
+            raise ConfigError(
+                f"{retriever.name}: has several vectors a document, and the normaliser is for "
+                "single ones"
+            )
         if bank_size and hooks_of(retriever.encoder).one_way:
             raise ConfigError(
                 f"{retriever.name}: its documents' vectors are of another kind than its queries' "

@@ -193,7 +193,7 @@ class Fitting:
         return fitted
 
 
-def bank_queries(source: str) -> list[str]:
+def bank_queries(source: str, where: str = "bank") -> list[str]:
     """Return the texts of a bank's queries: up to 5,000, drawn by a fixed seed.
 
     ``source`` is a ``.jsonl`` file of objects with ``text``, a ``.txt`` file with one query a line,
@@ -205,7 +205,7 @@ def bank_queries(source: str) -> list[str]:
 
         texts = list(load_dataset(source, "train").queries.values())
     elif not path.is_file():
-        raise ConfigError(f"bank: no file {source!r}; expected queries, .jsonl or .txt")
+        raise ConfigError(f"{where}: no file {source!r}; expected queries, .jsonl or .txt")
     else:
         lines = path.read_text(encoding="utf-8").splitlines()
         texts = [line for line in lines if line.strip()]

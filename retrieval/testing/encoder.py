@@ -134,7 +134,8 @@ def form_of_vectors(world: World) -> None:
         values = found.values if isinstance(found, TokenVectors) else values
         expect(values.dtype == np.float32, f"{side}: dtype {values.dtype}")
         expect(np.isfinite(values).all(), f"{side}: a value is not finite")
-    apart = hooks_of(world.encoder).query_dim is not None
+    hooks = hooks_of(world.encoder)
+    apart = hooks.query_dim is not None or hooks.similarity == "attention"
     expect(apart or len(widths) < 2, f"queries and documents differ: {sorted(widths)}")
 
 
@@ -146,6 +147,8 @@ def optional_hooks(world: World) -> None:
         tokens = isinstance(found, TokenVectors)
         nets = hooks.query_dim is not None
         known = ("max_sim",) if tokens else ("q_net",) if nets else ("cosine", "dot")
+        if tokens == (side != SIDES[0]):  # one vector a query, several a document
+            known = (*known, "attention")
         expect(
             hooks.similarity in known,
             f"similarity is {hooks.similarity!r}, expected {' or '.join(known)}",

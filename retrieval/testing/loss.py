@@ -57,8 +57,8 @@ def hooks(case: LossCase) -> None:
         wanted = ["scores", "labels", "mask", "weights", "teacher"]
         expect(names == wanted, f"__call__ takes {', '.join(names)}; expected {', '.join(wanted)}")
     trainable = {
-        "dense", "gaussian", "hypencoder", "splade", "tokens", "towers", "three_heads",
-        "cross_encoder",
+        "dense", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens", "towers",
+        "three_heads", "cross_encoder",
     }  # fmt: skip
     kinds = {
         "encoders": all(kind in trainable or ":" in kind for kind in loss.encoders or ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -259,20 +259,11 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
     of = {query: number for number, query in enumerate(queries)}
     scores: dict[str, dict[str, float]] = {}
     if hooks_of(retriever.encoder).similarity == "q_net":
-        right = _vectors_of(retriever, documents)
-        missed: dict[str, list[str]] = {}
-        for query, doc in pairs:
-            missed.setdefault(query, []).append(doc)
-        most = min(BLOCK, queries_at_a_time(retriever.encoder))
-        for start in range(0, len(queries), most):
-            block = queries[start : start + most]
-            nets = retriever.encoder.encode_queries([dataset.queries[query] for query in block])
-            for query, net in zip(block, nets, strict=True):
-                docs = missed[query]
-                values = q_net_scores(net[None], right[[place[doc] for doc in docs]])[0].tolist()
-                scores[query] = dict(zip(docs, values, strict=True))
-        return scores
+        vectors = dict(zip(documents, _vectors_of(retriever, documents), strict=True))
+        return _net_scores(retriever, dataset.queries, pairs, vectors)
     left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
+    if hooks_of(retriever.encoder).similarity == "attention":
+        return _attended(retriever, dict(zip(queries, left, strict=True)), pairs)
     if isinstance(left, TokenVectors):
         rows = retriever.store.rows(documents)
         for query, doc in pairs:
@@ -289,6 +280,48 @@ def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str
         similarities = _similarities(one, other, metric).tolist()
         for (query, doc), score in zip(part, similarities, strict=True):
             scores.setdefault(query, {})[doc] = score
+    return scores
+
+
+def _net_scores(
+    retriever: Retriever,
+    texts: Mapping[str, str],
+    pairs: Sequence[tuple[str, str]],
+    vectors: Mapping[str, Any],
+) -> dict[str, dict[str, float]]:
+    """Score pairs of queries that become networks and documents, by these vectors."""
+    missed = _by_query(pairs)
+    queries, most = list(missed), min(BLOCK, queries_at_a_time(retriever.encoder))
+    scores: dict[str, dict[str, float]] = {}
+    for start in range(0, len(queries), most):
+        block = queries[start : start + most]
+        nets = retriever.encoder.encode_queries([texts[query] for query in block])
+        for query, net in zip(block, nets, strict=True):
+            docs = missed[query]
+            values = q_net_scores(net[None], np.stack([vectors[doc] for doc in docs]))[0].tolist()
+            scores[query] = dict(zip(docs, values, strict=True))
+    return scores
+
+
+def _by_query(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the documents of each query's pairs."""
+    found: dict[str, list[str]] = {}
+    for query, doc in pairs:
+        found.setdefault(query, []).append(doc)
+    return found
+
+
+def _attended(
+    retriever: Retriever, vectors: Mapping[str, Any], pairs: Sequence[tuple[str, str]]
+) -> dict[str, dict[str, float]]:
+    """Score pairs of queries, with their vectors, and documents of several vectors each."""
+    scores: dict[str, dict[str, float]] = {}
+    for query, docs in _by_query(pairs).items():
+        rows = retriever.store.rows(docs)
+        hits = retriever.index.search(vectors[query][None], len(docs), keep=rows)
+        found = dict(zip(hits.rows[0].tolist(), hits.scores[0].tolist(), strict=True))
+        # a document without vectors is not found
+        scores[query] = {doc: found.get(row, 0.0) for doc, row in zip(docs, rows, strict=True)}
     return scores
 
 

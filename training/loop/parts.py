@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final, NamedTuple
 
 from transformers import TrainingArguments
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.q_net import QNetShape
+from sluice.training.batches.attention_scores import AttentionScoring
 from sluice.training.batches.collator import Batch, BiEncoderCollator, PairCollator, QueryCollator
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
 from sluice.training.batches.mixed_sampler import TEMPERATURE, MixedSampler
@@ -156,7 +157,7 @@ def _scoring(
     live: bool,
     sparse: bool,
 ) -> Scoring | None:
-    """Return how token vectors or q-nets score; None where an inner product does, or no vector."""
+    """Return how vectors score that no inner product compares; None for others, and for pairs."""
     heads = hooks_of(encoder).kind == "three_heads"
     if heads != (loss.encoders == ("three_heads",)):
         kind = type(encoder).__name__
@@ -175,7 +176,7 @@ def _scoring(
         if heads and (live or sparse):
             key = "negatives: {type: live}" if live else "sparsity"
             raise ConfigError(f"{key}: is not for a model with three heads; leave it out")
-        return None if heads else _q_net_scoring(encoder, loss, live=live, sparse=sparse)
+        return None if heads else _own_scoring(encoder, loss, live=live, sparse=sparse)
     if live or sparse:
         key = "negatives: {type: live}" if live else "sparsity"
         raise ConfigError(f"{key}: is not for encoders of token vectors; leave it out")
@@ -184,39 +185,60 @@ def _scoring(
     return scoring
 
 
-def _q_net_scoring(
+def _own_scoring(
     encoder: BiEncoder | PairEncoder, loss: LossBase, *, live: bool, sparse: bool
-) -> QNetScoring | None:
-    """Return how the q-nets of a Hypencoder score; None for an encoder that makes none."""
-    if isinstance(encoder, PairEncoder) or encoder.similarity != "q_net":
+) -> Scoring | None:
+    """Return how q-nets or pseudo-queries score; None for an encoder that makes neither."""
+    if isinstance(encoder, PairEncoder) or encoder.similarity not in ("q_net", "attention"):
         return None
+    kind = "hypencoder" if encoder.similarity == "q_net" else "pseudo_queries"
     if live or sparse:
         key = "negatives: {type: live}" if live else "sparsity"
+        raise ConfigError(f"{key}: is not for a {OWN_SCORES[kind].name}; leave it out")
+    check_own_loss(loss, kind)
+    if kind == "pseudo_queries":
+        return AttentionScoring()
+    hooks = hooks_of(encoder)
+    if hooks.q_net_shape is None:
         raise ConfigError(
-            f"{key}: is not for a Hypencoder, whose queries are networks; leave it out"
+            f"encoder: similarity is q_net, and {type(encoder).__name__} has no q_net_shape, which "
+            "says how its queries are read; give it one"
         )
-    check_q_net_loss(loss)
-    shape: QNetShape = encoder.shape  # type: ignore[attr-defined]
-    return QNetScoring(shape, unit=bool(encoder.unit_documents))  # type: ignore[attr-defined]
+    return QNetScoring(hooks.q_net_shape, unit=hooks.unit_documents)
 
 
-def check_q_net_loss(loss: LossBase, where: str = "loss") -> None:
-    """Raise ``ConfigError`` for a loss that means nothing where queries are networks."""
-    if loss.encoders is not None and "hypencoder" not in loss.encoders:
+class OwnScores(NamedTuple):
+    """What an encoder with a score of its own is called, and why two queries have none."""
+
+    name: str
+    apart: str
+
+
+OWN_SCORES: Final[Mapping[str, OwnScores]] = {
+    "hypencoder": OwnScores("Hypencoder", "networks, which score documents alone"),
+    "pseudo_queries": OwnScores(
+        "pseudo-query encoder", "single vectors, which attend to documents of several"
+    ),
+}
+
+
+def check_own_loss(loss: LossBase, kind: str, where: str = "loss") -> None:
+    """Raise ``ConfigError`` for a loss that means nothing to an encoder of ``OWN_SCORES``."""
+    name, apart = OWN_SCORES[kind]
+    if loss.encoders is not None and kind not in loss.encoders:
         raise ConfigError(
             f"{where}: {type_name(loss)} trains {', '.join(loss.encoders)} and needs one vector of "
-            "each text; a Hypencoder takes losses of scores, such as info_nce, kl_div or margin_mse"
+            f"each text; a {name} takes losses of scores, such as info_nce, kl_div or margin_mse"
         )
     if loss.same_side:
         raise ConfigError(
-            f"{where}.same_side: true: compares queries with queries, and those of a Hypencoder "
-            "are networks, which score documents alone; leave it out"
+            f"{where}.same_side: true: compares queries with queries, and those of a {name} are "
+            f"{apart}; leave it out"
         )
     if loss.similarity != "auto":
         raise ConfigError(
-            f"{where}.similarity: {loss.similarity}, and a Hypencoder's scores are what its q-nets "
-            "return, without bounds; leave similarity out, or take another loss than "
-            f"{type_name(loss)}"
+            f"{where}.similarity: {loss.similarity}, and a {name}'s scores are its own, without "
+            f"bounds; leave similarity out, or take another loss than {type_name(loss)}"
         )
 
 

@@ -29,6 +29,7 @@ from sluice.encoders.model_files.layers import cut_layers
 from sluice.encoders.model_files.layout import (
     read_layout,
     read_modules,
+    refuse_others,
     write_dense,
     write_sidecar,
 )
@@ -128,7 +129,8 @@ class GaussianEncoder(TextEncoder):
         adds a new linear layer for the means, drawn by ``seed``, see ``draw_projection``.
 
         ``variance_token`` stands before every text, and the variance is made of its state: by
-        default ``[unused0]`` where the vocabulary has it, else ``[VAR]``; it is not pooled. Empty,
+        default ``[unused0]`` where the vocabulary has it, else ``[VAR]``; it is not pooled, and is
+        made one token where it is none: give a mark that no text has. Empty,
         the variance is made of the pooled state, which is the default for models whose tokens see
         only those before them. ``variance_floor`` (1e-4) is the least variance, ``beta`` (1) how
         sharply softplus bends.
@@ -143,12 +145,7 @@ class GaussianEncoder(TextEncoder):
                 "encoder needs one stack of layers"
             )
         layout = read_layout(folder)
-        if layout.splade_pooling:
-            raise ModelError(
-                f"{folder}: a SPLADE encoder's folder; load it with SpladeEncoder (type: splade)"
-            )
-        if "HyperHead" in layout.modules:
-            raise ModelError(f"{folder}: a Hypencoder's folder; load it with type: hypencoder")
+        refuse_others(layout, folder, own="Gaussian")
         noted = {} if layout.gaussian is None else layout.sidecar  # a start's graph is not its own
         if layers is not None:
             if (backend or noted.get("backend", "torch")) != "torch":

@@ -87,6 +87,17 @@ def _token(given: Any, network: Any, tokenizer: Any) -> str:
         return "" if causal else usual
     if not isinstance(given, str) or any(character.isspace() for character in given):
         raise ConfigError(f"variance_token: {given!r}, expected a text without white space, or ''")
+    if given and (given[0].isalnum() or given[-1].isalnum()):
+        raise ConfigError(
+            f"variance_token: {given!r} is made one token wherever it stands, also inside words of "
+            f"the texts; expected a mark that no text has, such as {NEW_TOKEN}"
+        )
+    around = {tokenizer.pad_token_id, *tokenizer("")["input_ids"]}
+    if given and tokenizer.get_vocab().get(given, -1) in around:
+        raise ConfigError(
+            f"variance_token: {given!r} is a token that the tokenizer puts around every text; "
+            f"expected one of its own, such as {NEW_TOKEN}"
+        )
     if given and causal:
         raise ConfigError(
             f"variance_token: {given!r} stands before the text, and the tokens of a "

@@ -20,7 +20,12 @@ from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.q_net import QNetShape
-from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
+from sluice.encoders.model_files.layout import (
+    read_layout,
+    refuse_others,
+    write_dense,
+    write_sidecar,
+)
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
@@ -73,7 +78,7 @@ class Hypencoder(TextEncoder):
         self.head = head
         self.projection = projection
         self.pooling = pooling
-        self.unit_documents = unit_documents
+        self.unit_documents: bool = unit_documents
 
     @classmethod
     def from_pretrained(
@@ -116,9 +121,7 @@ class Hypencoder(TextEncoder):
                 "needs one stack of layers"
             )
         layout = read_layout(folder)
-        if layout.splade_pooling or "Gaussian" in layout.modules:
-            kind = "SPLADE" if layout.splade_pooling else "Gaussian"
-            raise ModelError(f"{folder}: a {kind} encoder's folder; start from a dense one")
+        refuse_others(layout, folder, own="HyperHead")
         if not layout.pool_prompt or layout.sidecar.get("top_layers", 1) != 1:
             raise ModelError(
                 f"{folder}: pools without the prompt, or several layers; a Hypencoder pools all "
@@ -171,19 +174,19 @@ class Hypencoder(TextEncoder):
         )
 
     @property
-    def shape(self) -> QNetShape:
+    def q_net_shape(self) -> QNetShape:
         """The sizes of a q-net."""
         return self.head.shape
 
     @property
     def dim(self) -> int:
         """The number of dimensions of a document's vector."""
-        return self.shape.dim
+        return self.q_net_shape.dim
 
     @property
     def query_dim(self) -> int:
         """The number of values of a flat q-net."""
-        return self.shape.width
+        return self.q_net_shape.width
 
     @property
     def similarity(self) -> Literal["q_net"]:
@@ -202,7 +205,7 @@ class Hypencoder(TextEncoder):
             "pooling": self.pooling,
             "normalize": self.unit_documents,
             "activation": self.projection.described if self.projection else None,
-            "q_net": [self.shape.hidden, self.shape.product, self.head.scaling],
+            "q_net": [self.q_net_shape.hidden, self.q_net_shape.product, self.head.scaling],
         }
 
     def hidden(self, features: Features) -> Tensor:
@@ -219,7 +222,7 @@ class Hypencoder(TextEncoder):
     def _made(self, states: Tensor, mask: Tensor, side: Side) -> Tensor:
         if side == "document":
             return self._pooled(states, mask)
-        own = self._pooled(states, mask) if self.shape.product else None
+        own = self._pooled(states, mask) if self.q_net_shape.product else None
         q_nets: Tensor = self.head(states, mask, own)
         return q_nets
 
@@ -284,7 +287,7 @@ class Hypencoder(TextEncoder):
             if self.projection is not None:
                 places = [folder / f"{number}_Dense" for number in range(2, 2 + len(layers))]
                 write_projection(self.projection, places)
-            noted = Noted(self.shape.hidden, self.head.scaling, self.shape.product)
+            noted = Noted(self.q_net_shape.hidden, self.head.scaling, self.q_net_shape.product)
             write_head(self.head, folder)
             write_sidecar(
                 folder,

@@ -29,6 +29,18 @@ WORDS: Mapping[str, str] = {
     "gaussian.normalize": "Scales means to length 1; left out, as the dense encoder does.",
     "gaussian.projection": "Adds a new linear layer for the means, to so many dimensions, or "
     "several: {dim, layers, hidden, activation, residual}.",
+    "pseudo_queries.centroids": "The most vectors of a document, 8.",
+    "pseudo_queries.rounds": "Rounds of k-means at most, 20; 5 in training.",
+    "sharpness": "Multiplies queries: the larger, the more a document's best vector alone counts. "
+    "20 for vectors of length 1, else 1.",
+    "pseudo_queries.pooling": "How a query's token vectors become one; left out, as the model's "
+    "folder says.",
+    "pseudo_queries.normalize": "Scales vectors to length 1, queries then to sharpness; left out, "
+    "as the dense encoder does.",
+    "pseudo_queries.inner": "The index of the first step: any dense one of inner products, or "
+    "tokens; left out, flat.",
+    "pseudo_queries.mode": "two_step scores the best by their nearest vector; exhaustive all.",
+    "pseudo_queries.factor": "Candidates of the first step for each hit: 4, and 100 at least.",
     "tokens.dim": "Keeps only so many of the vectors' first dimensions; of another "
     "encoder, the dimensions of its new projection (128).",
     "tokens.projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
@@ -266,6 +278,11 @@ WORDS: Mapping[str, str] = {
     "sigma": "The steepness of the pairs' logistic loss.",
     "l2": "The penalty of squared weights.",
     # functions of pipelines
+    "abstain.fitted": "A file that `sluice fit no-answer` wrote.",
+    "abstain.threshold": "The least confidence of a query that gets hits.",
+    "abstain.kind": "What confidence is: energy, top, margin, softmax or deviation of the scores.",
+    "abstain.width": "The first scores that confidence looks at, 25.",
+    "abstain.temperature": "What the scores of softmax and energy are divided by, 1.",
     "weights": "One weight for each part; left out, all alike.",
     "normalise": "How scores are made comparable: min-max, z-score, ...",
     "minimum": "The least score of theoretical-min: a number, or one for each part.",
@@ -317,6 +334,7 @@ SUMMARIES: Mapping[str, str] = {
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
+    "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",
     "hypencoder": "Documents are vectors, a query a small network that scores them.",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
     "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
@@ -330,6 +348,7 @@ SUMMARIES: Mapping[str, str] = {
     "ict": "Inverse cloze: a sentence of a document as the query, the rest as the document.",
     "texts": "Every document of the corpus, for losses that learn from texts alone.",
     "mined": "Hard negatives from ranked lists, found before training.",
+    "abstain": "A stage without hits for queries that nothing here seems to answer.",
     "rrf": "Sums of reciprocal ranks; a | b is rrf(a, b).",
     "weighted": "Weighted sums of normalised scores.",
     "rank_biased": "Rank-biased centroids.",

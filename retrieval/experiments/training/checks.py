@@ -90,7 +90,8 @@ def check_training(
     check_head(section.encoder, f"{prefix}encoder", f"write {START_KEY}: true beside model")
     if section.sparsity is not None:
         if kind in (
-            "dense", "gaussian", "hypencoder", "tokens", "three_heads", "cross_encoder",
+            "dense", "gaussian", "hypencoder", "pseudo_queries", "tokens", "three_heads",
+            "cross_encoder",
         ):  # fmt: skip
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
@@ -122,7 +123,7 @@ def _check_encoder(encoder: Mapping[str, Any], kind: str | None, where: str) -> 
             f"{where}.prune_quantile: prunes documents after encoding and does nothing in "
             "training; give it to the encoder of a retriever"
         )
-    if kind in ("dense", "gaussian") and encoder.get("projection") is not None:
+    if kind in ("dense", "gaussian", "pseudo_queries") and encoder.get("projection") is not None:
         try:
             check_projection(encoder["projection"])
         except ConfigError as error:

@@ -16,6 +16,7 @@ from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import at_level, depth_of, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
+from sluice.retrieval.retrievers.corpus.fill_index import own_index
 from sluice.retrieval.retrievers.state import queries_at_a_time
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Ranking, Run
@@ -145,7 +146,10 @@ def _searched(encoder: Any, texts: list[str], queries: list[str], depth: int) ->
         blocks = (queries[start : start + most] for start in range(0, len(queries), most))
         parts = [index.search(encoder.encode_queries(block), depth) for block in blocks]
         return Hits(*map(np.concatenate, zip(*parts, strict=True)))
-    if isinstance(documents, np.ndarray):
+    own = own_index(encoder)
+    if own is not None:
+        index = own
+    elif isinstance(documents, np.ndarray):
         index = FlatIndex()
     index.add(documents)
     return index.search(encoder.encode_queries(queries), depth)

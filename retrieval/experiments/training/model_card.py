@@ -58,6 +58,7 @@ OURS: Final = {
     "splade": "SpladeEncoder",
     "tokens": "TokenEncoder",
     "hypencoder": "Hypencoder",
+    "pseudo_queries": "PseudoQueryEncoder",
     "cross_encoder": "CrossEncoder",
     "towers": "TowerEncoder",
 }
@@ -155,7 +156,8 @@ def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
     hooks = hooks_of(encoder)
     if facts["type"] == "cross_encoder" or hooks.dim is None:
         return None
-    each = " of each token" if hooks.kind == "tokens" else ""
+    several = {"tokens": " of each token", "pseudo_queries": " of each pseudo-query"}
+    each = several.get(hooks.kind, "")
     if hooks.query_dim is not None:
         return (
             f"{hooks.dim:,} dimensions of a document, a network of {hooks.query_dim:,} of a query"
@@ -188,7 +190,7 @@ def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
         parts.append(f"With Sluice:\n\n```python\n{RERANK}\n```")
     elif kind in OURS:
         imports = f"from sluice import {', '.join(sorted([OURS[kind], 'Document', 'Retriever']))}"
-        if kind in ("gaussian", "hypencoder", "tokens", "towers"):
+        if kind not in ("dense", "splade"):
             own = f"from sluice.encoders import {OURS[kind]}"
             imports = f"from sluice import Document, Retriever\n{own}"
         code = SEARCH.format(imports=imports, name=OURS[kind])

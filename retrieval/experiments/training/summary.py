@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 KEY: Final = "summary"  # of the manifest
 KINDS: Final = {
     "dense": "dense encoder", "gaussian": "Gaussian encoder", "hypencoder": "Hypencoder",
-    "splade": "SPLADE encoder", "tokens": "token encoder", "cross_encoder": "cross-encoder",
-    "three_heads": "encoder with three heads",
+    "pseudo_queries": "pseudo-query encoder", "splade": "SPLADE encoder", "tokens": "token encoder",
+    "cross_encoder": "cross-encoder", "three_heads": "encoder with three heads",
 }  # fmt: skip
 
 

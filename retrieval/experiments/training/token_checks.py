@@ -35,21 +35,22 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
     """
     from sluice.training.batches.token_scores import TokenScoring
     from sluice.training.loop.parts import (
+        OWN_SCORES,
         check_one_way_loss,
-        check_q_net_loss,
+        check_own_loss,
         check_token_loss,
     )
 
     kind = trained_kind(section.encoder)
     if kind in ONE_WAY_ENCODERS:
         check_one_way_loss(loss, f"{prefix}loss")
-    if kind == "hypencoder":
+    if kind in OWN_SCORES:
         if (section.negatives or {}).get("type") == "live":
             raise ConfigError(
                 f"{prefix}negatives: live candidates are for dense and splade; mine them: {{type: "
                 "mined, retriever: self, refresh: 100}"
             )
-        check_q_net_loss(loss, f"{prefix}loss")
+        check_own_loss(loss, kind, f"{prefix}loss")
     if kind != "tokens":
         key = "scoring" if section.scoring is not None else "xtr_top_k"
         said = (section.scoring, section.xtr_top_k) != (None, None)

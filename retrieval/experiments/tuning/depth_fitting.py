@@ -1,4 +1,4 @@
-"""Fits fusions, cut-offs and exits on an experiment's dev or train queries."""
+"""Fits fusions, cut-offs, exits and abstention on an experiment's dev or train queries."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from sluice.retrieval.pipelines.stage import Then
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.stages.abstain import FittedAbstention, fit_abstention
 from sluice.retrieval.stages.adaptive_depth import (
     DepthReport,
     PredictedDepth,
@@ -31,6 +32,7 @@ from sluice.retrieval.stages.adaptive_depth import (
     fit_cut_off,
 )
 from sluice.retrieval.stages.confidence_exit import FittedExit, fit_exit
+from sluice.retrieval.stages.hubs import bank_queries
 
 
 def fit_experiment_fusion(
@@ -149,6 +151,51 @@ def fit_experiment_exit(
     (parsed,) = at_level([parse_measure(measure)], dataset.level)
     runs = run_on(before, dataset), run_on(after, dataset)
     return fit_exit(*runs, dataset.qrels, measure=str(parsed), **options)
+
+
+def fit_experiment_abstention(
+    config: ConfigSource,
+    pipeline: str,
+    overrides: Sequence[str] = (),
+    *,
+    unanswerable: str | None = None,
+    rebuild: bool = False,
+    split: str = "dev",
+    **options: Any,
+) -> FittedAbstention:
+    """Fit when a pipeline or retriever finds nothing; see ``fit_abstention`` for ``options``.
+
+    Queries with an answer are those of ``split`` that have a relevant document. Without one are its
+    other judged queries, and those that ``unanswerable`` names, see ``bank_queries``: of another
+    collection, so that nothing here answers them.
+    """
+    experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
+    if unanswerable in (experiment.config.dataset, dataset.name):
+        raise ConfigError(
+            f"unanswerable: {unanswerable}: its queries have answers here; name another dataset, "
+            "or a file of queries without"
+        )
+    known = set(dataset.queries.values())
+    texts = () if unanswerable is None else bank_queries(unanswerable, "unanswerable")
+    foreign = {f"{n}": text for n, text in enumerate(texts) if text.strip() and text not in known}
+    stage = experiment.stage(pipeline)
+    own = run_on(stage, dataset)
+    level = dataset.level
+    answered = {
+        query for query, grades in dataset.qrels.items() if max(grades.values(), default=0) >= level
+    }
+    others = stage.run(foreign, None, DEPTH) if foreign else Run({})
+    empty = {query: ranking for query, ranking in own.items() if query not in answered}
+    if not (empty or others):
+        raise DataError(
+            f"dataset {dataset.name}: every {split} query has a relevant document; name queries "
+            "without an answer by --unanswerable: another dataset, or a file"
+        )
+    return fit_abstention(
+        Run({query: ranking for query, ranking in own.items() if query in answered}),
+        Run({**{f"own {q}": r for q, r in empty.items()}, **others}),
+        **options,
+    )
 
 
 def _opened(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sluice.encoders.encoder import Vectors
 
 SHARD = 8_192
-SHARD_VALUES = 1 << 25  # of a shard at most, of an encoder that gives each token a vector
+SHARD_VALUES = 1 << 25  # of a shard at most, of an encoder that gives each text several vectors
 USUAL_TOKENS, USUAL_DIM = 512, 128  # of a text at most, where the encoder does not say
 
 
@@ -83,7 +83,7 @@ def shard_of(encoder: Any, encoding: Encoding) -> int:
 
 def _shard_of(encoder: Any, most: int) -> int:
     hooks = hooks_of(encoder)
-    if hooks.similarity != "max_sim":
+    if hooks.similarity not in ("max_sim", "attention"):
         return most
     length = hooks.lengths.get("document", USUAL_TOKENS)
     values = max(1, length) * (hooks.dim or USUAL_DIM)

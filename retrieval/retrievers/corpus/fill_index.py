@@ -68,7 +68,7 @@ def filled_index(
 
     hooks = hooks_of(encoder)
     if index is not None:
-        check_q_net_index(encoder, index)
+        check_own_index(encoder, index)
     if hooks.one_way and index is not None:
         check_one_way(index, "index")
     if vectors is None and hooks.fit_documents is not None:
@@ -98,10 +98,11 @@ def filled_index(
 
 def _default_index(encoder: Any) -> Index:
     """Return an empty index for an encoder's kind of vectors."""
-    from sluice.indexing import FlatIndex, GraphIndex, InvertedIndex, TokenIndex
+    from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
 
-    if hooks_of(encoder).similarity == "q_net":
-        return GraphIndex("exhaustive")
+    own = own_index(encoder)
+    if own is not None:
+        return own
     vectors = encoder.encode_documents([])
     if isinstance(vectors, TokenVectors):
         return TokenIndex()
@@ -149,14 +150,33 @@ def _chosen(
     return chosen
 
 
-def check_q_net_index(encoder: Any, index: Any) -> None:
-    """Raise ``ConfigError`` for queries that are networks, and an index that cannot run them."""
-    from sluice.indexing import GraphIndex
+def own_index(encoder: Any) -> Index | None:
+    """Return an empty index that scores every document, for an encoder of a score of its own.
 
-    if hooks_of(encoder).similarity == "q_net" and not isinstance(index, GraphIndex):
+    None for an encoder whose vectors any index of their kind compares.
+    """
+    from sluice.indexing import GraphIndex, PseudoQueryIndex
+
+    similarity = hooks_of(encoder).similarity
+    if similarity == "attention":
+        return PseudoQueryIndex(mode="exhaustive")
+    return GraphIndex("exhaustive") if similarity == "q_net" else None
+
+
+def check_own_index(encoder: Any, index: Any) -> None:
+    """Raise ``ConfigError`` for a score of its own, and an index that computes another."""
+    from sluice.indexing import GraphIndex, PseudoQueryIndex
+
+    similarity = hooks_of(encoder).similarity
+    if similarity == "q_net" and not isinstance(index, GraphIndex):
         raise ConfigError(
             f"index: {type(index).__name__} compares vectors, and this encoder's queries are "
             "networks; expected a GraphIndex ({type: graph}, or graph with mode: exhaustive)"
+        )
+    if similarity == "attention" and not isinstance(index, PseudoQueryIndex):
+        raise ConfigError(
+            f"index: {type(index).__name__} does not score by attention to a document's several "
+            "vectors, as this encoder does; expected a PseudoQueryIndex ({type: pseudo_queries})"
         )
 
 

@@ -103,7 +103,10 @@ class Passages:
         And unless they can be aggregated: several vectors a text have no mean.
         """
         _Cutter(self, encoder)
-        if self.aggregate == "mean" and hooks_of(encoder).similarity == "max_sim":
+        if self.aggregate == "mean" and hooks_of(encoder).similarity in (
+            "max_sim",
+            "attention",
+        ):
             raise ConfigError(MEAN_OF_TOKENS)
 
     def parts(self, encoder: Any, documents: Iterable[Document]) -> Iterator[Document]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.pipelines.hit import TokenMatch
@@ -95,6 +96,11 @@ class StoredMaxSim:
 
     def _state(self) -> RetrieverState:
         state = retriever_state(self.approximates, "max_sim")
+        if hooks_of(state.encoder).similarity == "attention":
+            raise ConfigError(
+                f"max_sim: {state.path} scores by attention to a document's vectors; search it by "
+                f"itself: {state.name}"
+            )
         if not holds_tokens(state.index):
             raise ConfigError(
                 f"max_sim: {state.path} holds one vector a document; expected a retriever with an "

@@ -106,6 +106,11 @@ def check_single_vectors(state: RetrieverState, caller: str) -> None:
             f"{caller}: a query of {state.name} is a network, and {caller} compares vectors; "
             f"search it by itself: {state.name}"
         )
+    if hooks_of(state.encoder).similarity == "attention":
+        raise ConfigError(
+            f"{caller}: {state.name} has several vectors a document, and {caller} compares single "
+            f"ones; search it by itself: {state.name}"
+        )
     if isinstance(state.index, PassageIndex):
         raise ConfigError(
             f"{caller}: {state.path} indexes passages, of which a document has several vectors; "

@@ -19,12 +19,13 @@ import numpy as np
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing import FlatIndex, GraphIndex, Index, PassageIndex, TokenIndex
+from sluice.indexing import FlatIndex, Index, PassageIndex, TokenIndex
 from sluice.indexing.tokens.storage.segment import RESIDUAL_BITS
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.retrievers.corpus.fill_index import own_index
 from sluice.retrieval.retrievers.corpus.passage_indexing import mean_vectors
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.retrievers.state import RetrieverState
@@ -250,9 +251,8 @@ def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:
     if passages is not None and not by_best:
         normalize = hooks_of(encoder).similarity == "cosine"
         vectors = mean_vectors(vectors, counts, normalize=normalize)
-    if hooks_of(encoder).similarity == "q_net":
-        index: Index = GraphIndex("exhaustive")
-    else:
+    index = own_index(encoder)
+    if index is None:
         index = _emptied(state.index, vectors)
     if by_best:
         whole = PassageIndex(index)

@@ -56,10 +56,11 @@ class ModelTeacher:
                 f"teacher {name}: {type(model).__name__} can neither score pairs nor encode texts; "
                 "expected a cross-encoder or an encoder"
             )
-        if hooks_of(model).similarity == "q_net":
+        similarity = hooks_of(model).similarity
+        if similarity in ("q_net", "attention"):
             raise ConfigError(
-                f"teacher {name}: the queries of a {type(model).__name__} are networks, which a "
-                "teacher cannot compare; search with it, and name the file of that run"
+                f"teacher {name}: a {type(model).__name__} has a score of its own ({similarity}), "
+                "and a teacher compares two vectors; search with it, and name the file of that run"
             )
 
     @property

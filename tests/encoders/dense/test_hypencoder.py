@@ -152,7 +152,7 @@ def test_a_saved_one_knows_its_settings(encoder: Hypencoder, tmp_path: Path) -> 
     encoder.save_pretrained(tmp_path / "saved")
     assert kind_of(tmp_path / "saved") == "hypencoder"
     opened = open_encoder(tmp_path / "saved", device="cpu")
-    assert (opened.shape, opened.fingerprint) == (encoder.shape, encoder.fingerprint)
+    assert (opened.q_net_shape, opened.fingerprint) == (encoder.q_net_shape, encoder.fingerprint)
     assert (opened.encode_queries(TEXTS) == encoder.encode_queries(TEXTS)).all()
     again = Hypencoder.from_pretrained(tmp_path / "saved", hidden_layers=1, device="cpu")
     assert again.fingerprint == encoder.fingerprint

@@ -56,6 +56,25 @@ def made(mode: str = "graph", **options: Any) -> GraphIndex:
     return index
 
 
+def test_a_long_exact_build_says_how_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sluice.indexing.graph.neighbours.SEARCHED", 100)
+    monkeypatch.setattr("sluice.indexing.graph.neighbours.LOGGED", 301)
+    made().link()
+    assert not caplog.messages
+    monkeypatch.setattr("sluice.indexing.graph.neighbours.LOGGED", 300)
+    index = made()
+    index.link()
+    (message,) = caplog.messages
+    assert message.startswith("graph: 300 documents are each compared with all 300, which takes")
+    assert "build: faiss" in message
+    assert (index._graph.links == nearest(DOCUMENTS, index.neighbours)).all()
+    caplog.clear()
+    made(build="faiss").link()
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("k", [1, 10, 300])
 def test_exhaustive_search_is_brute_force(k: int) -> None:
     same(made("exhaustive").search(QUERIES, k), brute(QUERIES, DOCUMENTS, k))

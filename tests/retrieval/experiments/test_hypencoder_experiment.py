@@ -193,7 +193,7 @@ def test_exhaustive_searches_of_a_graph_miss_nothing() -> None:
 
 def test_it_is_no_teacher(encoder: Hypencoder, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path / "nets")
-    with pytest.raises(ConfigError, match="the queries of a Hypencoder are networks"):
+    with pytest.raises(ConfigError, match=r"a Hypencoder has a score of its own \(q_net\)"):
         open_teacher(tmp_path / "nets")
 
 

@@ -94,7 +94,7 @@ class InfoNCE(LossBase):
         """All; ``logq`` takes those that encode documents apart, ``chunk`` of one vector each."""
         if self.chunk is not None:
             return ("dense", "gaussian", "splade")
-        apart = ("dense", "gaussian", "hypencoder", "splade", "tokens")
+        apart = ("dense", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens")
         return apart if self.logq else (*apart, "cross_encoder")
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:

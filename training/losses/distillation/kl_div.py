@@ -59,7 +59,7 @@ class KLDiv(LossBase):
     @property
     def encoders(self) -> tuple[str, ...] | None:
         """All; those that encode documents apart where other queries' documents count."""
-        apart = ("dense", "gaussian", "hypencoder", "splade", "tokens")
+        apart = ("dense", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens")
         return apart if self.teacher_matrix else None
 
     @property

@@ -1,0 +1,165 @@
+"""No answer: queries whose ranking looks as if the collection had none get no hits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.numbers import finite_number
+from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_fitted
+from sluice.retrieval.pipelines.saving import NameOf, options_text
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.tracing import note
+from sluice.retrieval.runs.queries import DEPTH, Queries
+from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.stages.confidence import KINDS, TEMPERED, WIDTH, Confidence, Kind, auroc
+
+FILE = "no_answer"
+EMPTY = Ranking([], [])
+
+
+class Abstain(Stage):
+    """``stage`` without hits for queries whose confidence is below ``threshold``."""
+
+    inner: tuple[Stage, ...] = ()
+    base_retriever = None  # it returns less than the retriever
+
+    def __init__(self, stage: Stage, threshold: float, confidence: Confidence) -> None:
+        self.stage = stage
+        self.inner = (stage,)
+        self.threshold = finite_number(threshold, "threshold")
+        self.confidence = confidence
+        self.name = f"abstain({stage.name})"
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return another stage under the same threshold."""
+        (stage,) = inner
+        return Abstain(stage, self.threshold, self.confidence)
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``abstain(stage, threshold=..., kind=...)``."""
+        options = options_text({"threshold": self.threshold, **asdict(self.confidence)})
+        return f"abstain({self.stage.written(name_of)}, {options})"
+
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Run the stage, as deep as the confidence looks at least, and keep what is sure enough."""
+        depth = DEPTH if k is None else k
+        run = self.stage.rank(queries, given, max(depth, self.confidence.width))
+        values = {query: self.confidence.of(run.get(query, EMPTY)) for query in queries}
+        note({"confidence": values})
+        return Run(
+            {
+                query: run.get(query, EMPTY)[:depth] if value >= self.threshold else EMPTY
+                for query, value in values.items()
+            },
+            name=self.name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FittedAbstention:
+    """A threshold chosen on judged queries, and what it does to them.
+
+    ``refused`` is the share of the ``answerable`` queries that get no hits, ``caught`` that of the
+    ``unanswerable`` ones. ``auroc`` has for each kind of confidence the chance that an answerable
+    query's is above an unanswerable one's.
+    """
+
+    threshold: float
+    confidence: Confidence
+    refused: float
+    caught: float
+    answerable: int
+    unanswerable: int
+    auroc: Mapping[Kind, float]
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file that ``abstain(stage, fitted='file.json')`` reads."""
+        facts = asdict(self)
+        rule = {"threshold": facts.pop("threshold"), **facts.pop("confidence")}
+        write_fitted(path, FILE, {**rule, "fitted": facts})
+
+
+def fit_abstention(
+    answerable: Run,
+    unanswerable: Run,
+    *,
+    kind: Kind = "energy",
+    width: int = WIDTH,
+    temperature: float = 1.0,
+    refused: float = 0.05,
+) -> FittedAbstention:
+    """Choose the highest threshold that refuses at most a share ``refused`` of answerable queries.
+
+    Both runs are of the same stage: of queries with relevant documents, and of queries without any.
+    ``DataError`` where one of them has no queries.
+    """
+    finite_number(refused, "refused", 0, 1)
+    rule = Confidence(kind, width, temperature)
+    for name, run in (("answerable", answerable), ("unanswerable", unanswerable)):
+        if not run:
+            raise DataError(f"{name}: no queries; a threshold needs queries with and without one")
+    others = {
+        each: Confidence(each, width, temperature if each in TEMPERED else 1.0) for each in KINDS
+    }
+    values = {
+        each: [np.array([predictor.of(ranking) for ranking in run.values()])
+               for run in (answerable, unanswerable)]
+        for each, predictor in others.items()
+    }  # fmt: skip
+    known, unknown = values[kind]
+    # as many of the lowest may be refused: those strictly below the next one
+    place = min(int(refused * len(known)), len(known) - 1)
+    threshold = float(np.sort(known)[place])
+    return FittedAbstention(
+        threshold,
+        rule,
+        refused=float((known < threshold).mean()),
+        caught=float((unknown < threshold).mean()),
+        answerable=len(known),
+        unanswerable=len(unknown),
+        auroc={each: auroc(*pair) for each, pair in values.items()},
+    )
+
+
+def abstain(
+    stage: Stage,
+    /,
+    *,
+    fitted: str | None = None,
+    threshold: float | None = None,
+    kind: Kind | None = None,
+    width: int | None = None,
+    temperature: float | None = None,
+) -> Abstain:
+    """Return a stage that finds nothing where it is not sure: ``abstain(dense, fitted='f.json')``.
+
+    ``fitted`` is a file of `sluice fit no-answer`. Or ``threshold`` is set, with the ``kind`` of
+    confidence (energy), its ``width`` and ``temperature``, see ``Confidence``.
+    """
+    given = {"threshold": threshold, "kind": kind, "width": width, "temperature": temperature}
+    named = [name for name, value in given.items() if value is not None]
+    if (fitted is None) == (threshold is None) or (fitted is not None and named):
+        raise ConfigError(
+            f"abstain: {', '.join(named) or 'nothing'} and fitted={fitted!r}; expected either the "
+            "file of `sluice fit no-answer`, or a threshold with its kind"
+        )
+    if fitted is None:
+        own = Confidence(
+            "energy" if kind is None else kind,
+            WIDTH if width is None else width,
+            1.0 if temperature is None else temperature,
+        )
+        return Abstain(stage, finite_number(threshold, "threshold"), own)
+    found = read_fitted(fitted, FILE)
+    try:
+        rule = Confidence(found["kind"], found["width"], number(found["temperature"]))
+        return Abstain(stage, number(found["threshold"]), rule)
+    except (KeyError, ValueError, ConfigError) as error:
+        raise ConfigError(
+            f"{fitted}: not the file of a fitted threshold ({error}); fit it again"
+        ) from None

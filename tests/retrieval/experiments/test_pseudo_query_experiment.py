@@ -1,0 +1,220 @@
+"""Pseudo-query encoders from YAML: trained, indexed in two steps, fused, changed; and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from command_line import Call
+from small_world import documents, write_beir
+
+from sluice.encoders import PseudoQueryEncoder
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.indexing import FlatIndex, PseudoQueryIndex, TokenIndex
+from sluice.indexing.wrappers.pseudo_queries import attended
+from sluice.retrieval import Dataset, Document, Passages, Retriever, load_pipeline
+from sluice.retrieval.config.sections import DevSection, ExperimentConfig, TrainConfig, checked
+from sluice.retrieval.evaluation.scores import evaluate
+from sluice.retrieval.exchange.dense_retrievers import export_dense
+from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.experiments.training.checks import check_training
+from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
+from sluice.retrieval.pipelines.expression import parse
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.stages.hub_normaliser import Normaliser
+from sluice.retrieval.studies.robustness.replaced_document import side_index
+from sluice.retrieval.training_data.mining import _missed_scores
+from sluice.retrieval.training_data.teachers.teachers import open_teacher
+
+TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
+MINED = {"type": "mined", "retriever": "self", "per_query": 2, "mode": "naive"}
+
+
+def settings(folder: Path, bert: Path) -> dict[str, Any]:
+    encoder = {"type": "pseudo_queries", "model": str(bert), "centroids": 3, "projection": 16}
+    return {
+        "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
+        "train": {
+            "asked": {
+                "encoder": encoder, "loss": "margin_mse", "teacher": "bm25",
+                "negatives": MINED, "gradient_cache": 2, "head_learning_rate": 0.01,
+                "trainer": TRAINER, "evaluate": {"measures": ["nDCG@10"], "margin": 0},
+            },
+        },
+        "retrievers": {
+            "bm25": {"encoder": {"type": "bm25"}},
+            "all": {"encoder": {"type": "pseudo_queries", "model": "asked"}},
+            "two": {
+                "encoder": {"type": "pseudo_queries", "model": "asked"},
+                "index": {
+                    "type": "pseudo_queries", "inner": {"type": "faiss", "factory": "HNSW32"},
+                },
+                "search": {"factor": 2}, "encoding": {"cache": str(folder / "cache")},
+            },
+            "coded": {
+                "encoder": {"type": "pseudo_queries", "model": "asked"},
+                "index": {"type": "pseudo_queries", "inner": {"type": "tokens", "store": "int8"}},
+            },
+        },
+        "pipelines": {"all": "all", "two": "two", "coded": "coded", "both": "bm25 | two"},
+        "evaluate": {"measures": ["nDCG@10"], "baseline": "all", "latency_queries": 0},
+    }  # fmt: skip
+
+
+def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
+    facts = settings(tmp_path, bert)
+    file, output = tmp_path / "x.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
+    for words in (["config", "check"], ["run"]):
+        code, _, err = sluice(*words, file)
+        assert code == 0, err
+    systems = json.loads((output / "results.json").read_text())["systems"]
+    assert {each["name"] for each in systems} == {"all", "two", "coded", "both"}
+    card = (output / "models" / "asked" / "README.md").read_text()
+    assert "16 dimensions of each pseudo-query, compared by attention" in card
+    assert "from sluice.encoders import PseudoQueryEncoder" in card
+    assert "sentence_transformers" not in card
+    kinds = {"all": FlatIndex, "coded": TokenIndex}
+    for name, kind in kinds.items():
+        index = Retriever.open(output / "retrievers" / name).index
+        assert isinstance(index, PseudoQueryIndex)
+        assert isinstance(index.held, kind)
+    assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
+    for words in (["verify", output / "retrievers" / "two"],
+                  ["search", output, "gold", "--pipeline", "coded", "-k", 100],
+                  ["explain", output, "gold river", "--pipeline", "both", "-k", 2]):  # fmt: skip
+        code, _, err = sluice(*words)
+        assert code == 0, err
+    code, _, err = sluice(
+        "export", output / "retrievers" / "two", tmp_path / "v.npy", "--format", "npy"
+    )
+    assert code == 2
+    assert "its index holds several vectors for each document" in err
+
+
+@pytest.fixture(scope="module")
+def encoder(bert: Path) -> PseudoQueryEncoder:
+    return PseudoQueryEncoder.from_pretrained(bert, centroids=3, projection=8, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def retriever(encoder: PseudoQueryEncoder) -> Retriever:
+    return Retriever.build(encoder, documents(12))
+
+
+def test_a_retriever_searches_and_changes(encoder: PseudoQueryEncoder, tmp_path: Path) -> None:
+    texts = [document.full_text for document in documents(12)]
+    retriever = Retriever.build(encoder, documents(12), path=tmp_path / "r")
+    scores = attended(encoder.encode_queries(["gold"])[0], encoder.encode_documents(texts))
+    hits = retriever.search("gold", 12)
+    assert [hit.doc_id for hit in hits] == [f"d{row:02d}" for row in np.argsort(-scores)]
+    assert np.allclose([hit.score for hit in hits], -np.sort(-scores), atol=1e-4)
+    retriever.add([Document("new", "", "gold gold")])
+    retriever.delete(["d03"])
+    names = {hit.doc_id for hit in Retriever.open(tmp_path / "r").search("gold", 20)}
+    assert names == {"new", *(f"d{row:02d}" for row in range(12) if row != 3)}
+
+
+def test_passages_score_by_the_best(encoder: PseudoQueryEncoder) -> None:
+    long = [Document("a", "", "gold of the river " * 6), Document("b", "", "stone")]
+    retriever = Retriever.build(encoder, long, passages=Passages(length=6, overlap=0))
+    hits = {hit.doc_id: hit for hit in retriever.search("gold", 2)}
+    found = hits["a"].passage
+    assert found is not None
+    best = attended(encoder.encode_queries(["gold"])[0], encoder.encode_documents([found.text]))
+    assert hits["a"].score == pytest.approx(best[0], abs=1e-4)
+    with pytest.raises(ConfigError, match="aggregate"):
+        Retriever.build(encoder, long, passages=Passages(length=6, overlap=0, aggregate="mean"))
+
+
+def test_dev_evaluation_replacement_and_mining_score_alike(
+    encoder: PseudoQueryEncoder, retriever: Retriever
+) -> None:
+    docs = documents(12)
+    queries = {"a": "gold river", "b": "the index of stone"}
+    qrels = {"a": {docs[3].id: 1}, "b": {docs[11].id: 1, docs[2].id: 1}}
+    data = Dataset.from_memory(docs, queries, qrels, split="dev")
+    vectors = encoder.encode_documents([document.full_text for document in docs])
+    asked = encoder.encode_queries(list(queries.values()))
+    scores = [attended(query, vectors) for query in asked]
+    run = Run({
+        query: [(docs[row].id, float(line[row])) for row in np.argsort(-line)]
+        for query, line in zip(queries, scores, strict=True)
+    })  # fmt: skip
+    section = DevSection(measures=["nDCG@10", "RR"])
+    measured = dev_evaluation(data, section, seed=1, candidates=None)(encoder)
+    expected = evaluate(run, qrels, ["nDCG@10", "RR"]).mean
+    assert dict(measured) == pytest.approx(expected, abs=1e-6)
+    missed = _missed_scores(retriever, Run({"a": [], "b": [(docs[2].id, 1.0)]}), data)
+    assert missed["a"][docs[3].id] == pytest.approx(scores[0][3], abs=1e-4)
+    assert missed["b"] == {docs[11].id: pytest.approx(scores[1][11], abs=1e-4)}
+    found = side_index(retriever.state, docs[:4]).search(asked, 4)
+    assert sorted(found.scores[0]) == pytest.approx(sorted(scores[0][:4]), abs=1e-4)
+
+
+def test_what_compares_single_vectors_is_refused(
+    encoder: PseudoQueryEncoder, retriever: Retriever, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"a score of its own \(attention\)"):
+        encoder.save_pretrained(tmp_path / "m")
+        open_teacher(tmp_path / "m")
+    with pytest.raises(ConfigError, match="does not score by attention"):
+        Retriever.build(encoder, documents(3), index=FlatIndex())
+    with pytest.raises(ConfigError, match="several vectors a document"):
+        Normaliser.fit(retriever, ["gold"])
+    for expression in ("r >> dot(r)", "prf(r)", "r >> max_sim(r)"):
+        with pytest.raises(ConfigError, match=r"several vectors|by attention"):
+            parse(expression, {"r": lambda: retriever}, where="p").run({"q": "gold"}, k=3)
+    with pytest.raises(ConfigError, match="several vectors for each document"):
+        export_dense(retriever, tmp_path / "v.npy", "npy")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"loss": {"type": "info_nce", "similarity": "cosine"}}, "pseudo-query encoder's scores"),
+        ({"loss": {"type": "info_nce", "same_side": True}}, "same_side: true"),
+        ({"loss": {"type": "angle"}}, "angle trains dense; a pseudo_queries encoder takes"),
+        ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "has no terms"),
+        ({"scoring": "max_sim"}, "this one is pseudo_queries"),
+        ({"negatives": {"type": "live"}}, "live candidates are for dense"),
+        ({"encoder": {"projection": {"dim": 0}}}, "encoder.projection.dim"),
+        ({"encoder": {"centroid": 3}}, "did you mean 'centroids'"),
+    ],
+)
+def test_a_training_run_that_cannot_be_is_refused_before(
+    bert: Path, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    base = {
+        "dataset": "anywhere", "output": str(tmp_path), "trainer": TRAINER, "loss": "info_nce",
+        **change,
+        "encoder": {"type": "pseudo_queries", "model": str(bert), **change.get("encoder", {})},
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=says):
+        check_training(checked(base, TrainConfig), "")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("two", {"index": {"type": "flat"}}, "flat holds dense vectors; a pseudo_queries encoder"),
+        ("two", {"index": {"type": "tokens"}}, "holds token vectors; a pseudo_queries encoder"),
+        ("bm25", {"index": {"type": "pseudo_queries"}}, "holds pseudo-query vectors; a bm25"),
+        ("two", {"index": {"type": "pseudo_queries", "inner": {"type": "flat", "metric": "l2"}}},
+         "inner.metric: l2"),
+        ("two", {"index": {"type": "pseudo_queries", "mode": "two"}}, "mode"),
+        ("two", {"index": {"type": "pseudo_queries", "mode": "exhaustive"}}, "takes none"),
+        ("all", {"search": {"factor": 3}}, "takes none"),
+    ],
+)  # fmt: skip
+def test_an_index_of_another_score_is_refused_before(
+    bert: Path, tmp_path: Path, name: str, change: dict[str, Any], says: str
+) -> None:
+    facts = settings(tmp_path, bert)
+    facts["retrievers"][name] |= change
+    with pytest.raises(ConfigError, match=says):
+        check_experiment(checked(facts, ExperimentConfig))
