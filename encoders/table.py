@@ -12,6 +12,7 @@ ENCODERS: Final[Mapping[str, str]] = {
     "hypencoder": "sluice.encoders.dense.hypencoder.encoder:Hypencoder.from_pretrained",
     "precomputed": "sluice.encoders.dense.precomputed:PrecomputedEncoder.from_pretrained",
     "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
+    "static": "sluice.encoders.dense.static.encoder:StaticEncoder.from_pretrained",
     "three_heads": (
         "sluice.encoders.late_interaction.three_heads.encoder:HeadEncoder.from_pretrained"
     ),

@@ -1,6 +1,6 @@
 """One vector a text: pooling, projection, Matryoshka, instructions, a head over pairs.
 
-`gaussian/` makes a variance beside it.
+`gaussian/` makes a variance beside it, `static/` needs no network.
 May import: `encoders.transformer` and below.
 """
 
@@ -19,5 +19,6 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.sentence_transformer import (
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )
+    from sluice.encoders.dense.static.encoder import StaticEncoder as StaticEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

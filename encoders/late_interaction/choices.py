@@ -14,13 +14,11 @@ from sluice.encoders.late_interaction.markers import know_markers, usual_markers
 from sluice.encoders.model_files.loading import lengths_of as model_lengths
 from sluice.encoders.transformer.added_tokens import make_tokens
 from sluice.encoders.transformer.projection import (
-    Projection,
     as_projection,
     cut_vectors,
     draw_projection,
-    linear_projection,
-    read_projection,
 )
+from sluice.encoders.transformer.vector_layers import VectorLayer, linear_projection, read_layers
 
 DIM = 128  # of a new projection
 
@@ -30,7 +28,7 @@ log = logging.getLogger("sluice")
 def head_of(
     layout: TokenLayout, hidden: int, spec: int | bool | dict[str, Any] | None, dim: int | None,
     seed: int,
-) -> Projection | None:  # fmt: skip
+) -> VectorLayer | None:  # fmt: skip
     """Return the projection over states of ``hidden`` dimensions: new, the folder's, or none."""
     if spec is True:
         raise ConfigError("projection: true; expected a number of dimensions, or false for none")
@@ -43,9 +41,9 @@ def head_of(
     if dim is not None:
         whole_number(dim, "dim", 1)
     if layout.linear is not None:
-        head: Projection | None = linear_projection(layout.linear, hidden)
+        head: VectorLayer | None = linear_projection(layout.linear, hidden)
     elif layout.projections or layout.trained:
-        head = read_projection(layout.projections, hidden)
+        head = read_layers(layout.projections, hidden)
     else:
         return draw_projection(hidden, DIM if dim is None else dim, seed, bias=False)
     cut = cut_vectors(head, hidden, dim, {})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -23,6 +25,16 @@ def architecture_of(model: Any) -> dict[str, Any]:
     config = getattr(model, "config", None)
     settings = {name: getattr(config, name, None) for name in DECISIVE}
     return {name: value for name, value in settings.items() if value is not None}
+
+
+def state_hash(state: Mapping[str, Tensor]) -> str:
+    """Return a hash of tensors by name: their shapes, types and values."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        tensor = value.detach().cpu().contiguous()
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def versions(tensors: Iterable[Tensor]) -> tuple[object, ...]:

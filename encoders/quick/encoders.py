@@ -78,7 +78,7 @@ class QuickDense(_Quick):
     def __init__(self, folder: Path, fingerprint: str) -> None:
         layout = read_layout(folder)
         length = length_in(layout.sidecar, "query_length", folder)
-        plain = layout.pool_prompt and not layout.projections
+        plain = layout.pool_prompt and not layout.layers
         plain = plain and not {"dim", "top_layers"} & set(layout.sidecar)
         if length is None or not plain or layout.pooling not in ("mean", "cls"):
             raise ModelError(f"{folder}: not a model that the quick pass knows")
@@ -86,7 +86,7 @@ class QuickDense(_Quick):
         default = layout.prompts.get(layout.default_prompt or "", "")
         self._prompt = layout.prompts.get("query", default)
         self._pooling = layout.pooling
-        self.normalize = "Normalize" in layout.modules
+        self.normalize = layout.normalize
 
     def encode_queries(self, texts: Sequence[str]) -> Dense:
         """Return the queries' vectors, float32 ``[n, dim]``."""

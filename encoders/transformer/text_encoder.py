@@ -54,6 +54,12 @@ class TextEncoder(TransformerModel, EncoderBase):
             )
         return len(ids) - (bool(ids) and ids[-1] in self.tokenizer.all_special_ids)
 
+    def take_side(self, side: Side) -> None:
+        """Read texts of both sides as those of one, for a tower of that side alone."""
+        for settings in (self.prompts, self.lengths, self.prompt_tokens):
+            values: dict[str, Any] = settings
+            values.update(dict.fromkeys(list(values), values[side]))
+
     def tokens(self, texts: Sequence[str], side: str) -> Tokens:
         """Return token ids with prompt and special tokens, cut at the side's length."""
         check_texts(texts)

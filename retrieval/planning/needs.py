@@ -21,7 +21,7 @@ from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 # Types whose `model` is loaded.
 LOADED = (
     "dense", "gaussian", "hypencoder", "splade", "tokens", "three_heads", "cross_encoder",
-    "max_sim",
+    "max_sim", "static",
 )  # fmt: skip
 
 

@@ -22,16 +22,18 @@ MEASURED: Final = 20  # lines of dev measures at most
 TASKS: Final = {
     "dense": "sentence-similarity", "gaussian": "feature-extraction",
     "splade": "feature-extraction", "tokens": "sentence-similarity",
-    "cross_encoder": "text-ranking",
+    "cross_encoder": "text-ranking", "static": "sentence-similarity",
 }  # fmt: skip
-THEIRS: Final = {
-    "dense": """\
+_TWO_SIDES: Final = """\
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("FOLDER")
 queries = model.encode_query(["a question"])
 documents = model.encode_document(["a text"])
-print(model.similarity(queries, documents))""",
+print(model.similarity(queries, documents))"""
+THEIRS: Final = {
+    "dense": _TWO_SIDES,
+    "static": _TWO_SIDES,
     "splade": """\
 from sentence_transformers import SparseEncoder
 
@@ -59,6 +61,7 @@ OURS: Final = {
     "tokens": "TokenEncoder",
     "hypencoder": "Hypencoder",
     "cross_encoder": "CrossEncoder",
+    "static": "StaticEncoder",
     "towers": "TowerEncoder",
 }
 SEARCH: Final = """\
@@ -188,7 +191,7 @@ def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
         parts.append(f"With Sluice:\n\n```python\n{RERANK}\n```")
     elif kind in OURS:
         imports = f"from sluice import {', '.join(sorted([OURS[kind], 'Document', 'Retriever']))}"
-        if kind in ("gaussian", "hypencoder", "tokens", "towers"):
+        if kind in ("gaussian", "hypencoder", "static", "tokens", "towers"):
             own = f"from sluice.encoders import {OURS[kind]}"
             imports = f"from sluice import Document, Retriever\n{own}"
         code = SEARCH.format(imports=imports, name=OURS[kind])
