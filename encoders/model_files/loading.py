@@ -22,6 +22,7 @@ from sluice.encoders.model_files.layout import (
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.model_files.untrusted import LOCAL, refuse_code
 
 
@@ -230,11 +231,8 @@ def side_settings(loaded: Loaded, layout: Layout, **options: str | int | None) -
     """
     model, tokenizer, folder, _ = loaded
     usual, limit = lengths_of(tokenizer, model.config, layout.max_length)
-    default = layout.prompts.get(layout.default_prompt or "", "")
-    settings: dict[str, Any] = {
-        "query_prompt": layout.prompts.get("query", default),
-        "document_prompt": layout.prompts.get("document", layout.prompts.get("passage", default)),
-    }
+    prompts = side_prompts(layout, folder)
+    settings: dict[str, Any] = {f"{side}_prompt": prompt for side, prompt in prompts.items()}
     for side in ("query_length", "document_length"):
         settings[side] = min(length_in(layout.sidecar, side, folder) or usual, limit)
     settings |= {key: value for key, value in options.items() if value is not None}

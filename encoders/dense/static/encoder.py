@@ -22,6 +22,7 @@ from sluice.encoders.foundation.token_counts import report_tokens
 from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import length_in, write_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.transformer.projection import cut_vectors, draw_projection
 from sluice.encoders.transformer.tokens import Ids, check_texts, chunks, tokenized, tokenizer_state
 from sluice.encoders.transformer.vector_layers import (
@@ -106,11 +107,7 @@ class StaticEncoder(EncoderBase):
         else:
             head = draw_projection(width, projection, seed)
         head, shortened = cut_vectors(head, width, dim, layout.sidecar)
-        default = layout.prompts.get(layout.default_prompt or "", "")
-        prompts = {
-            "query": layout.prompts.get("query", default),
-            "document": layout.prompts.get("document", layout.prompts.get("passage", default)),
-        }
+        prompts = side_prompts(layout, folder)
         given = {"query": query_length, "document": document_length}
         lengths = {
             side: (length_in(layout.sidecar, f"{side}_length", folder) or found.length)
