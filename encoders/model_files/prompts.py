@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,16 +130,17 @@ def family_of(folder: Path) -> Family | None:
 
     The id is that of the hub's cache, the folder's own name, or the one in config.json.
     """
+    return next((family for family in FAMILIES if is_among(folder, family.models)), None)
+
+
+def is_among(folder: Path, ids: Sequence[str]) -> bool:
+    """Return whether a model's folder is that of one of the hub's ids, see ``family_of``."""
     cached = [part for part in folder.parts if part.startswith("models--")]
     noted = read_object(transformer_folder(folder) / "config.json").get("_name_or_path")
     names = [*(part.removeprefix("models--").replace("--", "/") for part in cached), folder.name]
     names += [noted] if isinstance(noted, str) else []
-    for name in names:
-        short = name.rpartition("/")[2].lower()
-        for family in FAMILIES:
-            if any(name == id_ or id_.partition("/")[2].lower() == short for id_ in family.models):
-                return family
-    return None
+    known = {id_.partition("/")[2].lower() for id_ in ids}
+    return any(name.rpartition("/")[2].lower() in known for name in names)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def word_pieces(folder: Path, cls: str, sep: str, tokenizer_class: str) -> int:
 
 def byte_pairs(
     folder: Path, tokenizer_class: str, *, single: str | None, tokens: dict[str, str],
-    further: tuple[str, ...] = (), **config: Any,
+    further: tuple[str, ...] = (), words: Sequence[str] = (), **config: Any,
 ) -> int:  # fmt: skip
     """Byte-level BPE: RoBERTa, ModernBERT, Qwen."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -51,7 +52,7 @@ def byte_pairs(
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.train_from_iterator(TRAINING, trainers.BpeTrainer(
+    backend.train_from_iterator([*TRAINING, *words], trainers.BpeTrainer(
         vocab_size=340, special_tokens=[*dict.fromkeys([*tokens.values(), *further])],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
     ))  # fmt: skip
@@ -76,8 +77,11 @@ def spaced_pairs(
     return _saved(backend, folder, tokenizer_class, single=single, tokens=tokens, **config)
 
 
-def unigrams(folder: Path, tokenizer_class: str, *, single: str, tokens: dict[str, str]) -> int:
-    """SentencePiece's unigram model: XLM-R, T5."""
+def unigrams(
+    folder: Path, tokenizer_class: str, *, single: str, tokens: dict[str, str],
+    words: Sequence[str] = (),
+) -> int:  # fmt: skip
+    """SentencePiece's unigram model: XLM-R, T5; ``words`` are pieces of their own."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.Unigram())
@@ -85,6 +89,9 @@ def unigrams(folder: Path, tokenizer_class: str, *, single: str, tokens: dict[st
     backend.train_from_iterator(TRAINING, trainers.UnigramTrainer(
         vocab_size=120, special_tokens=[*tokens.values()], unk_token=tokens["unk_token"],
         show_progress=False))  # fmt: skip
+    state = json.loads(backend.to_str())
+    state["model"]["vocab"] += [[f"▁{word}", -1.0] for word in words]
+    backend = Tokenizer.from_str(json.dumps(state))
     return _saved(backend, folder, tokenizer_class, single=single, tokens=tokens)
 
 
