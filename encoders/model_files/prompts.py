@@ -83,21 +83,17 @@ FAMILIES = (
         "Arctic",
         (
             "Snowflake/snowflake-arctic-embed-xs", "Snowflake/snowflake-arctic-embed-s",
-            "Snowflake/snowflake-arctic-embed-m", "Snowflake/snowflake-arctic-embed-m-long",
-            "Snowflake/snowflake-arctic-embed-m-v1.5", "Snowflake/snowflake-arctic-embed-l",
+            "Snowflake/snowflake-arctic-embed-m", "Snowflake/snowflake-arctic-embed-m-v1.5",
+            "Snowflake/snowflake-arctic-embed-l",
         ),
         SEARCH,
     ),
-    Family(
-        "Arctic 2",
-        ("Snowflake/snowflake-arctic-embed-m-v2.0", "Snowflake/snowflake-arctic-embed-l-v2.0"),
-        "query: ",
-    ),
+    Family("Arctic 2", ("Snowflake/snowflake-arctic-embed-l-v2.0",), "query: "),
     Family(
         "Nomic",
         (
             "nomic-ai/nomic-embed-text-v1", "nomic-ai/nomic-embed-text-v1.5",
-            "nomic-ai/nomic-embed-text-v2-moe", "nomic-ai/modernbert-embed-base",
+            "nomic-ai/modernbert-embed-base",
         ),
         "search_query: ",
         "search_document: ",

@@ -43,13 +43,6 @@ RECIPES = (
         MONO,
         ("true", "false"),
     ),
-    # Bonifacio et al., 2021, arXiv 2108.13897
-    Recipe(
-        "mMARCO's mT5",
-        ("unicamp-dl/mt5-base-en-msmarco", "unicamp-dl/mt5-base-mmarco-v2"),
-        MONO,
-        ("yes", "no"),
-    ),
     # Zhang et al., 2025, arXiv 2506.05176
     Recipe(
         "Qwen3-Reranker",

@@ -139,8 +139,25 @@ def bare_decoder(folder: Path) -> Path:
     return folder
 
 
+def bert_cls(folder: Path) -> Path:
+    return bert(folder, pooling="cls")
+
+
+def xlm_roberta_cls(folder: Path) -> Path:
+    xlm_roberta(folder)
+    modules(folder, "cls", prompts={"query": "query: "})
+    return folder
+
+
+def modern_bert_mean(folder: Path) -> Path:
+    modern_bert(folder)
+    modules(folder, "mean")
+    return folder
+
+
 FAMILIES: dict[str, Callable[[Path], Path]] = {
-    "BERT": bert, "RoBERTa": roberta, "MPNet": mpnet, "XLM-R": xlm_roberta,
+    "BERT": bert, "BERT, cls": bert_cls, "XLM-R, cls": xlm_roberta_cls,
+    "ModernBERT, mean": modern_bert_mean, "RoBERTa": roberta, "MPNet": mpnet, "XLM-R": xlm_roberta,
     "ModernBERT": modern_bert, "NomicBERT": nomic_bert, "T5 encoder": t5_encoder, "Qwen3": qwen3,
     "Mistral": mistral, "Gemma 3": gemma,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import runpy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
+ROWS = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "make_models_docs.py"))["DENSE"]
 TEXTS = [
     "gold in the river", "x", "a sluice is a water search for gold, stone and gold",
     "Rank the DOCUMENT by score; learn to rank. " * 8, "gold in the river",
@@ -42,7 +44,11 @@ def test_a_published_folder(family: str, folders: Any, tmp_path: Path) -> None:
     folder = folders(family)
     assert kind_of(folder) == "dense"
     theirs = SentenceTransformer(str(folder), device="cpu")
-    expected = {"query": theirs.encode_query(TEXTS), "document": theirs.encode_document(TEXTS)}
+    expected = {
+        "query": theirs.encode_query(TEXTS, prompt_name="web_search_query")
+        if "web_search_query" in theirs.prompts else theirs.encode_query(TEXTS),
+        "document": theirs.encode_document(TEXTS),
+    }  # fmt: skip
     if theirs.similarity_fn_name == "cosine":
         expected = {
             side: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -50,6 +56,10 @@ def test_a_published_folder(family: str, folders: Any, tmp_path: Path) -> None:
         }
     ours = as_encoder(str(folder))
     assert isinstance(ours, DenseEncoder)
+    for row in ROWS:
+        if row.family == family:
+            assert (ours.pooling, ours.similarity) == (row.pooling, row.similarity), row.models
+            assert bool(ours.prompts["query"]) or row.prompts != "own"
     for encoder in (ours, _saved_and_opened(ours, tmp_path / "ours")):
         np.testing.assert_allclose(encoder.encode_queries(TEXTS), expected["query"], atol=1e-5)
         documents = encoder.encode_documents(TEXTS)
