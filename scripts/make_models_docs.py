@@ -91,6 +91,40 @@ DENSE = (
 )  # fmt: skip
 
 
+class Sparse(NamedTuple):
+    """Published SPLADE models of one layout, and the test that shows that it is read."""
+
+    models: str
+    made_of: str
+    queries: str
+    activation: str
+    licence: str
+    test: str
+
+
+SPLADE = "tests/encoders/splade/test_published_splade.py::"
+SHARED, WITHOUT = f"{SPLADE}test_one_network_for_both_sides", (
+    f"{SPLADE}test_queries_without_a_network"
+)  # fmt: skip
+NAVER = "CC BY-NC-SA 4.0"
+SPARSE = (
+    Sparse("naver/splade_v2_max, splade_v2_distil", "DistilBERT", "by the network",
+           "`log(1 + relu)`", NAVER, f"{SHARED}[splade_v2]"),
+    Sparse("naver/splade-cocondenser-ensembledistil, splade-v3", "BERT", "by the network",
+           "`log(1 + relu)`", NAVER, f"{SHARED}[splade-v3]"),
+    Sparse("ibm-granite/granite-embedding-30m-sparse", "RoBERTa", "by the network",
+           "`log(1 + relu)`", APACHE, f"{SHARED}[granite-sparse]"),
+    Sparse("naver/splade-v3-doc", "BERT, a Router", "their tokens", "`log(1 + relu)`", NAVER,
+           f"{WITHOUT}[splade-v3-doc]"),
+    Sparse("opensearch-project/opensearch-neural-sparse-encoding-doc-v1, -doc-v2-{distill,mini}",
+           "BERT, a Router; or `idf.json` with `query_model: idf`", "a table (IDF)",
+           "`log(1 + relu)`", APACHE, f"{WITHOUT}[doc-v2]"),
+    Sparse("opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill",
+           "BERT, a Router", "a table (IDF)", "`log(1 + log(1 + relu))`", APACHE,
+           f"{WITHOUT}[doc-v3]"),
+)  # fmt: skip
+
+
 class Scorer(NamedTuple):
     """Published models that score a query and a document together."""
 
@@ -131,6 +165,8 @@ REFUSED = (
     Refused("modules CNN, LSTM, BoW, WordEmbeddings, WordWeights, WeightedLayerPooling",
             "by name; in Python, give the `SentenceTransformer` object as the encoder",
             f"{MODULE_TEST}test_other_modules_are_refused_by_name"),
+    Refused("SparseAutoEncoder (CSR)", "take the dense model that it was trained over",
+            f"{MODULE_TEST}test_other_modules_are_refused_by_name"),
     Refused("activations that are not in a fixed list of torch's",
             "by name; nothing is imported by it",
             f"{MODULE_TEST}test_a_dense_module_that_does_not_fit"),
@@ -161,6 +197,10 @@ def tables() -> str:
          row.licence, _test(row.test))
         for row in DENSE
     ]  # fmt: skip
+    sparse = [
+        (row.models, row.made_of, row.queries, row.activation, row.licence, _test(row.test))
+        for row in SPARSE
+    ]
     scorers = [
         (row.models, row.made_of, f"`{row.kind}`", row.score, row.licence, _test(row.test))
         for row in SCORERS
@@ -171,6 +211,8 @@ def tables() -> str:
         [
             "## Encoders (`type: dense`)\n",
             _table((*encoders, "shown by"), dense),
+            "## Sparse encoders (`type: splade`)\n",
+            _table(("models", "made of", "queries", "weights", "licence", "shown by"), sparse),
             "## Rerankers\n",
             _table(("models", "made of", "`type`", "score", "licence", "shown by"), scorers),
             "## Not opened\n",

@@ -25,7 +25,7 @@ def _script() -> Any:
 
 
 table = _script()
-ROWS = [*table.DENSE, *table.SCORERS, *table.REFUSED]
+ROWS = [*table.DENSE, *table.SPARSE, *table.SCORERS, *table.REFUSED]
 
 
 def test_the_page_is_made_from_the_table() -> None:

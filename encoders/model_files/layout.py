@@ -146,11 +146,14 @@ def check_modules(folder: Path, modules: Sequence[str]) -> None:
     if _ORDER.fullmatch(" ".join(modules)):
         return
     known = {*re.findall(r"[A-Z]\w+", _ORDER.pattern), "Transformer", "MLMTransformer", "Router"}
-    others = [kind for kind in modules if kind not in known]
+    others = [kind for kind in dict.fromkeys(modules) if kind not in known]
     if others:
+        remedy = f"give the opened model as the encoder: SentenceTransformer({str(folder)!r})"
+        if "SparseAutoEncoder" in others:
+            remedy = "give a function of a list of texts that returns their vectors"
         raise ModelError(
-            f"{folder / 'modules.json'}: Sluice has no module {', '.join(others)}; in Python, give "
-            f"the opened model as the encoder: SentenceTransformer({str(folder)!r})"
+            f"{folder / 'modules.json'}: Sluice has no module {', '.join(others)}; in Python, "
+            f"{remedy}"
         )
     raise ModelError(
         f"{folder / 'modules.json'}: modules {', '.join(modules)}; expected Transformer, Pooling, "

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -160,9 +161,18 @@ def change(path: Path, **values: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["CNN", "LSTM", "BoW", "WordEmbeddings", "WordWeights", "WeightedLayerPooling"]
+    ("kind", "remedy"),
+    [
+        ("CNN", "SentenceTransformer("),
+        ("LSTM", "SentenceTransformer("),
+        ("BoW", "SentenceTransformer("),
+        ("WordEmbeddings", "SentenceTransformer("),
+        ("WordWeights", "SentenceTransformer("),
+        ("WeightedLayerPooling", "SentenceTransformer("),
+        ("SparseAutoEncoder", "a function of a list of texts"),
+    ],
 )
-def test_other_modules_are_refused_by_name(kind: str, folder: Path) -> None:
+def test_other_modules_are_refused_by_name(kind: str, remedy: str, folder: Path) -> None:
     path = folder / "modules.json"
     (folder / "sluice.json").unlink()
     entries = json.loads(path.read_text())
@@ -170,7 +180,9 @@ def test_other_modules_are_refused_by_name(kind: str, folder: Path) -> None:
         entries[place]["type"] = f"sentence_transformers.models.{kind}"
         path.write_text(json.dumps(entries))
         for refused in (kind_of, DenseEncoder.from_pretrained, as_encoder):
-            with pytest.raises(ModelError, match=rf"no module {kind}.*SentenceTransformer\("):
+            with pytest.raises(
+                ModelError, match=rf"no module {kind}; in Python, give .*{re.escape(remedy)}"
+            ):
                 refused(folder)  # type: ignore[operator]
 
 
