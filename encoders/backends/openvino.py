@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -34,8 +36,9 @@ class OpenVinoBackend:
         }
         core = openvino.Core()
         try:
-            model = core.read_model(str(graph.path))
-            self._request = core.compile_model(model, "CPU", settings).create_infer_request()
+            with kept_signal_stack():
+                model = core.read_model(str(graph.path))
+                self._request = core.compile_model(model, "CPU", settings).create_infer_request()
         except RuntimeError as error:
             raise ModelError(
                 f"{graph.path}: OpenVINO cannot open it: {_last_line(error)}"
@@ -60,6 +63,31 @@ class OpenVinoBackend:
                 ) from error
             output = self._request.get_tensor(self._graph.output).data
             return torch.tensor(output, dtype=torch.float32)  # the next run overwrites it
+
+
+class _SignalStack(ctypes.Structure):
+    """``stack_t`` of Linux."""
+
+    _fields_ = (("place", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@contextmanager
+def kept_signal_stack() -> Iterator[None]:
+    """Give this thread the stack of its signals back that OpenVINO's CPU plug-in replaces.
+
+    The plug-in unmaps its own when the last model is freed. Where another thread frees it, this one
+    keeps the address: the next signal, a Ctrl-C say, ends the process with SIGSEGV.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    set_stack, before = ctypes.CDLL(None).sigaltstack, _SignalStack()
+    known = set_stack(None, ctypes.byref(before)) == 0
+    try:
+        yield
+    finally:
+        if known:
+            set_stack(ctypes.byref(before), None)
 
 
 def import_openvino() -> Any:

@@ -2,8 +2,10 @@
 
 import copy
 import importlib.util
+import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -278,6 +280,28 @@ def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> No
     (copied / MODEL_FILE).symlink_to(folder / MODEL_FILE)
     with pytest.raises(ModelError, match="a link that leads out"):
         open_backend(copied, "onnx", "last_hidden_state")
+
+
+@needs_openvino
+@pytest.mark.skipif(sys.platform != "linux", reason="signals have stacks of their own on Linux")
+def test_ctrl_c_does_not_crash_once_another_thread_has_freed_the_model(
+    exported: Callable[[str, str], Path],
+) -> None:
+    models = [open_backend(exported("Bert", "dense"), "openvino", "last_hidden_state")]
+    gone = threading.Thread(target=models.clear)
+    gone.start()
+    gone.join()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @needs_openvino
