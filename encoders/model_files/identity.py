@@ -17,6 +17,8 @@ DECISIVE = (
     "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window",
     "local_attention", "global_attn_every_n_layers", "is_decoder", "is_causal",
     "position_embedding_type", "relative_attention_num_buckets", "alibi",
+    "relative_attention_max_distance", "dense_act_fn", "use_bidirectional_attention",
+    "query_pre_attn_scalar",
 )  # fmt: skip
 
 

@@ -81,6 +81,21 @@ def _saved_and_opened(encoder: DenseEncoder, folder: Path) -> Any:
     return again
 
 
+def test_what_changes_a_pass_changes_the_fingerprint(folders: Any, tmp_path: Path) -> None:
+    for family, change in (
+        ("T5 encoder", {"dense_act_fn": "gelu"}),
+        ("T5 encoder", {"relative_attention_max_distance": 20}),
+        ("Gemma 3", {"query_pre_attn_scalar": 16}),
+    ):
+        folder = tmp_path / f"{family} {next(iter(change))}"
+        shutil.copytree(folders(family), folder)
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        one, other = (DenseEncoder.from_pretrained(f) for f in (folders(family), folder))
+        assert one.fingerprint != other.fingerprint
+        assert np.abs(one.encode_queries(TEXTS) - other.encode_queries(TEXTS)).max() > 1e-6
+
+
 def test_a_pretrained_t5_is_its_encoder(tmp_path: Path) -> None:
     """Its decoder is left out, and what is saved is an encoder alone."""
     t5_whole(tmp_path / "m")
