@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.sentence_transformer import (
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )
+    from sluice.encoders.dense.static.encoder import StaticEncoder as StaticEncoder
     from sluice.encoders.encoder import Encoder as Encoder, EncoderBase as EncoderBase
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
     from sluice.encoders.foundation.progress import show_progress as show_progress

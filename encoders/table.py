@@ -15,6 +15,7 @@ ENCODERS: Final[Mapping[str, str]] = {
         "sluice.encoders.dense.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained"
     ),
     "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
+    "static": "sluice.encoders.dense.static.encoder:StaticEncoder.from_pretrained",
     "three_heads": (
         "sluice.encoders.late_interaction.three_heads.encoder:HeadEncoder.from_pretrained"
     ),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sluice.encoders.backends.backend import ChosenBackend
 from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
+from sluice.encoders.dense.static.encoder import StaticEncoder
 from sluice.encoders.encoder import EncoderBase, Side, Vectors
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import fingerprint_of
@@ -30,17 +31,20 @@ from sluice.encoders.model_files.router import (
 from sluice.encoders.splade.encoder import SpladeEncoder
 from sluice.encoders.transformer.model import Features
 
-Tower: TypeAlias = DenseEncoder | SpladeEncoder
+Tower: TypeAlias = DenseEncoder | SpladeEncoder | StaticEncoder
 Frozen: TypeAlias = Literal["none", "query", "document"]
 
 TOWERS = {
     "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
     "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
+    "static": "sluice.encoders.dense.static.encoder:StaticEncoder.from_pretrained",
 }
 
 
 class TowerEncoder(EncoderBase):
     """Two dense or two SPLADE encoders whose vectors compare, each with its own weights.
+
+    A dense one may be static, such as that of queries, which then cost next to nothing.
 
     They may differ in size, tokenizer (dense only), prompts and lengths, not in kind, dimension,
     vocabulary or similarity. They are taken over: each keeps the prompt and the length of its side
@@ -66,9 +70,7 @@ class TowerEncoder(EncoderBase):
             {"query": query.module, "document": document.module}, freeze
         )
         for side, tower in self.towers.items():  # a tower reads one side; saved, it has one length
-            for settings in (tower.prompts, tower.lengths, tower.prompt_tokens):
-                values: dict[str, Any] = settings
-                values.update(dict.fromkeys(SIDES, values[side]))
+            tower.take_side(side)
 
     @classmethod
     def from_pretrained(
@@ -88,7 +90,7 @@ class TowerEncoder(EncoderBase):
         encoder's arguments; the same model twice is two copies. ``device``, ``dtype`` and
         ``batch_tokens`` are for both.
         """
-        given = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
+        given: dict[str, Any] = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
         if model is None:
             if query is None or document is None:
                 raise ConfigError("towers: needs query and document, or the model folder of both")
@@ -161,8 +163,9 @@ class TowerEncoder(EncoderBase):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """The longest text of each side, in tokens."""
-        return {side: tower.lengths[side] for side, tower in self.towers.items()}
+        """The longest text of each side, in tokens; a static tower may have no limit."""
+        lengths = {side: tower.lengths.get(side) for side, tower in self.towers.items()}
+        return {side: length for side, length in lengths.items() if length is not None}
 
     @property
     def device(self) -> torch.device:
@@ -170,23 +173,29 @@ class TowerEncoder(EncoderBase):
         return self.document.device
 
     @property
+    def _networks(self) -> list[DenseEncoder | SpladeEncoder]:
+        """The towers that are not static, the documents' first."""
+        both = (self.document, self.query)
+        return [tower for tower in both if not isinstance(tower, StaticEncoder)]
+
+    @property
     def dtype(self) -> torch.dtype:
         """The arithmetic type of encoding."""
-        return self.document.dtype
+        return self._networks[0].dtype if self._networks else torch.float32
 
     @dtype.setter
     def dtype(self, dtype: torch.dtype) -> None:
-        for tower in self.towers.values():
+        for tower in self._networks:
             tower.dtype = dtype
 
     @property
-    def batch_tokens(self) -> int:
-        """The size of one pass."""
-        return self.document.batch_tokens
+    def batch_tokens(self) -> int | None:
+        """The size of one pass; None without a network."""
+        return self._networks[0].batch_tokens if self._networks else None
 
     @batch_tokens.setter
     def batch_tokens(self, size: int) -> None:
-        for tower in self.towers.values():
+        for tower in self._networks:
             tower.batch_tokens = size
 
     @property
@@ -254,21 +263,21 @@ class TowerEncoder(EncoderBase):
                 prompts=self.prompts,
                 similarity=self.similarity,
             )
-            write_sidecar(folder, {"type": self.kind, "towers": self.document.kind})
+            write_sidecar(folder, {"type": self.kind, "towers": _vectors_of(self.document)})
 
 
 def check_towers(query: Tower, document: Tower) -> None:
     """Raise ``ConfigError`` unless the vectors of two encoders compare."""
     for side, tower in (("query", query), ("document", document)):
-        if not isinstance(tower, DenseEncoder | SpladeEncoder):
-            raise ConfigError(f"{side}: {type(tower).__name__}; a tower is dense or splade")
+        if not isinstance(tower, DenseEncoder | SpladeEncoder | StaticEncoder):
+            raise ConfigError(f"{side}: {type(tower).__name__}; a tower is dense, static or splade")
         if isinstance(tower, SpladeEncoder) and tower.query_model != "shared":
             raise ConfigError(
                 f"{side}.query_model: {tower.query_model!r} needs no tower for queries; use "
                 f"{{type: splade, query_model: {tower.query_model}, model: ...}} without towers"
             )
     for what, left, right in (
-        ("type", query.kind, document.kind),
+        ("type", _vectors_of(query), _vectors_of(document)),
         ("dimensions", query.dim, document.dim),
         ("similarity", query.similarity, document.similarity),
     ):
@@ -277,13 +286,18 @@ def check_towers(query: Tower, document: Tower) -> None:
                 f"towers: their {what} differ: query {left}, document {right}; their vectors would "
                 "not compare"
             )
-    if query.kind == "splade" and query.tokenizer.get_vocab() != document.tokenizer.get_vocab():
+    sparse = isinstance(query, SpladeEncoder) and isinstance(document, SpladeEncoder)
+    if sparse and query.tokenizer.get_vocab() != document.tokenizer.get_vocab():
         raise ConfigError(
             "towers: their vocabularies differ: a dimension would be another term on each side"
         )
     shared = {id(p) for p in query.module.parameters()}
     if any(id(p) in shared for p in document.module.parameters()):
         raise ConfigError("towers: both are the same object; load the model twice, or use it alone")
+
+
+def _vectors_of(tower: Tower) -> str:
+    return "splade" if isinstance(tower, SpladeEncoder) else "dense"
 
 
 class _Towers(nn.ModuleDict):
@@ -305,7 +319,7 @@ class _Towers(nn.ModuleDict):
 
 def _made(spec: Mapping[str, Any], side: Side, given: Mapping[str, Any]) -> Tower:
     """Make a tower from its component; its own device and such go before those of both."""
-    made: Tower = build({**given, **spec}, TOWERS, where=side, allow=())
+    made: Tower = build({**_fitting(spec.get("type"), given), **spec}, TOWERS, where=side, allow=())
     return made
 
 
@@ -316,7 +330,13 @@ def _opened(folder: Path, side: Side, given: Mapping[str, Any]) -> Tower:
         kind = kind_of(place)
         if kind not in TOWERS:
             raise ModelError(
-                f"{folder}: its {side} tower is of type {kind}; expected dense, splade"
+                f"{folder}: its {side} tower is of type {kind}; expected dense, splade, static"
             )
-        made: Tower = build({"type": kind, "model": str(place), **given}, TOWERS, where=side)
+        spec = {"type": kind, "model": str(place), **_fitting(kind, given)}
+        made: Tower = build(spec, TOWERS, where=side)
     return made
+
+
+def _fitting(kind: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of both towers that one of a kind has."""
+    return {"device": given["device"]} if kind == "static" else given

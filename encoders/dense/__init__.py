@@ -1,7 +1,7 @@
 """One vector a text: pooling, projection, Matryoshka, instructions, a head over pairs.
 
 `gaussian/` makes a variance beside it, `hypencoder/` a network of a query, `pseudo_queries/` a few
-vectors of a document.
+vectors of a document; `static/` needs no network.
 May import: `encoders.transformer` and below.
 """
 
@@ -23,5 +23,6 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.sentence_transformer import (
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )
+    from sluice.encoders.dense.static.encoder import StaticEncoder as StaticEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -12,12 +12,23 @@ from torch import Tensor, nn
 
 from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
+from sluice.encoders.dense.checks import (
+    check_top_layers,
+    dims_noted,
+    refuse_two_stacks,
+    warn_of_decoder,
+)
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
-from sluice.encoders.dense.pooling import POOLINGS
+from sluice.encoders.dense.pooling import (
+    Pooling,
+    Poolings,
+    checked_pooling,
+    pooled,
+    pooling_names,
+)
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
-from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.layers import cut_layers, layer_outputs
 from sluice.encoders.model_files.layout import (
     read_layout,
@@ -27,25 +38,23 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
+from sluice.encoders.transformer.end_token import end_texts
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.projection import (
-    Projection,
-    as_projection,
-    cut_vectors,
-    draw_projection,
-    read_projection,
-    write_projection,
-)
+from sluice.encoders.transformer.projection import as_projection, cut_vectors, draw_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
-
-Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
+from sluice.encoders.transformer.vector_layers import (
+    VectorLayer,
+    kinds_of,
+    read_layers,
+    write_layers,
+)
 
 
 class DenseEncoder(TextEncoder):
-    """A transformer, a pooling, an optional projection, an optional normalisation.
+    """A transformer, a pooling or several, optional layers over vectors, and normalisation.
 
     Vectors are float32 ``[n, dim]``. With ``normalize`` they have unit length and the similarity is
     the cosine; without, it is the dot product. (Karpukhin et al., 2020, DPR; Reimers and Gurevych,
@@ -60,17 +69,16 @@ class DenseEncoder(TextEncoder):
         model: Any,
         tokenizer: Any,
         *,
-        pooling: Pooling = "mean",
-        projection: Projection | None = None,
+        pooling: Poolings | Sequence[Pooling] = "mean",
+        projection: VectorLayer | None = None,
         normalize: bool = True,
         pool_prompt: bool = True,
         shortened: int | None = None,
         matryoshka_dims: Sequence[int] = (),
         top_layers: int = 1,
+        append_eos: bool | None = None,
         **options: Any,
     ) -> None:
-        if pooling not in POOLINGS:
-            raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
         parts = nn.ModuleDict({"model": model})
         if projection is not None:
             parts["projection"] = projection
@@ -78,25 +86,27 @@ class DenseEncoder(TextEncoder):
         super().__init__(parts, tokenizer, **options)
         self.model = model
         self.projection = projection
-        self.pooling = pooling
+        self.pooling: Poolings = checked_pooling(pooling)
         self.normalize: bool = normalize
         self.pool_prompt = pool_prompt
         self.shortened = shortened  # to this many dimensions, if no projection does it
         self.matryoshka_dims = tuple(matryoshka_dims)  # the prefixes it was trained for
         self.top_layers = top_layers
+        self.append_eos = append_eos  # as was asked for; the tokenizer does it
 
     @classmethod
     def from_pretrained(
         cls,
         model: str | Path,
         *,
-        pooling: Pooling | None = None,
+        pooling: Pooling | list[Pooling] | None = None,
         projection: int | dict[str, Any] | None = None,
         normalize: bool | None = None,
         layers: int | None = None,
         top_layers: int | None = None,
         dim: int | None = None,
         attention: Attention | None = None,
+        append_eos: bool | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         instruction: str | None = None,
@@ -113,12 +123,14 @@ class DenseEncoder(TextEncoder):
         """Load a sentence-transformers folder or a bare transformers encoder, by path or hub id.
 
         Arguments left at None come from the folder; a bare encoder gets mean pooling and
-        normalisation. ``projection`` adds a new linear layer to that many dimensions, drawn by
-        ``seed``, or several: ``{dim: 128, layers: 2, residual: true}``, see ``draw_projection``.
+        normalisation. Several poolings stand side by side. ``projection`` adds a new linear layer
+        to that many dimensions, drawn by ``seed``, or several: ``{dim: 128, layers: 2, residual:
+        true}``, see ``draw_projection``.
         ``layers`` keeps the model's first layers, ``top_layers`` pools so many of the last, side by
         side, ``dim`` keeps the vectors' first dimensions, normalised again: for models trained for
         it (Matryoshka). ``attention: bidirectional`` removes a decoder's causal mask (usually with
-        ``pooling: mean``; without it, ``last``).
+        ``pooling: mean``; without it, ``last``). ``append_eos`` ends texts with the end-of-text
+        token, which ``pooling: last`` takes the state of, if the tokenizer does not.
 
         Lengths are in tokens. Prompts are put before the text: ``instruction`` fills their
         ``{task}`` (queries without a prompt get ``Instruct: {task}``), and ``few_shot`` puts
@@ -130,14 +142,12 @@ class DenseEncoder(TextEncoder):
 
         loaded = load(AutoModel, str(model))
         network, tokenizer, folder, _ = loaded
-        if network.config.is_encoder_decoder:
-            raise ModelError(
-                f"{folder}: {type(network).__name__} has an encoder and a decoder; a dense encoder "
-                "needs one stack of layers"
-            )
         hidden = int(network.config.hidden_size)
         layout = read_layout(folder)
         refuse_others(layout, folder)
+        refuse_two_stacks(network, folder)
+        if pooling is None and attention is None and not layout.modules:
+            warn_of_decoder(network, folder)
         exported = (backend or layout.sidecar.get("backend", "torch")) != "torch"
         if layers is not None:
             if exported:
@@ -146,16 +156,21 @@ class DenseEncoder(TextEncoder):
                 )
             cut_layers(network, layers)
         top = layout.sidecar.get("top_layers", 1) if top_layers is None else top_layers
-        _check_top_layers(top, int(network.config.num_hidden_layers), exported=exported)
-        head = None
+        check_top_layers(top, int(network.config.num_hidden_layers), exported=exported)
+        poolings = checked_pooling((layout.pooling or "mean") if pooling is None else pooling)
+        width = top * hidden * len(pooling_names(poolings))
+        head: VectorLayer | None = None
         if projection is not None:
-            head = draw_projection(top * hidden, projection, seed)
+            head = draw_projection(width, projection, seed)
         else:
-            head = read_projection(layout.projections, top * hidden)
-        head, shortened = cut_vectors(head, top * hidden, dim, layout.sidecar)
+            head = read_layers(layout.layers, width)
+        head, shortened = cut_vectors(head, width, dim, layout.sidecar)
+        ends = layout.sidecar.get("append_eos") if append_eos is None else append_eos
+        if "last" in pooling_names(poolings) or ends:
+            end_texts(tokenizer, ends, folder)
         set_attention(network, attention)
         if normalize is None:
-            normalize = "Normalize" in layout.modules or not layout.modules
+            normalize = layout.normalize or not layout.modules
         sides = side_settings(
             loaded,
             layout,
@@ -167,13 +182,14 @@ class DenseEncoder(TextEncoder):
         encoder = cls(
             network,
             tokenizer,
-            pooling=pooling or layout.pooling or "mean",  # type: ignore[arg-type]
+            pooling=poolings,
             projection=head,
             normalize=normalize,
             pool_prompt=layout.pool_prompt,
             shortened=shortened,
-            matryoshka_dims=_dims_noted(layout.sidecar, folder),
+            matryoshka_dims=dims_noted(layout.sidecar, folder),
             top_layers=top,
+            append_eos=ends,
             device=device,
             dtype=dtype,
             batch_tokens=batch_tokens,
@@ -189,12 +205,17 @@ class DenseEncoder(TextEncoder):
         """The number of dimensions of a vector."""
         if self.projection is not None:
             return self.projection.outputs
-        return self.shortened or self.state_width
+        return self.shortened or self.pooled_width
 
     @property
     def state_width(self) -> int:
         """The number of dimensions of a token's state, those of all ``top_layers`` together."""
         return self.top_layers * super().state_width
+
+    @property
+    def pooled_width(self) -> int:
+        """The number of dimensions of a pooled vector, before the layers over vectors."""
+        return self.state_width * len(pooling_names(self.pooling))
 
     @property
     def layer_count(self) -> int:
@@ -260,12 +281,13 @@ class DenseEncoder(TextEncoder):
         return torch.cat(vectors, dim=1)
 
     def _pooled(self, states: Tensor, mask: Tensor, side: Side) -> Tensor:
+        real = mask
         if not self.pool_prompt and self.prompts[side]:
             text = mask.clone()
             text[:, : self.prompt_tokens[side]] = 0
             # an empty text without a special token at its end: only the prompt is left
             mask = torch.where(text.any(dim=1, keepdim=True), text, mask)
-        return POOLINGS[self.pooling](states.float(), mask)
+        return pooled(states.float(), mask, self.pooling, real)
 
     def _projected(self, vectors: Tensor) -> Tensor:
         if self.projection is not None:
@@ -310,22 +332,24 @@ class DenseEncoder(TextEncoder):
         """Write a sentence-transformers folder (legacy layout), replacing ``path`` in one step."""
         projection, noted = self.projection, dict[str, Any]()
         if projection is None and self.shortened is not None:
-            projection = as_projection(self.state_width, self.shortened)
+            projection = as_projection(self.pooled_width, self.shortened)
             noted["dim"] = self.shortened
         dims = [dim for dim in self.matryoshka_dims if dim <= self.dim]
         if self.top_layers > 1:
             noted["top_layers"] = self.top_layers
         if dims:
             noted["matryoshka_dims"] = dims
+        if self.append_eos is not None:
+            noted["append_eos"] = self.append_eos
         with replaced_folder(Path(path)) as folder:
             save(self.model, folder)
             self.tokenizer.save_pretrained(folder)
-            write_dense(
+            places = write_dense(
                 folder,
                 hidden=int(self.model.config.hidden_size),
                 pooling=self.pooling,
                 pool_prompt=self.pool_prompt,
-                projections=0 if projection is None else len(projection.chain),
+                layers=kinds_of(projection),
                 normalize=self.normalize,
                 max_length=max(self.lengths.values()),
                 prompts=self.prompts,
@@ -333,9 +357,7 @@ class DenseEncoder(TextEncoder):
                 lower_case=lowers(self.tokenizer),
                 top_layers=self.top_layers,
             )
-            if projection is not None:
-                parts = range(2, 2 + len(projection.chain))
-                write_projection(projection, [folder / f"{number}_Dense" for number in parts])
+            write_layers(projection, places)
             write_sidecar(
                 folder,
                 {
@@ -346,17 +368,3 @@ class DenseEncoder(TextEncoder):
                     **noted,
                 },
             )
-
-
-def _check_top_layers(top: Any, layers: int, *, exported: bool) -> None:
-    if whole_number(top, "top_layers", 1) > layers:
-        raise ConfigError(f"top_layers: {top}; the model has {layers}, expected 1 to {layers}")
-    if top > 1 and exported:
-        raise ConfigError("top_layers: an exported graph returns the last alone; backend: torch")
-
-
-def _dims_noted(sidecar: Mapping[str, Any], folder: Path) -> tuple[int, ...]:
-    dims = sidecar.get("matryoshka_dims", [])
-    if not isinstance(dims, list) or not all(type(dim) is int for dim in dims):
-        raise ModelError(f"{folder}: matryoshka_dims is {dims!r}, expected numbers of dimensions")
-    return tuple(dims)

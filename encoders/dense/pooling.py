@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+
+from sluice.encoders.foundation.errors import ConfigError
+
+Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
+Poolings: TypeAlias = Pooling | tuple[Pooling, ...]  # several stand side by side
 
 
 def cls(states: Tensor, mask: Tensor) -> Tensor:
@@ -38,9 +44,13 @@ def last(states: Tensor, mask: Tensor) -> Tensor:
     return states[torch.arange(len(states), device=states.device), index]
 
 
-def weighted_mean(states: Tensor, mask: Tensor) -> Tensor:
-    """Average with weights 1, 2, 3, ... over the real tokens (Muennighoff, 2022, SGPT)."""
-    weights = (mask.long().cumsum(dim=1) * mask).unsqueeze(-1).to(states.dtype)
+def weighted_mean(states: Tensor, mask: Tensor, real: Tensor | None = None) -> Tensor:
+    """Average with weights 1, 2, 3, ... over the real tokens (Muennighoff, 2022, SGPT).
+
+    Where ``mask`` leaves tokens out of ``real`` ones, a prompt's, the others keep their weights.
+    """
+    numbers = (mask if real is None else real).long().cumsum(dim=1)
+    weights = (numbers * mask).unsqueeze(-1).to(states.dtype)
     return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
 
 
@@ -53,3 +63,34 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "last": last,
     "weighted_mean": weighted_mean,
 }
+
+
+def checked_pooling(pooling: Any) -> Poolings:
+    """Return a pooling, or several as a tuple; ``ConfigError`` for one that does not exist."""
+    several = not isinstance(pooling, str) and isinstance(pooling, Sequence)
+    names: tuple[Any, ...] = tuple(pooling) if several else (pooling,)
+    for name in names:
+        if not isinstance(name, str) or name not in POOLINGS:
+            raise ConfigError(f"pooling: {name!r}; known: {', '.join(POOLINGS)}")
+    if not names:
+        raise ConfigError(f"pooling: none; expected one or several of {', '.join(POOLINGS)}")
+    return names if len(names) > 1 else names[0]
+
+
+def pooled(states: Tensor, mask: Tensor, pooling: Poolings, real: Tensor) -> Tensor:
+    """Pool states ``[n, length, hidden]`` to ``[n, hidden]``, or that times several poolings.
+
+    ``mask`` are the tokens to pool among the ``real`` ones, both ``[n, length]``.
+    """
+    parts = [
+        weighted_mean(states, mask, real)
+        if name == "weighted_mean"
+        else POOLINGS[name](states, mask)
+        for name in pooling_names(pooling)
+    ]
+    return torch.cat(parts, dim=-1)
+
+
+def pooling_names(pooling: Poolings) -> tuple[Pooling, ...]:
+    """Return the poolings whose states stand side by side."""
+    return (pooling,) if isinstance(pooling, str) else pooling

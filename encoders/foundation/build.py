@@ -180,7 +180,9 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is Path:
         return isinstance(value, (str, Path))
     if origin in (list, tuple, set, frozenset) or hint in (list, tuple):
-        return isinstance(value, (list, tuple))
+        choices = [inner for inner in get_args(hint)[:1] if get_origin(inner) is Literal]
+        each = all(fits(item, choices[0]) for item in value) if choices and value else True
+        return isinstance(value, (list, tuple)) and each
     if origin is dict or hint is dict:
         return isinstance(value, dict)
     return True  # protocols and classes are checked by the factory itself

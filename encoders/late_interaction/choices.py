@@ -15,14 +15,12 @@ from sluice.encoders.late_interaction.markers import know_markers, usual_markers
 from sluice.encoders.model_files.loading import lengths_of as model_lengths
 from sluice.encoders.transformer.added_tokens import make_tokens
 from sluice.encoders.transformer.projection import (
-    Projection,
     as_projection,
     begins_as_inputs,
     cut_vectors,
     draw_projection,
-    linear_projection,
-    read_projection,
 )
+from sluice.encoders.transformer.vector_layers import VectorLayer, linear_projection, read_layers
 
 DIM = 128  # of a new projection
 SEED = 13  # of what is drawn, where none is given
@@ -42,7 +40,7 @@ class Given(NamedTuple):
 
 def new_parts(
     layout: TokenLayout, folder: Path, model: Any, tokenizer: Any, given: Given
-) -> tuple[Projection | None, dict[str, Any]]:
+) -> tuple[VectorLayer | None, dict[str, Any]]:
     """Return the projection and both markers, and make tokens of the markers.
 
     A projection drawn at random is warned of, and a ``seed`` that draws nothing is refused.
@@ -71,7 +69,7 @@ def new_parts(
 def head_of(
     layout: TokenLayout, hidden: int, spec: int | bool | dict[str, Any] | None, dim: int | None,
     seed: int,
-) -> Projection | None:  # fmt: skip
+) -> VectorLayer | None:  # fmt: skip
     """Return the projection over states of ``hidden`` dimensions: new, the folder's, or none."""
     if spec is True:
         raise ConfigError("projection: true; expected a number of dimensions, or false for none")
@@ -84,9 +82,9 @@ def head_of(
     if dim is not None:
         whole_number(dim, "dim", 1)
     if layout.linear is not None:
-        head: Projection | None = linear_projection(layout.linear, hidden)
+        head: VectorLayer | None = linear_projection(layout.linear, hidden)
     elif layout.projections or layout.trained:
-        head = read_projection(layout.projections, hidden)
+        head = read_layers(layout.projections, hidden)
     else:
         return draw_projection(hidden, DIM if dim is None else dim, seed, bias=False)
     cut = cut_vectors(head, hidden, dim, {})

@@ -32,9 +32,9 @@ from sluice.encoders.model_files.layers import cut_layers
 from sluice.encoders.model_files.loading import load, lowers, save
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.projection import Projection
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
+from sluice.encoders.transformer.vector_layers import VectorLayer
 
 
 class TokenEncoder(TextEncoder):
@@ -56,7 +56,7 @@ class TokenEncoder(TextEncoder):
         model: Any,
         tokenizer: Any,
         *,
-        projection: Projection | None = None,
+        projection: VectorLayer | None = None,
         normalize: bool = True,
         query_marker: str = "",
         document_marker: str = "",

@@ -9,7 +9,7 @@ from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.late_interaction.layout import TokenLayout
 from sluice.encoders.model_files.layout import SETTINGS, read_object, write_sidecar
 from sluice.encoders.model_files.router import PROMPTS
-from sluice.encoders.transformer.projection import Projection, write_projection
+from sluice.encoders.transformer.vector_layers import VectorLayer, write_layers
 
 _NATIVE = {
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
@@ -26,7 +26,7 @@ _TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token
 
 
 def write_token_folder(
-    folder: Path, layout: TokenLayout, projection: Projection | None, *, lower_case: bool
+    folder: Path, layout: TokenLayout, projection: VectorLayer | None, *, lower_case: bool
 ) -> None:
     """Write the module files; the caller writes network and tokenizer."""
     layers = [] if projection is None else projection.chain
@@ -40,12 +40,11 @@ def write_token_folder(
     )
     write = _write_pylate if says_all else _write_native
     write(folder, layout, len(layers), lower_case)
-    if projection is not None:
-        places = [folder / f"{number}_Dense" for number in range(1, len(layers) + 1)]
-        write_projection(projection, places)
-        for place in () if says_all else places:
-            path = place / "config.json"
-            write_json(path, {**read_object(path), **_TOKENS})
+    places = [folder / f"{number}_Dense" for number in range(1, len(layers) + 1)]
+    write_layers(projection, places)
+    for place in () if says_all else places:
+        path = place / "config.json"
+        write_json(path, {**read_object(path), **_TOKENS})
     write_sidecar(folder, {"type": "tokens"})
 
 

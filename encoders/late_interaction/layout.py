@@ -20,6 +20,7 @@ from sluice.encoders.foundation.disk.files import read_model_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     SETTINGS,
+    VectorModule,
     length_in,
     read_modules,
     read_object,
@@ -48,7 +49,7 @@ class TokenLayout:
     """
 
     trained: bool = False
-    projections: tuple[Path, ...] = ()  # the Dense modules' folders, in order
+    projections: tuple[VectorModule, ...] = ()  # the Dense modules, in order
     linear: Path | None = None  # the file with ColBERT's linear.weight
     normalize: bool = True
     markers: dict[Side, str] = field(default_factory=dict)
@@ -121,7 +122,7 @@ def _read_pylate(layout: TokenLayout, settings: dict[str, Any], folder: Path) ->
     entries = read_modules(folder)
     _check_order(entries, _ORDER, folder)
     layout.trained = True
-    layout.projections = tuple(place for kind, place in entries if kind == "Dense")
+    layout.projections = _projections(entries)
     keys: tuple[tuple[Side, str], ...] = (
         ("query", "query_prefix"), ("document", "document_prefix"),
     )  # fmt: skip
@@ -144,7 +145,7 @@ def _read_modules(layout: TokenLayout, folder: Path) -> None:
     entries = read_modules(folder)
     _check_order(entries, _ORDER, folder)
     layout.trained, layout.normalize, layout.skip_words = True, False, ()
-    layout.projections = tuple(place for kind, place in entries if kind == "Dense")
+    layout.projections = _projections(entries)
     for kind, place in entries:
         path = place / "config.json"
         facts = read_object(path)
@@ -194,7 +195,11 @@ def _read_other(layout: TokenLayout, folder: Path) -> None:
     """Another encoder: its projection, if it has one, maps tokens instead of pooled vectors."""
     entries = read_modules(folder)
     _check_order(entries, _DENSE_ORDER, folder)
-    layout.projections = tuple(place for kind, place in entries if kind == "Dense")
+    layout.projections = _projections(entries)
+
+
+def _projections(entries: list[tuple[str, Path]]) -> tuple[VectorModule, ...]:
+    return tuple(VectorModule(kind, place) for kind, place in entries if kind == "Dense")
 
 
 def _check_order(entries: list[tuple[str, Path]], order: re.Pattern[str], folder: Path) -> None:

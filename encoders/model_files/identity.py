@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -15,6 +17,8 @@ DECISIVE = (
     "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "sliding_window",
     "local_attention", "global_attn_every_n_layers", "is_decoder", "is_causal",
     "position_embedding_type", "relative_attention_num_buckets", "alibi",
+    "relative_attention_max_distance", "dense_act_fn", "use_bidirectional_attention",
+    "query_pre_attn_scalar",
 )  # fmt: skip
 
 
@@ -50,6 +54,16 @@ def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
         if parameter is not None
     }
     return list(found.values())
+
+
+def state_hash(state: Mapping[str, Tensor]) -> str:
+    """Return a hash of tensors by name: their shapes, types and values."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        tensor = value.detach().cpu().contiguous()
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def versions(tensors: Iterable[Tensor]) -> tuple[object, ...]:

@@ -6,14 +6,18 @@ length per side, top-k, SPLADE-doc) is in ``sluice.json`` beside it.
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sluice.encoders.foundation.disk.files import check_version, read_model_json, write_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.router import PROMPTS, is_router, network_folder, write_prompts
+
+log = logging.getLogger("sluice")
 
 SIDECAR = "sluice.json"
 VERSION = 1  # of the sidecar
@@ -22,9 +26,11 @@ ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
 _ORDER = re.compile(
-    r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense)*( Normalize)?"
+    r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense| LayerNorm| Normalize)*"
     r"( TopLayers| Gaussian| HyperHead| PseudoQueries)?)?"
+    r"|StaticEmbedding( Dense| LayerNorm| Normalize)*"
 )
+VECTOR_MODULES = ("Dense", "LayerNorm", "Normalize")  # each maps vectors of texts to others
 # What sentence-transformers has no module for. It refuses a folder that names one, where without
 # it would return other vectors; their settings are in ``sluice.json``.
 _OWN = {
@@ -37,14 +43,23 @@ _KINDS = {
     "HyperHead": ("Hypencoder", "hypencoder"),
     "PseudoQueries": ("pseudo-query encoder", "pseudo_queries"),
 }  # fmt: skip
-_SPELLINGS = {  # ours -> sentence-transformers' (legacy key, new value)
+# Ours -> sentence-transformers' (legacy key, new value), in the order in which several of the
+# legacy keys stand side by side.
+_SPELLINGS = {
     "cls": ("pooling_mode_cls_token", "cls"),
-    "mean": ("pooling_mode_mean_tokens", "mean"),
     "max": ("pooling_mode_max_tokens", "max"),
+    "mean": ("pooling_mode_mean_tokens", "mean"),
     "mean_sqrt": ("pooling_mode_mean_sqrt_len_tokens", "mean_sqrt_len_tokens"),
     "weighted_mean": ("pooling_mode_weightedmean_tokens", "weightedmean"),
     "last": ("pooling_mode_lasttoken", "lasttoken"),
 }
+
+
+class VectorModule(NamedTuple):
+    """A module that maps vectors: ``Dense``, ``LayerNorm`` or ``Normalize``, and its folder."""
+
+    kind: str
+    folder: Path
 
 
 @dataclass(slots=True)
@@ -52,11 +67,12 @@ class Layout:
     """The contents of a model folder besides weights and tokenizer."""
 
     modules: tuple[str, ...] = ()  # class names in order: Transformer, Pooling, Dense, Normalize
-    pooling: str | None = None
+    pooling: str | tuple[str, ...] | None = None  # several side by side
     pool_prompt: bool = True
     splade_pooling: str | None = None
     activation: str = "relu"
-    projections: tuple[Path, ...] = ()  # the Dense modules' folders, in order
+    layers: tuple[VectorModule, ...] = ()  # between the pooling and the last Normalize
+    normalize: bool = False  # whether vectors have length 1 in the end
     gaussian: Path | None = None  # the folder of what makes variances
     max_length: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
@@ -80,12 +96,7 @@ def read_layout(folder: Path) -> Layout:
         )
     entries = read_modules(folder)
     layout.modules = tuple(kind for kind, _ in entries)
-    if not _ORDER.fullmatch(" ".join(layout.modules)):
-        raise ModelError(
-            f"{folder / 'modules.json'}: modules {', '.join(layout.modules)}; expected "
-            "Transformer, Pooling, any number of Dense, optionally Normalize; or Transformer, "
-            "SpladePooling"
-        )
+    check_modules(folder, layout.modules)
     for kind, setting in _OWN.items():
         if kind in layout.modules and setting not in layout.sidecar:
             raise ModelError(
@@ -99,10 +110,14 @@ def read_layout(folder: Path) -> Layout:
             config = read_object(place / "config.json")
             layout.splade_pooling = str(config.get("pooling_strategy", "max"))
             layout.activation = str(config.get("activation_function", "relu"))
-        elif kind == "Dense":
-            layout.projections += (place,)
+        elif kind in VECTOR_MODULES:
+            _check_input(place)
+            layout.layers += (VectorModule(kind, place),)
         elif kind == "Gaussian":
             layout.gaussian = place
+    if layout.layers and layout.layers[-1].kind == "Normalize":
+        layout.normalize = True
+        layout.layers = layout.layers[:-1]
     own = read_object(transformer_folder(folder) / SETTINGS)
     layout.max_length = length_in(own, "max_seq_length", folder) or None
     settings = read_object(folder / PROMPTS)
@@ -113,6 +128,7 @@ def read_layout(folder: Path) -> Layout:
     layout.prompts = {key: str(value) for key, value in prompts.items()}
     layout.default_prompt = default
     layout.similarity = settings.get("similarity_fn_name")
+    _follow_similarity(layout, folder)
     return layout
 
 
@@ -121,6 +137,54 @@ def refuse_others(layout: Layout, folder: Path, own: str = "") -> None:
     for module, (name, kind) in _KINDS.items():
         if module in layout.modules and module != own:
             raise ModelError(f"{folder}: a {name}'s folder; load it with type: {kind}")
+
+
+def _follow_similarity(layout: Layout, folder: Path) -> None:
+    """Scale vectors to length 1 where the folder compares them by the cosine."""
+    if layout.similarity in ("euclidean", "manhattan"):
+        log.warning(
+            "%s: compares vectors by the %s distance; here the score is their inner product",
+            folder, layout.similarity,
+        )  # fmt: skip
+    of_texts = {"Pooling", "StaticEmbedding"} & set(layout.modules)
+    if of_texts and layout.similarity == "cosine" and not layout.normalize:
+        log.info(
+            "%s: has no Normalize module but compares by the cosine, so vectors are scaled to "
+            "length 1; normalize: false leaves them as they are", folder,
+        )  # fmt: skip
+        layout.normalize = True
+
+
+def check_modules(folder: Path, modules: Sequence[str]) -> None:
+    """Raise ``ModelError`` for modules that no encoder here is made of, or in another order."""
+    if _ORDER.fullmatch(" ".join(modules)):
+        return
+    known = {*re.findall(r"[A-Z]\w+", _ORDER.pattern), "Transformer", "MLMTransformer", "Router"}
+    others = [kind for kind in dict.fromkeys(modules) if kind not in known]
+    if others:
+        remedy = f"give the opened model as the encoder: SentenceTransformer({str(folder)!r})"
+        if "SparseAutoEncoder" in others:
+            remedy = "give a function of a list of texts that returns their vectors"
+        raise ModelError(
+            f"{folder / 'modules.json'}: Sluice has no module {', '.join(others)}; in Python, "
+            f"{remedy}"
+        )
+    raise ModelError(
+        f"{folder / 'modules.json'}: modules {', '.join(modules)}; expected Transformer, Pooling, "
+        "any number of Dense, LayerNorm and Normalize; or StaticEmbedding in place of the first "
+        "two; or Transformer, SpladePooling"
+    )
+
+
+def _check_input(place: Path) -> None:
+    """Raise ``ModelError`` for a module that reads other than the texts' vectors."""
+    config = read_object(place / "config.json")
+    for key in ("module_input_name", "module_output_name"):
+        if config.get(key) not in ("sentence_embedding", None):
+            raise ModelError(
+                f"{place / 'config.json'}: {key} is {config[key]!r}; expected "
+                "'sentence_embedding', the vectors of texts"
+            )
 
 
 def token_layout(folder: Path) -> Literal["pylate", "modules", "colbert"] | None:
@@ -171,6 +235,18 @@ def transformer_folder(folder: Path) -> Path:
     return modules[0][1] if modules and modules[0][0].endswith("Transformer") else folder
 
 
+def is_model2vec(folder: Path) -> bool:
+    """Return whether a folder is model2vec's own, without ``modules.json``."""
+    config = read_object(folder / "config.json")
+    return not (folder / "modules.json").exists() and config.get("model_type") == "model2vec"
+
+
+def is_static_folder(folder: Path) -> bool:
+    """Return whether a folder has a table of token vectors instead of a network."""
+    modules = read_modules(folder)
+    return is_model2vec(folder) or (bool(modules) and modules[0][0] == "StaticEmbedding")
+
+
 def length_in(settings: dict[str, Any], key: str, folder: Path) -> int | None:
     """Return a length in tokens from a folder's settings, None without one."""
     value = settings.get(key)
@@ -201,11 +277,15 @@ def _read_pooling(layout: Layout, place: Path) -> None:
     mode = config.get("pooling_mode")
     named = [ours for ours, (key, _) in _SPELLINGS.items() if config.get(key)]
     if mode is not None:
+        ours = {new: ours for ours, (_, new) in _SPELLINGS.items()}
         modes = mode if isinstance(mode, list) else [mode]
-        named = [ours for ours, (_, new) in _SPELLINGS.items() if new in modes]
-    if len(named) != 1:
-        raise ModelError(f"{place / 'config.json'}: expected one pooling mode, found {named}")
-    layout.pooling = named[0]
+        unknown = [each for each in modes if not isinstance(each, str) or each not in ours]
+        if unknown or not modes:
+            raise ModelError(
+                f"{place / 'config.json'}: pooling_mode is {mode!r}; known: {', '.join(ours)}"
+            )
+        named = [ours[each] for each in modes]
+    layout.pooling = tuple(named) if len(named) > 1 else (named or ["mean"])[0]
     layout.pool_prompt = bool(config.get("include_prompt", True))
 
 
@@ -213,9 +293,9 @@ def write_dense(
     folder: Path,
     *,
     hidden: int,
-    pooling: str,
+    pooling: str | Sequence[str],
     pool_prompt: bool,
-    projections: int,
+    layers: Sequence[str] = (),
     normalize: bool,
     max_length: int,
     prompts: dict[str, str],
@@ -223,23 +303,27 @@ def write_dense(
     lower_case: bool,
     top_layers: int = 1,
     own: tuple[str, ...] = (),
-) -> None:
+) -> list[Path]:
     """Write the module files of a dense encoder; the caller writes weights and tokenizer.
 
-    ``projections`` is the number of its Dense modules, in folders ``2_Dense``, ``3_Dense`` ...
-    ``own`` are modules that sentence-transformers does not have.
+    ``layers`` are the modules after the pooling, whose folders are returned: ``2_Dense``,
+    ``3_LayerNorm`` ... ``own`` are modules that sentence-transformers does not have.
     """
-    kinds = ["Transformer", "Pooling"]
-    kinds += ["Dense"] * projections
+    kinds = ["Transformer", "Pooling", *layers]
     kinds += ["Normalize"] if normalize else []
     kinds += ["TopLayers"] if top_layers > 1 else []
     kinds += own
     _write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
     config: dict[str, Any] = {"word_embedding_dimension": hidden * top_layers}
-    config |= {key: ours == pooling for ours, (key, _) in _SPELLINGS.items()}
+    modes = [pooling] if isinstance(pooling, str) else list(pooling)
+    if modes == [ours for ours in _SPELLINGS if ours in modes]:
+        config |= {key: ours in modes for ours, (key, _) in _SPELLINGS.items()}
+    else:  # an order of their own, which sentence-transformers reads from 6 on
+        config["pooling_mode"] = [_SPELLINGS[ours][1] for ours in modes]
     config["include_prompt"] = pool_prompt
     write_json(folder / "1_Pooling" / "config.json", config)
     _write_settings(folder, "SentenceTransformer", prompts, similarity, max_length, lower_case)
+    return [folder / f"{number}_{kind}" for number, kind in enumerate(layers, start=2)]
 
 
 def write_splade(

@@ -16,11 +16,13 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import (
     SETTINGS,
     Layout,
+    is_static_folder,
     length_in,
     read_object,
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.model_files.untrusted import LOCAL, refuse_code
 
 
@@ -96,6 +98,11 @@ def load(
     from sluice.encoders.model_files.adapters import read_adapter
 
     folder = model_folder(name)
+    if is_static_folder(folder):
+        raise ModelError(
+            f"{folder}: static embeddings, which have no network; load it with StaticEncoder "
+            "(type: static)"
+        )
     home = transformer_folder(folder)
     if not (home / "config.json").exists():
         raise ModelError(f"{home}: no config.json; expected a transformers model folder")
@@ -104,6 +111,7 @@ def load(
     with quiet_transformers(), rng, as_model_error(home, auto_class.__name__):
         torch.manual_seed(seed)
         settings = AutoConfig.from_pretrained(home, **LOCAL, **config)
+        auto_class = _encoder_alone(auto_class, settings)
         tokenizer = _tokenizer(home, settings)
         model, report = auto_class.from_pretrained(
             home,
@@ -129,6 +137,17 @@ def load(
         )
     read_adapter(model.eval(), home)
     return Loaded(model, tokenizer, folder, missing)
+
+
+def _encoder_alone(auto_class: Any, config: Any) -> Any:
+    """Return what loads a T5's encoder without its decoder, where a plain encoder is wanted.
+
+    (Ni et al., 2021, sentence-T5, arXiv 2108.08877, and GTR, arXiv 2112.07899.)
+    """
+    from transformers import AutoModel, AutoModelForTextEncoding
+
+    halves = auto_class is AutoModel and config.model_type in ("t5", "mt5", "umt5")
+    return AutoModelForTextEncoding if halves else auto_class
 
 
 def _without_pooler(auto_class: Any, config: Any) -> dict[str, bool]:
@@ -212,11 +231,8 @@ def side_settings(loaded: Loaded, layout: Layout, **options: str | int | None) -
     """
     model, tokenizer, folder, _ = loaded
     usual, limit = lengths_of(tokenizer, model.config, layout.max_length)
-    default = layout.prompts.get(layout.default_prompt or "", "")
-    settings: dict[str, Any] = {
-        "query_prompt": layout.prompts.get("query", default),
-        "document_prompt": layout.prompts.get("document", layout.prompts.get("passage", default)),
-    }
+    prompts = side_prompts(layout, folder)
+    settings: dict[str, Any] = {f"{side}_prompt": prompt for side, prompt in prompts.items()}
     for side in ("query_length", "document_length"):
         settings[side] = min(length_in(layout.sidecar, side, folder) or usual, limit)
     settings |= {key: value for key, value in options.items() if value is not None}

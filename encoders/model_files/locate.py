@@ -92,7 +92,9 @@ def _cached(name: str) -> Path | None:
         folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=FILES))
     except (LocalEntryNotFoundError, HFValidationError):
         return None
-    return folder if (folder / "config.json").exists() else None
+    # static embeddings have modules.json alone
+    known = any((folder / name).exists() for name in ("config.json", "modules.json"))
+    return folder if known else None
 
 
 def _downloaded(name: str) -> Path | None:

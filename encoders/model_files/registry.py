@@ -11,6 +11,8 @@ from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     SIDECAR,
+    check_modules,
+    is_static_folder,
     read_modules,
     read_object,
     read_sidecar,
@@ -21,9 +23,15 @@ from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.router import is_router, is_static, read_routes
 from sluice.encoders.table import ENCODERS, GIVEN, RERANKERS
 
+GENERATES = ("ForCausalLM", "ForConditionalGeneration")  # in the names of architectures
+LANGUAGE_MODEL = "language_model"  # the kind of a folder that is neither encoder nor scorer
+
 
 def kind_of(folder: Path) -> str:
-    """Return the type name of a saved model: as Sluice noted it, else guessed from the files."""
+    """Return the type name of a saved model: as Sluice noted it, else guessed from the files.
+
+    ``language_model`` for one that generates text and whose folder names no pooling.
+    """
     manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else None
     if isinstance(manifest, dict) and manifest.get("format") == "sluice.bm25":
         return "bm25"
@@ -34,15 +42,20 @@ def kind_of(folder: Path) -> str:
         return kind
     if is_router(folder):
         return "splade" if is_static(read_routes(folder)["query"]) else "towers"
+    if is_static_folder(folder):
+        return "static"
+    if token_layout(folder):
+        return "tokens"
     modules = read_modules(folder)
+    check_modules(folder, [kind for kind, _ in modules])
     config = transformer_folder(folder) / "config.json"
     if not config.exists():
         raise ModelError(f"{folder}: not a model folder: no config.json and no Sluice manifest")
-    if token_layout(folder):
-        return "tokens"
     if any("Splade" in module for module, _ in modules):
         return "splade"
     names = str(read_object(config).get("architectures"))
+    if not modules and any(head in names for head in GENERATES):
+        return LANGUAGE_MODEL
     return "cross_encoder" if "SequenceClassification" in names else "dense"
 
 
@@ -53,6 +66,12 @@ def open_encoder(name: str | Path, **options: Any) -> Any:
     if kind == "bm25":
         return resolve("sluice.encoders.lexical.bm25:BM25Encoder.from_pretrained")(
             folder, **options
+        )
+    if kind == LANGUAGE_MODEL:
+        raise ModelError(
+            f"{folder}: a language model without modules.json, which does not say what it encodes "
+            "by; name its use: {type: dense, model: ..., pooling: last} for an encoder, {type: "
+            "generative, model: ...} for a reranker that is asked"
         )
     table = {**ENCODERS, **GIVEN, **RERANKERS}
     if kind not in table:

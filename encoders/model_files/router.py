@@ -27,23 +27,32 @@ Route: TypeAlias = list[tuple[str, Path]]  # (type of a module, its folder), in 
 
 
 def is_router(folder: Path) -> bool:
-    """Return whether the first module of a folder is a Router (``Asym`` in old folders)."""
+    """Return whether a module of a folder is a Router (``Asym`` in old folders)."""
     entries = read_model_json(folder / MODULES)
-    return bool(isinstance(entries, list) and entries and _kind(entries[0]) in ("Router", "Asym"))
+    return isinstance(entries, list) and "Router" in map(_kind, entries)
 
 
 def read_routes(folder: Path) -> dict[Side, Route]:
-    """Return the modules of each side; modules after the Router belong to both.
+    """Return the modules of each side; modules before and after the Router belong to both.
 
     Raises ``ModelError`` for a Router without exactly the routes query and document.
     """
-    place = folder / ROUTES
-    config = read_model_json(place) or read_model_json(folder / "config.json")
     entries = read_model_json(folder / MODULES)
+    kinds = [_kind(entry) for entry in entries]
+    place = folder / ROUTES
     try:
+        number = kinds.index("Router")
+        home = folder / entries[number]["path"]
+        if not home.resolve().is_relative_to(folder.resolve()):
+            raise ModelError(f"{folder / MODULES}: path {home.name!r} leads out of the folder")
+        place = home / ROUTES
+        config = read_model_json(place) or read_model_json(home / "config.json")
         types, structure = config["types"], config["structure"]
-        own = {side: [(types[name], folder / name) for name in structure[side]] for side in SIDES}
-        shared = [(entry["type"], folder / entry["path"]) for entry in entries[1:]]
+        own = {side: [(types[name], home / name) for name in structure[side]] for side in SIDES}
+        before, after = (
+            [(entry["type"], folder / entry["path"]) for entry in part]
+            for part in (entries[:number], entries[number + 1 :])
+        )
         others = set(structure) - set(SIDES)
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(
@@ -51,12 +60,12 @@ def read_routes(folder: Path) -> dict[Side, Route]:
         ) from None
     if others:
         raise ModelError(f"{place}: routes {', '.join(sorted(others))}; expected query, document")
-    routes = {side: [*route, *shared] for side, route in own.items()}
+    routes = {side: [*before, *route, *after] for side, route in own.items()}
     for kind, path in (module for route in routes.values() for module in route):
         if not isinstance(kind, str) or not path.resolve().is_relative_to(folder.resolve()):
             raise ModelError(f"{place}: module {path.name!r} leads out of the folder")
     for side, route in own.items():  # modules without settings may have no folder
-        if not route or not route[0][1].is_dir():
+        if not before and (not route or not route[0][1].is_dir()):
             name = route[0][1].name if route else "(none)"
             raise ModelError(f"{place}: the route {side} begins with {name}, which does not exist")
     return routes
@@ -150,4 +159,6 @@ def write_prompts(
 
 
 def _kind(entry: Any) -> str:
-    return str(entry.get("type")).rpartition(".")[2] if isinstance(entry, dict) else ""
+    """Return the name of a module's class; a Router's is ``Asym`` in old folders."""
+    name = str(entry.get("type")).rpartition(".")[2] if isinstance(entry, dict) else ""
+    return "Router" if name == "Asym" else name

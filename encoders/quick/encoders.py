@@ -22,6 +22,7 @@ from sluice.encoders.model_files.layout import (
     read_sidecar,
     transformer_folder,
 )
+from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.quick.network import Array, Network, gelu, is_known, read_weights
 
 HEAD, WORDS = "cls.predictions", "embeddings.word_embeddings.weight"
@@ -78,15 +79,14 @@ class QuickDense(_Quick):
     def __init__(self, folder: Path, fingerprint: str) -> None:
         layout = read_layout(folder)
         length = length_in(layout.sidecar, "query_length", folder)
-        plain = layout.pool_prompt and not layout.projections
+        plain = layout.pool_prompt and not layout.layers
         plain = plain and not {"dim", "top_layers"} & set(layout.sidecar)
         if length is None or not plain or layout.pooling not in ("mean", "cls"):
             raise ModelError(f"{folder}: not a model that the quick pass knows")
         super().__init__(folder, length, fingerprint)
-        default = layout.prompts.get(layout.default_prompt or "", "")
-        self._prompt = layout.prompts.get("query", default)
+        self._prompt = side_prompts(layout, folder)["query"]
         self._pooling = layout.pooling
-        self.normalize = "Normalize" in layout.modules
+        self.normalize = layout.normalize
 
     def encode_queries(self, texts: Sequence[str]) -> Dense:
         """Return the queries' vectors, float32 ``[n, dim]``."""
@@ -119,8 +119,7 @@ class QuickSplade(_Quick):
         super().__init__(folder, length, fingerprint)
         if f"{HEAD}.transform.dense.weight" not in self.network.weights:
             raise ModelError(f"{folder}: not a model that the quick pass knows")
-        default = layout.prompts.get(layout.default_prompt or "", "")
-        self._prompt = layout.prompts.get("query", default)
+        self._prompt = side_prompts(layout, folder)["query"]
 
     def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
         """Return the queries' term weights, float32 ``[n, vocab]``, sorted by term."""

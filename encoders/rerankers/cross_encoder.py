@@ -22,6 +22,8 @@ from sluice.encoders.model_files.layout import read_layout, write_lower_case, wr
 from sluice.encoders.model_files.loading import Loaded, is_head, lengths_of, load, lowers, save
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.registry import kind_of
+from sluice.encoders.rerankers.labels import label_count, one_score, relevant_label
+from sluice.encoders.rerankers.recipes import recipe_of
 from sluice.encoders.rerankers.similarity_head import SimilarityHead, draw_similarity_head, sides
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.families import classification_head
@@ -37,8 +39,9 @@ HEADS: tuple[Head, ...] = ("classifier", "similarity")
 class CrossEncoder(TransformerModel, EncoderBase):
     """A network that reads "query [SEP] document"; scores are raw logits.
 
-    It is a sequence classifier of one label (Nogueira and Cho, 2019, arXiv 1901.04085), or with a
-    ``SimilarityHead`` an encoder whose states of both texts are compared.
+    It is a sequence classifier of one label (Nogueira and Cho, 2019, arXiv 1901.04085), or of two,
+    whose score is the log-odds of the relevant one, or with a ``SimilarityHead`` an encoder whose
+    states of both texts are compared.
     """
 
     kind = "cross_encoder"
@@ -56,8 +59,10 @@ class CrossEncoder(TransformerModel, EncoderBase):
         similarity_head: SimilarityHead | None = None,
     ) -> None:
         labels = int(model.config.num_labels)
-        if labels != 1 and similarity_head is None:
-            raise ModelError(f"{type(model).__name__} has {labels} labels; a reranker has one")
+        if labels not in (1, 2) and similarity_head is None:
+            raise ModelError(
+                f"{type(model).__name__} has {labels} labels; a reranker has one or two"
+            )
         module: nn.Module = model
         if similarity_head is not None:
             module = nn.ModuleDict({"model": model, "similarity_head": similarity_head})
@@ -66,6 +71,7 @@ class CrossEncoder(TransformerModel, EncoderBase):
         self.model = model
         self.similarity_head = similarity_head
         self.max_length = max_length
+        self._relevant = relevant_label(model.config)
         # DistilBERT has no segments, and RoBERTa's tokenizer returns none.
         known = inspect.signature(model.forward).parameters
         self._segments = "token_type_ids" in set(tokenizer.model_input_names) & set(known)
@@ -121,9 +127,11 @@ class CrossEncoder(TransformerModel, EncoderBase):
             if kind_of(folder) == cls.kind:
                 log.warning("%s: head: similarity leaves its trained classifier out", folder)
         elif drawn:
+            recipe = recipe_of(str(model))
             log.warning(
-                "%s: no one-label head, so a new one was drawn at random; train it before use",
+                "%s: no one-label head, so a new one was drawn at random; train it before use%s",
                 folder,
+                f", or ask it as {recipe.name} is asked: type: generative" if recipe else "",
             )
         usual, limit = lengths_of(tokenizer, network.config, layout.max_length)
         length = usual if max_length is None else max_length
@@ -193,9 +201,8 @@ class CrossEncoder(TransformerModel, EncoderBase):
             compared: Tensor = self.similarity_head(states, *self._sides(features))
             return compared
         if packed is not None and head is not None:
-            return head(packed.packing.firsts(packed.states())).float().squeeze(-1)
-        scores: Tensor = self.model(**features).logits
-        return scores.float().squeeze(-1)
+            return one_score(head(packed.packing.firsts(packed.states())), self._relevant)
+        return one_score(self.model(**features).logits, self._relevant)
 
     def tokenize_texts(self, texts: Sequence[str]) -> Features:
         """Return the padded features of single texts, ready for ``embed_texts``."""
@@ -232,15 +239,14 @@ class CrossEncoder(TransformerModel, EncoderBase):
             return compared
         states = network.first_states(*self.laid_out(batch))
         head = classification_head(self.model)
-        logits = states if head is None else head(states)
-        return logits.float().squeeze(-1)
+        return one_score(states if head is None else head(states), self._relevant)
 
     def run_padded(self, batch: TokenBatch) -> Tensor:
         """Return one raw logit per pair, by the model's own pass or the back end's."""
         features = self.padded(batch)
-        return (
-            self.by_backend(features).float().squeeze(-1) if self.backend else self.logits(features)
-        )
+        if self.backend is None:
+            return self.logits(features)
+        return one_score(self.by_backend(features), self._relevant)
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return one raw logit per (query, document) pair, float32 ``[n]``, in input order."""
@@ -287,7 +293,10 @@ def _loaded(model: str, *, similar: bool, seed: int) -> Loaded:
 
     if similar:
         return load(AutoModel, model)
-    return load(AutoModelForSequenceClassification, model, fresh=is_head, seed=seed, num_labels=1)
+    labels = label_count(model_folder(model))
+    return load(
+        AutoModelForSequenceClassification, model, fresh=is_head, seed=seed, num_labels=labels
+    )
 
 
 def _check_pairs(pairs: Sequence[tuple[str, str]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import threading
 import weakref
@@ -28,6 +27,7 @@ from sluice.encoders.model_files.identity import (
     architecture_of,
     modules_of,
     parameters_of,
+    state_hash,
     versions,
 )
 from sluice.encoders.transformer.packed.families import is_changed
@@ -327,12 +327,9 @@ class TransformerModel:
         # In-place updates (an optimiser's, a load's) raise a tensor's version counter.
         key = versions(tensors.values())
         if self._hashed is None or self._hashed[0] != key:
-            digest = hashlib.sha256()
-            for name, value in sorted(merged_state(self.module).items()):
-                tensor = self.as_saved(name, value).detach().cpu().contiguous()
-                digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-                digest.update(tensor.view(-1).view(torch.uint8).numpy().data)
-            self._hashed = (key, digest.hexdigest())
+            merged = merged_state(self.module).items()
+            saved = {name: self.as_saved(name, value) for name, value in merged}
+            self._hashed = (key, state_hash(saved))
         return fingerprint_of(
             self._hashed[1], tokenizer_state(self.tokenizer), architecture_of(self.model)
         )

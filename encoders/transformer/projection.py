@@ -1,93 +1,26 @@
-"""Linear layers over vectors, and vectors cut to their first dimensions (Matryoshka)."""
+"""New linear layers over vectors, and vectors cut to their first dimensions (Matryoshka)."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.model_files.layout import read_object
+from sluice.encoders.transformer.vector_layers import Projection, VectorLayer
 
-_ACTIVATIONS = {
-    "Identity": nn.Identity, "Tanh": nn.Tanh, "ReLU": nn.ReLU, "GELU": nn.GELU,
-    "Sigmoid": nn.Sigmoid,
-}  # fmt: skip
 _BETWEEN = {"gelu": "GELU", "relu": "ReLU", "tanh": "Tanh"}  # of new layers, as YAML names them
 _KEYS = ("dim", "layers", "hidden", "activation", "residual")
 
 
-class Projection(nn.Module):
-    """``activation(W x + b)``, with ``residual`` plus x, over vectors or another projection.
-
-    Each is one of sentence-transformers' Dense modules; ``before`` is the one whose vectors it
-    reads. Where a residual layer changes the number of dimensions, x passes a linear map without a
-    bias. (Two residual layers: Takehi et al. 2025, arXiv 2510.14880.)
-    """
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        *,
-        bias: bool = True,
-        activation: str = "Identity",
-        residual: bool = False,
-        before: Projection | None = None,
-    ) -> None:
-        super().__init__()
-        if activation not in _ACTIVATIONS:
-            raise ModelError(
-                f"projection activation {activation!r}; known: {', '.join(_ACTIVATIONS)}"
-            )
-        self.linear = nn.Linear(inputs, outputs, bias=bias)
-        self.activation_name = activation
-        self.activation = _ACTIVATIONS[activation]()
-        self.residual: nn.Module | None = None
-        if residual:
-            same = inputs == outputs
-            self.residual = nn.Identity() if same else nn.Linear(inputs, outputs, bias=False)
-        self.before = before
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """Map ``[..., inputs]`` of the first projection to ``[..., outputs]``."""
-        if self.before is not None:
-            vectors = self.before(vectors)
-        projected: Tensor = self.activation(self.linear(vectors))
-        return projected if self.residual is None else projected + self.residual(vectors)
-
-    @property
-    def outputs(self) -> int:
-        """The number of dimensions of a vector."""
-        return self.linear.out_features
-
-    @property
-    def chain(self) -> list[Projection]:
-        """The projections in the order in which vectors pass them; this one is the last."""
-        return [*([] if self.before is None else self.before.chain), self]
-
-    @property
-    def described(self) -> str:
-        """What decides the result besides weights."""
-        return " ".join(
-            part.activation_name + ("" if part.residual is None else "+") for part in self.chain
-        )
-
-    def own_state(self) -> dict[str, Tensor]:
-        """Return the tensors of this layer alone, by sentence-transformers' names."""
-        state = self.state_dict()
-        return {k: v.detach().cpu() for k, v in state.items() if not k.startswith("before.")}
-
-
-def begins_as_inputs(projection: Projection) -> bool:
+def begins_as_inputs(projection: VectorLayer) -> bool:
     """Return whether a new projection passes vectors on as they were, until it is trained."""
-    return all(isinstance(part.residual, nn.Identity) for part in projection.chain)
+    layers = projection.chain
+    return all(isinstance(x, Projection) and isinstance(x.residual, nn.Identity) for x in layers)
 
 
 class _Spec(NamedTuple):
@@ -170,96 +103,15 @@ def check_projection(spec: Any) -> None:
         )
 
 
-def read_projection(folders: Sequence[Path], hidden: int) -> Projection | None:
-    """Read the Dense modules' folders, in order; None without any.
-
-    The first one's input must be the ``hidden`` dimensions of the pooling.
-    """
-    projection: Projection | None = None
-    for folder in folders:
-        width = hidden if projection is None else projection.outputs
-        projection = _read_layer(folder, width, projection)
-    return projection
-
-
-def _read_layer(folder: Path, width: int, before: Projection | None) -> Projection:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    config = read_object(folder / "config.json")
-    sizes = config.get("in_features"), config.get("out_features")
-    if sizes[0] != width or type(sizes[1]) is not int or sizes[1] < 1:
-        raise ModelError(
-            f"{folder / 'config.json'}: in_features and out_features are {sizes}; expected "
-            f"{width}, the dimensions of the vectors before it, and a number of dimensions"
-        )
-    weights = folder / "model.safetensors"
-    if not weights.exists():
-        raise ModelError(f"{weights}: missing; Dense weights are read from safetensors only")
-    activation = str(config.get("activation_function", "Identity")).rsplit(".", 1)[-1]
-    layer = Projection(
-        width,
-        sizes[1],
-        bias=bool(config.get("bias", True)),
-        activation=activation,
-        residual=bool(config.get("use_residual", False)),
-    )
-    try:
-        layer.load_state_dict(load_file(weights))
-    except (SafetensorError, RuntimeError, OSError) as error:
-        raise ModelError(f"{weights}: does not fit its config.json: {error}") from error
-    layer.before = before
-    return layer
-
-
-def linear_projection(weights: Path, hidden: int) -> Projection:
-    """Read ``linear.weight`` beside a network's own weights, where ColBERT has it."""
-    from safetensors import SafetensorError, safe_open
-
-    if not weights.exists():
-        raise ModelError(f"{weights}: missing; weights are read from safetensors only")
-    try:
-        with safe_open(weights, framework="pt") as file:
-            matrix = file.get_tensor("linear.weight")
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{weights}: no linear.weight to project by: {error}") from error
-    if matrix.ndim != 2 or matrix.shape[1] != hidden or not matrix.is_floating_point():
-        raise ModelError(
-            f"{weights}: linear.weight is {list(matrix.shape)}; expected [dimensions, {hidden}]"
-        )
-    projection = Projection(hidden, len(matrix), bias=False)
-    with torch.no_grad():
-        projection.linear.weight.copy_(matrix)
-    return projection
-
-
-def write_projection(projection: Projection, folders: Sequence[Path]) -> None:
-    """Write the Dense module's folder of each layer."""
-    from safetensors.torch import save_file
-
-    for layer, folder in zip(projection.chain, folders, strict=True):
-        module = type(layer.activation).__module__
-        config = {
-            "in_features": layer.linear.in_features,
-            "out_features": layer.outputs,
-            "bias": layer.linear.bias is not None,
-            "activation_function": f"{module}.{layer.activation_name}",
-        }
-        # Left out where false, so that sentence-transformers before 5.7 reads the folder too.
-        residual = {} if layer.residual is None else {"use_residual": True}
-        write_json(folder / "config.json", {**config, **residual})
-        save_file(layer.own_state(), folder / "model.safetensors")
-
-
 class Cut(NamedTuple):
-    """A projection, or the number of dimensions to cut to without one."""
+    """Layers over vectors, or the number of dimensions to cut to without any."""
 
-    projection: Projection | None
+    projection: VectorLayer | None
     shortened: int | None
 
 
 def cut_vectors(
-    projection: Projection | None, hidden: int, dim: int | None, noted: dict[str, Any]
+    projection: VectorLayer | None, hidden: int, dim: int | None, noted: dict[str, Any]
 ) -> Cut:
     """Return how a folder's vectors are cut to ``dim`` (None: as its ``sluice.json`` says).
 
@@ -284,29 +136,32 @@ def cut_vectors(
     return Cut(_first_rows(projection, dim), None)
 
 
-def as_projection(hidden: int, dim: int) -> Projection:
+def as_projection(hidden: int, dim: int, before: VectorLayer | None = None) -> Projection:
     """Return the projection to the first ``dim`` dimensions, for tools that cannot cut vectors."""
-    projection = Projection(hidden, dim, bias=False)
+    projection = Projection(hidden, dim, bias=False, before=before)
     with torch.no_grad():
         projection.linear.weight.copy_(torch.eye(dim, hidden))
     return projection
 
 
-def _only_cuts(projection: Projection, dim: int) -> bool:
-    linear = projection.linear
-    plain = projection.described == "Identity"
-    if not plain or "bias" in dict(linear.named_parameters()):
+def _only_cuts(layers: VectorLayer, dim: int) -> bool:
+    if not isinstance(layers, Projection) or layers.described != "Identity":
+        return False
+    linear = layers.linear
+    if "bias" in dict(linear.named_parameters()):
         return False
     return linear.out_features == dim and torch.equal(
         linear.weight.detach().cpu(), torch.eye(dim, linear.in_features)
     )
 
 
-def _first_rows(projection: Projection, dim: int) -> Projection:
-    """Return the projection to the first dimensions; only its last layer loses rows."""
-    linear, skip = projection.linear, projection.residual
+def _first_rows(projection: VectorLayer, dim: int) -> VectorLayer:
+    """Return the layers to the first dimensions; of a projection only the last loses rows."""
     if dim == projection.outputs:
         return projection
+    if not isinstance(projection, Projection):  # all dimensions decide a norm
+        return as_projection(projection.outputs, dim, projection)
+    linear, skip = projection.linear, projection.residual
     cut = Projection(
         linear.in_features,
         dim,

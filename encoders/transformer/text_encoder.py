@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,10 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
+
+LOOKED_AT = 100  # texts of a call, in which prompts are looked for
+
+log = logging.getLogger("sluice")
 
 
 class TextEncoder(TransformerModel, EncoderBase):
@@ -35,6 +40,7 @@ class TextEncoder(TransformerModel, EncoderBase):
         super().__init__(module, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.prompts: dict[str, str] = {"query": query_prompt, "document": document_prompt}
         self.lengths: dict[str, int] = {"query": query_length, "document": document_length}
+        self._prompts_met: set[str] = set()  # sides whose prompt texts were found to bring
         self.prompt_tokens = {side: self._prompt_tokens(side) for side in self.prompts}
 
     @property
@@ -54,6 +60,12 @@ class TextEncoder(TransformerModel, EncoderBase):
             )
         return len(ids) - (bool(ids) and ids[-1] in self.tokenizer.all_special_ids)
 
+    def take_side(self, side: Side) -> None:
+        """Read texts of both sides as those of one, for a tower of that side alone."""
+        for settings in (self.prompts, self.lengths, self.prompt_tokens):
+            values: dict[str, Any] = settings
+            values.update(dict.fromkeys(list(values), values[side]))
+
     def tokens(self, texts: Sequence[str], side: str) -> Tokens:
         """Return token ids with prompt and special tokens, cut at the side's length."""
         check_texts(texts)
@@ -69,6 +81,7 @@ class TextEncoder(TransformerModel, EncoderBase):
     ) -> None:
         """Check and tokenise texts, and pass batches to ``store``, see ``map_batches``."""
         check_texts(texts)
+        self._look_for_prompts(texts, side)
         self.map_batches(
             len(texts),
             lambda start, stop: self.tokens(texts[start:stop], side),
@@ -76,6 +89,23 @@ class TextEncoder(TransformerModel, EncoderBase):
             label=f"encode {side} texts",
             unit="texts",
         )
+
+    def _look_for_prompts(self, texts: Sequence[str], side: Side) -> None:
+        """Log once that texts bring a prompt of their own, or that of the other side."""
+        for of, prompt in self.prompts.items():
+            mark = prompt.strip()
+            if not mark or of in self._prompts_met:
+                continue
+            if any(text.startswith(mark) for text in texts[:LOOKED_AT]):
+                self._prompts_met.add(of)
+                ours = of == side or prompt == self.prompts[side]
+                why = "which is put before it once more" if ours else f"the prompt of a {of}"
+                remedy = (
+                    f"remove it from the texts, or set {side}_prompt: ''"
+                    if ours
+                    else ("remove it, or encode the texts as what they are")
+                )
+                log.warning("a %s begins with %r, %s; %s", side, mark, why, remedy)
 
     def token_ids(self, texts: Sequence[str], side: str) -> list[list[int]]:
         """Return token ids as lists, see ``tokens``."""

@@ -23,7 +23,7 @@ Allow = Collection[str] | None  # classes of your own that types may name; None 
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
 # Built-in types by the vectors they make or hold; an index around another may hold either.
-DENSE_ENCODERS = ("dense", "gaussian", "precomputed")
+DENSE_ENCODERS = ("dense", "gaussian", "precomputed", "static")
 ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot be compared
 SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
 TOKEN_ENCODERS = ("tokens",)
@@ -67,7 +67,7 @@ def towers_in(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
     """Check the towers in an encoder's component, if it has any."""
-    known = {kind: ENCODERS[kind] for kind in ("dense", "splade")}
+    known = {kind: ENCODERS[kind] for kind in ("dense", "splade", "static")}
     for side, tower in towers_in(spec).items():
         check(tower, known, where=f"{where}.{side}", allow=())
 
@@ -86,8 +86,14 @@ def vector_kind(spec: Mapping[str, Any]) -> Any:
 
 
 def trained_kind(spec: Mapping[str, Any]) -> Any:
-    """Return the type of encoder that is trained: that of its vectors, but three heads are one."""
-    return "three_heads" if spec.get("type") == "three_heads" else vector_kind(spec)
+    """Return the type of encoder that is trained: that of its vectors, but three heads are one.
+
+    Static encoders learn what dense ones do.
+    """
+    if spec.get("type") == "three_heads":
+        return "three_heads"
+    kind = vector_kind(spec)
+    return "dense" if kind == "static" else kind
 
 
 def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from static_embeddings import save_static
 
 from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
 from sluice.encoders.foundation.build import build
@@ -29,11 +30,13 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
     vectors = np.random.default_rng(0).random((len({*TEXTS, ""}), 4), np.float32)
     PrecomputedEncoder(sorted({*TEXTS, ""}), vectors).save_pretrained(tmp_path / "precomputed")
     VocabularyEncoder(sorted({*" ".join(TEXTS).split()})).save_pretrained(tmp_path / "vocabulary")
+    save_static(tmp_path / "static")
     return {
         "bm25": {},
         "cross_encoder": {"model": str(pair_bert)},
         "precomputed": {"model": str(tmp_path / "precomputed")},
         "splade": {"model": str(masked_bert)},
+        "static": {"model": str(tmp_path / "static")},
         "three_heads": {"model": str(three_heads(bert, tmp_path / "heads")), "head": "sparse"},
         "towers": {
             "query": {"type": "dense", "model": str(bert), "query_prompt": "query: "},
@@ -77,6 +80,13 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"document_length": 12},
     ],
     "splade": [{"pooling": "sum"}, {"document_top_k": 3}],
+    "static": [
+        {"normalize": True},
+        {"dim": 4},
+        {"projection": 4},
+        {"query_prompt": "query: "},
+        {"document_length": 2},
+    ],
     "three_heads": [{"head": "dense"}, {"head": "tokens"}, {"document_length": 12}],
     "tokens": [
         {"query_length": 12},

@@ -38,9 +38,9 @@ from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.projection import Projection, write_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
+from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
 
@@ -68,7 +68,7 @@ class GaussianEncoder(TextEncoder):
         *,
         variance: VarianceHead,
         pooling: Pooling = "mean",
-        projection: Projection | None = None,
+        projection: VectorLayer | None = None,
         unit_means: bool = True,
         pool_prompt: bool = True,
         query_prompt: str = "",
@@ -292,12 +292,12 @@ class GaussianEncoder(TextEncoder):
         with replaced_folder(Path(path)) as folder:
             save(self.model, folder)
             self.tokenizer.save_pretrained(folder)
-            write_dense(
+            places = write_dense(
                 folder,
                 hidden=self.state_width,
                 pooling=self.pooling,
                 pool_prompt=self.pool_prompt,
-                projections=0 if self.projection is None else len(self.projection.chain),
+                layers=kinds_of(self.projection),
                 normalize=self.unit_means,
                 max_length=max(self.lengths.values()),
                 prompts={side: each.removeprefix(token) for side, each in self.prompts.items()},
@@ -305,11 +305,8 @@ class GaussianEncoder(TextEncoder):
                 lower_case=lowers(self.tokenizer),
                 own=("Gaussian",),
             )
-            modules = read_modules(folder)
-            if self.projection is not None:
-                places = [place for kind, place in modules if kind == "Dense"]
-                write_projection(self.projection, places)
-            noted = self.variance.write(dict(modules)["Gaussian"])
+            write_layers(self.projection, places)
+            noted = self.variance.write(dict(read_modules(folder))["Gaussian"])
             facts = {
                 "type": self.kind,
                 **self.save_backend(folder),

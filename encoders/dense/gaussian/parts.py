@@ -11,7 +11,8 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import Layout
 from sluice.encoders.transformer.added_tokens import make_tokens
 from sluice.encoders.transformer.decoder_attention import is_causal
-from sluice.encoders.transformer.projection import Projection, draw_projection, read_projection
+from sluice.encoders.transformer.projection import draw_projection
+from sluice.encoders.transformer.vector_layers import VectorLayer, read_layers
 
 # The start's variance, where means have length 1: scores are then 20 times the cosine, which dense
 # encoders are trained with, but for a constant.
@@ -24,7 +25,7 @@ NEW_TOKEN = "[VAR]"  # added to others
 class Parts(NamedTuple):
     """The layers that make means and variances, and whether means have length 1."""
 
-    projection: Projection | None
+    projection: VectorLayer | None
     variance: VarianceHead
     unit: bool
 
@@ -40,10 +41,10 @@ def read_parts(layout: Layout, place: Path, hidden: int, given: Mapping[str, Any
                 f"{name}: {value!r}; {place.parent} is a Gaussian encoder's folder, which has its "
                 "own; leave it out, or start from a dense encoder or a transformer"
             )
-    projection = read_projection(layout.projections, hidden)
+    projection = read_layers(layout.layers, hidden)
     outputs = hidden if projection is None else projection.outputs
     variance = VarianceHead.read(place, layout.sidecar.get(KEY), hidden, outputs)
-    return Parts(projection, variance, "Normalize" in layout.modules)
+    return Parts(projection, variance, layout.normalize)
 
 
 def new_parts(
@@ -62,12 +63,12 @@ def new_parts(
         )
     hidden = int(network.config.hidden_size)
     if given["projection"] is None:
-        projection = read_projection(layout.projections, hidden)
+        projection = read_layers(layout.layers, hidden)
     else:
         projection = draw_projection(hidden, given["projection"], seed)
     unit = given["normalize"]
     if unit is None:
-        unit = "Normalize" in layout.modules or not layout.modules
+        unit = layout.normalize or not layout.modules
     named = {
         "start": given["start_variance"], "floor": given["variance_floor"], "beta": given["beta"],
         "token": _token(given["variance_token"], network, tokenizer),

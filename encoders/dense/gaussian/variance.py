@@ -12,8 +12,8 @@ from torch.nn.functional import softplus
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import finite_number
-from sluice.encoders.model_files.layout import SIDECAR
-from sluice.encoders.transformer.projection import Projection, read_projection, write_projection
+from sluice.encoders.model_files.layout import SIDECAR, VectorModule
+from sluice.encoders.transformer.vector_layers import Projection, read_layers, write_layers
 
 KEY = "gaussian"  # of sluice.json
 FLOOR = 1e-4
@@ -77,14 +77,15 @@ class VarianceHead(nn.Module):
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the weights into a module's folder; return what ``sluice.json`` has to note."""
-        write_projection(self.linear, [folder])
+        write_layers(self.linear, [folder])
         return {KEY: self.settings._asdict()}
 
     @classmethod
     def read(cls, folder: Path, noted: Any, inputs: int, outputs: int) -> VarianceHead:
         """Read what ``write`` wrote; ``ModelError`` where it does not fit the encoder."""
-        linear = read_projection((folder,), inputs)
-        if linear is None or linear.outputs != outputs or linear.linear.bias is None:
+        linear = read_layers([VectorModule("Dense", folder)], inputs)
+        fits = isinstance(linear, Projection) and linear.linear.bias is not None
+        if not isinstance(linear, Projection) or not fits or linear.outputs != outputs:
             raise ModelError(f"{folder}: expected a linear layer to {outputs} variances, with bias")
         try:
             settings = VarianceSettings(**noted).checked()

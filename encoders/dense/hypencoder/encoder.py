@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.backends.devices import Dtype
-from sluice.encoders.dense.encoder import Pooling
 from sluice.encoders.dense.hypencoder.folder import Noted, noted_in, read_head, write_head
 from sluice.encoders.dense.hypencoder.head import HyperHead, Scaling, checked_scaling
-from sluice.encoders.dense.pooling import POOLINGS
+from sluice.encoders.dense.pooling import POOLINGS, Pooling
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -31,14 +30,15 @@ from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.projection import (
-    Projection,
-    draw_projection,
-    read_projection,
-    write_projection,
-)
+from sluice.encoders.transformer.projection import draw_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
+from sluice.encoders.transformer.vector_layers import (
+    VectorLayer,
+    kinds_of,
+    read_layers,
+    write_layers,
+)
 
 HIDDEN_LAYERS = 2  # of new q-nets
 HEAD_VALUES = 1 << 24  # of one matrix of q-nets at a time: 64 MB
@@ -63,7 +63,7 @@ class Hypencoder(TextEncoder):
         *,
         head: HyperHead,
         pooling: Pooling = "cls",
-        projection: Projection | None = None,
+        projection: VectorLayer | None = None,
         unit_documents: bool = False,
         **options: Any,
     ) -> None:
@@ -142,7 +142,7 @@ class Hypencoder(TextEncoder):
         )
         hidden = int(network.config.hidden_size)
         if projection is None:
-            reads = read_projection(layout.projections, hidden)
+            reads = read_layers(layout.layers, hidden)
         else:
             reads = draw_projection(hidden, projection, seed)
         dim = hidden if reads is None else reads.outputs
@@ -159,7 +159,7 @@ class Hypencoder(TextEncoder):
             head=head,
             pooling=pooling or ("cls" if bare else layout.pooling or "mean"),  # type: ignore[arg-type]
             projection=reads,
-            unit_documents="Normalize" in layout.modules if normalize is None else normalize,
+            unit_documents=layout.normalize if normalize is None else normalize,
             device=device,
             dtype=dtype,
             batch_tokens=batch_tokens,
@@ -270,13 +270,12 @@ class Hypencoder(TextEncoder):
         with replaced_folder(Path(path)) as folder:
             save(self.model, folder)
             self.tokenizer.save_pretrained(folder)
-            layers = [] if self.projection is None else self.projection.chain
-            write_dense(
+            places = write_dense(
                 folder,
                 hidden=int(self.model.config.hidden_size),
                 pooling=self.pooling,
                 pool_prompt=True,
-                projections=len(layers),
+                layers=kinds_of(self.projection),
                 normalize=self.unit_documents,
                 max_length=max(self.lengths.values()),
                 prompts=self.prompts,
@@ -284,9 +283,7 @@ class Hypencoder(TextEncoder):
                 lower_case=lowers(self.tokenizer),
                 own=("HyperHead",),
             )
-            if self.projection is not None:
-                places = [folder / f"{number}_Dense" for number in range(2, 2 + len(layers))]
-                write_projection(self.projection, places)
+            write_layers(self.projection, places)
             noted = Noted(self.q_net_shape.hidden, self.head.scaling, self.q_net_shape.product)
             write_head(self.head, folder)
             write_sidecar(

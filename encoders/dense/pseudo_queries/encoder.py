@@ -33,14 +33,15 @@ from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.projection import (
-    Projection,
-    draw_projection,
-    read_projection,
-    write_projection,
-)
+from sluice.encoders.transformer.projection import draw_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
+from sluice.encoders.transformer.vector_layers import (
+    VectorLayer,
+    kinds_of,
+    read_layers,
+    write_layers,
+)
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
 MODULE, KEY = "PseudoQueries", "pseudo_queries"  # in modules.json and in sluice.json
@@ -95,7 +96,7 @@ class PseudoQueryEncoder(TextEncoder):
         *,
         clustering: Clustering,
         pooling: Pooling = "mean",
-        projection: Projection | None = None,
+        projection: VectorLayer | None = None,
         unit_vectors: bool = True,
         pool_prompt: bool = True,
         **options: Any,
@@ -159,7 +160,7 @@ class PseudoQueryEncoder(TextEncoder):
             cut_layers(network, layers)
         hidden = int(network.config.hidden_size)
         if projection is None:
-            head = read_projection(layout.projections, hidden)
+            head = read_layers(layout.layers, hidden)
         else:
             head = draw_projection(hidden, projection, seed)
         bare = not layout.modules
@@ -291,16 +292,15 @@ class PseudoQueryEncoder(TextEncoder):
 
         That package refuses it: it has no module that makes several vectors of a document.
         """
-        layers = [] if self.projection is None else self.projection.chain
         with replaced_folder(Path(path)) as folder:
             save(self.model, folder)
             self.tokenizer.save_pretrained(folder)
-            write_dense(
+            places = write_dense(
                 folder,
                 hidden=self.state_width,
                 pooling=self.pooling,
                 pool_prompt=self.pool_prompt,
-                projections=len(layers),
+                layers=kinds_of(self.projection),
                 normalize=self.unit_vectors,
                 max_length=max(self.lengths.values()),
                 prompts=self.prompts,
@@ -308,9 +308,7 @@ class PseudoQueryEncoder(TextEncoder):
                 lower_case=lowers(self.tokenizer),
                 own=(MODULE,),
             )
-            if self.projection is not None:
-                places = [folder / f"{number}_Dense" for number in range(2, 2 + len(layers))]
-                write_projection(self.projection, places)
+            write_layers(self.projection, places)
             write_sidecar(
                 folder,
                 {

@@ -113,8 +113,8 @@ class Trunk(TextEncoder):
         else:
             sparse, tokens = _new_heads(folder, hidden, options.dim, options.seed)
         pooled = layout.pooling not in (None, "cls") and options.dim is None
-        if pooled or layout.projections:
-            further = f"{layout.pooling} pooling" if pooled else "a Dense module"
+        if pooled or layout.layers:
+            further = f"{layout.pooling} pooling" if pooled else f"a {layout.layers[0].kind} module"
             raise ModelError(
                 f"{folder}: modules.json has {further}; expected cls pooling alone: the dense head "
                 "of a model with three is the first token's state"
@@ -252,7 +252,6 @@ class Trunk(TextEncoder):
                 hidden=self.state_width,
                 pooling="cls",
                 pool_prompt=True,
-                projections=0,
                 normalize=True,
                 max_length=max(self.lengths.values()),
                 prompts=self.prompts,

@@ -17,8 +17,8 @@ WORDS: Mapping[str, str] = {
     "precomputed.model": "The folder of vectors that another program made.",
     "vocabulary.model": "The folder of a saved vocabulary encoder.",
     "towers.model": "A saved folder of two towers, instead of query and document.",
-    "towers.query": "The query encoder, {type: dense or splade, model: ...}.",
-    "towers.document": "The document encoder, {type: dense or splade, model: ...}.",
+    "towers.query": "The query encoder, {type: dense, static or splade, model: ...}.",
+    "towers.document": "The document encoder, {type: dense, static or splade, model: ...}.",
     "towers.freeze": "The tower that is not trained.",
     "variance_token": "The token before every text that the variance is made of; empty: the pooled "
     "state. Left out, [unused0], or [VAR].",
@@ -63,10 +63,14 @@ WORDS: Mapping[str, str] = {
     "three_heads.seed": "The seed of the heads that dim draws (13).",
     "three_heads.dim": "Draws new heads for a model without any: dimensions of its token vectors.",
     "pooling": "How token vectors become one; left out, as the model's folder says.",
+    "dense.pooling": "How token vectors become one, or several side by side, such as [cls, mean]; "
+    "left out, as the model's folder says.",
     "splade.pooling": "max (SPLADE v2, the default) or sum (v1), over the tokens of a text.",
     "normalize": "Scales vectors to unit length, so that the score is the cosine.",
     "dim": "Keeps only so many of the vectors' first dimensions.",
     "attention": "causal or bidirectional: whether a decoder's tokens see those after them.",
+    "append_eos": "Whether every text ends with the end-of-text token, whose state pooling: last "
+    "takes; left out, as the tokenizer does.",
     "few_shot": "Answered examples {query, document} that are put before a query.",
     "instruction": "What a query is for; it fills {task} of the prompts.",
     "query_prompt": "Text before every query, such as 'query: ' for E5.",
@@ -333,6 +337,7 @@ SUMMARIES: Mapping[str, str] = {
     "http": "A language model behind an HTTP endpoint that judges, compares or orders candidates.",
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
+    "static": "A table of token vectors and no network: the mean of a text's is its vector.",
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
     "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",
     "hypencoder": "Documents are vectors, a query a small network that scores them.",

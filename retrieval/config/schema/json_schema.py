@@ -52,7 +52,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "rankers": RANKERS,
 }
 CLOSED = ("negatives", "augmentations", "rankers")  # kinds without classes of your own
-TEACHERS = ("bm25", "cross_encoder", "dense", "gaussian", "splade", "tokens")
+TEACHERS = ("bm25", "cross_encoder", "dense", "gaussian", "splade", "static", "tokens")
 OWN = {"type": "string", "pattern": ":", "description": "A class of your own, module:Class."}
 # Arguments that are components themselves, by the kind of component they belong to.
 INNER: Final[Mapping[tuple[str, str], str]] = {

@@ -96,6 +96,10 @@ def check_training(
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
     if section.tuning is not None:
+        if encoder.get("type") == "static":
+            raise ConfigError(
+                f"{prefix}tuning: a static encoder has no network to tune; leave it out"
+            )
         build(section.tuning, TUNINGS, where=f"{prefix}tuning", allow=allow)
     _check_files(section, prefix, allow)
     check_sources(section, prefix, allow)

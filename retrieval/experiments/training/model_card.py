@@ -22,16 +22,18 @@ MEASURED: Final = 20  # lines of dev measures at most
 TASKS: Final = {
     "dense": "sentence-similarity", "gaussian": "feature-extraction",
     "splade": "feature-extraction", "tokens": "sentence-similarity",
-    "cross_encoder": "text-ranking",
+    "cross_encoder": "text-ranking", "static": "sentence-similarity",
 }  # fmt: skip
-THEIRS: Final = {
-    "dense": """\
+_TWO_SIDES: Final = """\
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("FOLDER")
 queries = model.encode_query(["a question"])
 documents = model.encode_document(["a text"])
-print(model.similarity(queries, documents))""",
+print(model.similarity(queries, documents))"""
+THEIRS: Final = {
+    "dense": _TWO_SIDES,
+    "static": _TWO_SIDES,
     "splade": """\
 from sentence_transformers import SparseEncoder
 
@@ -60,6 +62,7 @@ OURS: Final = {
     "hypencoder": "Hypencoder",
     "pseudo_queries": "PseudoQueryEncoder",
     "cross_encoder": "CrossEncoder",
+    "static": "StaticEncoder",
     "towers": "TowerEncoder",
 }
 SEARCH: Final = """\

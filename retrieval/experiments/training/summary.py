@@ -27,6 +27,7 @@ KINDS: Final = {
     "dense": "dense encoder", "gaussian": "Gaussian encoder", "hypencoder": "Hypencoder",
     "pseudo_queries": "pseudo-query encoder", "splade": "SPLADE encoder", "tokens": "token encoder",
     "cross_encoder": "cross-encoder", "three_heads": "encoder with three heads",
+    "static": "static encoder",
 }  # fmt: skip
 
 
@@ -48,9 +49,9 @@ def facts_of(
     measured = _series(report.history, f"eval_{measure}")
     losses = _series(report.history, "loss") or _series(report.history, "train_loss")
     return {
-        "kind": KINDS.get(kind, kind),
+        "kind": KINDS.get(str(section.encoder.get("type")), KINDS.get(kind, kind)),
         "towers": section.encoder.get("type") == "towers",
-        "type": kind,
+        "type": "static" if section.encoder.get("type") == "static" else kind,
         "base": base_of(section),
         "loss_type": section.loss["type"],
         "source": source_words(section, " and ".join(part.data.train.name for part in parts)),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.rerankers.recipes import recipe_of
 from sluice.retrieval.stages.generative.http_language_model import HttpLanguageModel
 from sluice.retrieval.stages.generative.listwise import Listwise
 from sluice.retrieval.stages.generative.options import ModelSpec, local_model, with_model
@@ -14,6 +16,8 @@ from sluice.retrieval.stages.generative.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from sluice.encoders.rerankers.language_model import LanguageModel
+
+log = logging.getLogger("sluice")
 
 Style: TypeAlias = Literal["yes_no", "graded", "pairwise", "listwise"]
 Reranker: TypeAlias = Pointwise | Pairwise | Listwise
@@ -44,12 +48,25 @@ def _reranker(
     """Return the reranker of a style over a language model.
 
     ``yes_no`` and ``graded`` score pairs (``Pointwise``), ``pairwise`` and ``listwise`` lists; each
-    takes its own keys, see those classes. ``window: 0`` is full ranking.
+    takes its own keys, see those classes. ``window: 0`` is full ranking. Without ``prompt`` and
+    ``answers``, published rerankers (monoT5, Qwen3-Reranker) are asked as they were trained.
     """
     given = {"prompt": prompt, "answers": answers, "grades": grades, "depth": depth,
              "opponents": opponents, "window": window, "step": step, "passes": passes}  # fmt: skip
     options = _options(style, given)
+    if style == "yes_no" and not options:
+        model, options = _as_trained(model)
     return _styled(style, model.open(), options)
+
+
+def _as_trained(model: ModelSpec) -> tuple[ModelSpec, dict[str, Any]]:
+    """Return a published reranker's own prompt and answers, with its prompt as all that is read."""
+    recipe = recipe_of(model.name) if model.make is local_model else None
+    if recipe is None or model.options.get("chat"):
+        return model, {}
+    log.info("%s: asked as %s was trained: %r", model.name, recipe.name, recipe.prompt)
+    plain = ModelSpec(model.make, {**model.options, "chat": False})
+    return plain, {"prompt": recipe.prompt, "answers": list(recipe.answers)}
 
 
 generative = with_model(_reranker, local_model)

@@ -31,3 +31,13 @@ def test_a_path_is_a_string_or_a_path(value: object, monkeypatch: pytest.MonkeyP
         build({"type": "opened", "model": value}, TABLE, where="encoder")
     for good in ("x", Path("x")):
         assert build({"type": "opened", "model": good}, TABLE, where="encoder") == (good, 1)
+
+
+def test_a_list_of_choices_is_one_of_choices_alone() -> None:
+    table = {"dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained"}
+    for pooling in ("cls", ["cls"], ["cls", "mean"], [], None):
+        check({"type": "dense", "model": "m", "pooling": pooling}, table, where="encoder", allow=())
+    for pooling in (["cls", "men"], ["cls", 3], [["cls"]], "men", {"cls": 1}):
+        with pytest.raises(ConfigError, match=r"encoder\.pooling: "):
+            spec = {"type": "dense", "model": "m", "pooling": pooling}
+            check(spec, table, where="encoder", allow=())

@@ -183,13 +183,15 @@ def test_decoder_models_score_pairs_with_the_end_of_text_as_padding(tmp_path: Pa
 
 
 def test_models_of_the_wrong_shape_are_refused(tmp_path: Path) -> None:
-    size = save_tokenizer(tmp_path / "t5")
-    t5 = transformers.T5Config(
-        vocab_size=size, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4
-    )
-    transformers.T5Model(t5).save_pretrained(tmp_path / "t5")
+    size = save_tokenizer(tmp_path / "bart")
+    bart = transformers.BartConfig(
+        vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=32,
+        decoder_ffn_dim=32, encoder_attention_heads=4, decoder_attention_heads=4,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    transformers.BartModel(bart).save_pretrained(tmp_path / "bart")
     with pytest.raises(ModelError, match="an encoder and a decoder"):
-        DenseEncoder.from_pretrained(tmp_path / "t5")
+        DenseEncoder.from_pretrained(tmp_path / "bart")
     size = save_tokenizer(tmp_path / "mobile")
     mobile = transformers.MobileBertConfig(
         **SMALL, vocab_size=size, embedding_size=16, intra_bottleneck_size=32,

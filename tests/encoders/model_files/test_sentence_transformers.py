@@ -37,10 +37,8 @@ def test_modules_in_another_order_are_refused(dense: Path) -> None:
     path = dense / "modules.json"
     transformer, pooling, projection, normalize = json.loads(path.read_text())
     for order in (
-        [transformer, pooling, normalize, projection],
         [transformer, normalize],
         [pooling, transformer],
-        [transformer, pooling, normalize, normalize],
         [transformer, projection, pooling],
     ):
         path.write_text(json.dumps(order))

@@ -1,0 +1,66 @@
+"""How published language models are asked about one document: prompt and answers, as trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.model_files.locate import local_folder
+from sluice.encoders.model_files.prompts import is_among
+
+MONO = "Query: {query} Document: {document} Relevant:"
+QWEN3 = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
+    'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "
+    "answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+    "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+
+
+class Recipe(NamedTuple):
+    """Models by their ids on the hub, their prompt, and their answers, the relevant one first.
+
+    The score is the probability of the first answer among the two.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    prompt: str
+    answers: tuple[str, str]
+
+
+RECIPES = (
+    # Nogueira et al., 2020, arXiv 2003.06713
+    Recipe(
+        "monoT5",
+        (
+            "castorini/monot5-base-msmarco", "castorini/monot5-base-msmarco-10k",
+            "castorini/monot5-large-msmarco", "castorini/monot5-large-msmarco-10k",
+            "castorini/monot5-3b-msmarco", "castorini/monot5-3b-msmarco-10k",
+        ),
+        MONO,
+        ("true", "false"),
+    ),
+    # Zhang et al., 2025, arXiv 2506.05176
+    Recipe(
+        "Qwen3-Reranker",
+        ("Qwen/Qwen3-Reranker-0.6B", "Qwen/Qwen3-Reranker-4B", "Qwen/Qwen3-Reranker-8B"),
+        QWEN3,
+        ("yes", "no"),
+    ),
+)  # fmt: skip
+
+
+def recipe_of(model: str) -> Recipe | None:
+    """Return how a published reranker is asked, by its hub id or its folder; None: not known."""
+    try:
+        folder = local_folder(model)
+    except ModelError:
+        folder = None
+    places = [Path(model), *([] if folder is None else [folder])]
+    for recipe in RECIPES:
+        if any(is_among(place, recipe.models) for place in places):
+            return recipe
+    return None
