@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.errors import ConfigError
@@ -16,6 +17,7 @@ from sluice.encoders.transformer.added_tokens import make_tokens
 from sluice.encoders.transformer.projection import (
     Projection,
     as_projection,
+    begins_as_inputs,
     cut_vectors,
     draw_projection,
     linear_projection,
@@ -23,8 +25,47 @@ from sluice.encoders.transformer.projection import (
 )
 
 DIM = 128  # of a new projection
+SEED = 13  # of what is drawn, where none is given
 
 log = logging.getLogger("sluice")
+
+
+class Given(NamedTuple):
+    """What a caller says of the parts that a model may lack; None is as the folder says."""
+
+    projection: int | bool | dict[str, Any] | None
+    dim: int | None
+    query_marker: str | None
+    document_marker: str | None
+    seed: int | None
+
+
+def new_parts(
+    layout: TokenLayout, folder: Path, model: Any, tokenizer: Any, given: Given
+) -> tuple[Projection | None, dict[str, Any]]:
+    """Return the projection and both markers, and make tokens of the markers.
+
+    A projection drawn at random is warned of, and a ``seed`` that draws nothing is refused.
+    """
+    seed = SEED if given.seed is None else whole_number(given.seed, "seed", 0)
+    known = layout.trained or layout.projections or layout.linear is not None
+    drawn = not known if given.projection is None else given.projection is not False
+    words = len(tokenizer)
+    head = head_of(layout, int(model.config.hidden_size), given.projection, given.dim, seed)
+    markers = markers_of(layout, model, tokenizer, given.query_marker, given.document_marker, seed)
+    if drawn and head is not None and not begins_as_inputs(head):
+        log.warning(
+            "%s: a new projection to %s dimensions was drawn at random; train it before it is "
+            "searched with",
+            folder,
+            head.outputs,
+        )
+    if given.seed is not None and not drawn and len(tokenizer) == words:
+        raise ConfigError(
+            f"seed: {given.seed}: draws a new projection or marker, and {folder} gets none; leave "
+            "seed out, or give projection: 128, to be trained"
+        )
+    return head, markers
 
 
 def head_of(

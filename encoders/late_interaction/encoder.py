@@ -19,11 +19,11 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.late_interaction.choices import (
+    Given,
     check_words,
     expansion_of,
-    head_of,
     lengths_of,
-    markers_of,
+    new_parts,
 )
 from sluice.encoders.late_interaction.folder import write_token_folder
 from sluice.encoders.late_interaction.layout import TokenLayout, read_token_layout
@@ -126,14 +126,14 @@ class TokenEncoder(TextEncoder):
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
-        seed: int = 13,
+        seed: int | None = None,
     ) -> TokenEncoder:
         """Load a token encoder's folder (PyLate, sentence-transformers 6, ColBERT), or start one.
 
         Arguments left at None come from the folder. Any other encoder gets a projection to 128
-        dimensions without bias, drawn by ``seed``, two markers, queries of 32 and documents of 180
-        tokens, queries filled up, and no vectors for punctuation: train it. ``projection`` adds a
-        new one: its number of dimensions, or ``{dim: 128, layers: 2, residual: true}``, see
+        dimensions without bias, drawn by ``seed`` (13), two markers, queries of 32 and documents of
+        180 tokens, queries filled up, and no vectors for punctuation: train it. ``projection`` adds
+        a new one: its number of dimensions, or ``{dim: 128, layers: 2, residual: true}``, see
         ``draw_projection``; false: none. ``dim`` keeps the first dimensions of a trained model.
 
         ``expand_queries`` is true (to ``query_length``), false, or a number of tokens.
@@ -152,8 +152,10 @@ class TokenEncoder(TextEncoder):
         layout = read_token_layout(folder)
         if layers is not None:
             cut_layers(network, layers)
-        head = head_of(layout, int(network.config.hidden_size), projection, dim, seed)
-        sides = markers_of(layout, network, tokenizer, query_marker, document_marker, seed)
+        head, sides = new_parts(
+            layout, folder, network, tokenizer, Given(projection, dim, query_marker,
+            document_marker, seed),
+        )  # fmt: skip
         given: dict[Side, str | None] = {"query": query_prompt, "document": document_prompt}
         for side, prompt in given.items():
             sides[f"{side}_prompt"] = layout.prompts.get(side, "") if prompt is None else prompt

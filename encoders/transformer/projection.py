@@ -85,6 +85,11 @@ class Projection(nn.Module):
         return {k: v.detach().cpu() for k, v in state.items() if not k.startswith("before.")}
 
 
+def begins_as_inputs(projection: Projection) -> bool:
+    """Return whether a new projection passes vectors on as they were, until it is trained."""
+    return all(isinstance(part.residual, nn.Identity) for part in projection.chain)
+
+
 class _Spec(NamedTuple):
     """The layers of a new projection: their dimensions, and what is between them."""
 

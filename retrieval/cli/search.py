@@ -243,7 +243,7 @@ def _search_vectors(
 def _opened(
     path: Path, pipeline: str | None, allow: Sequence[str], *, quick: bool = False
 ) -> tuple[Stage, str | None]:
-    """Open a retriever's folder, or a pipeline of an experiment's output; return its name too."""
+    """Open a retriever's folder, or a pipeline; return the pipeline's name too."""
     from sluice.retrieval.retrievers.folder import HEAD
     from sluice.retrieval.retrievers.retriever import Retriever
 
@@ -255,7 +255,7 @@ def _opened(
     if (path / PIPELINE).exists():
         from sluice.retrieval.experiments.experiment import load_pipeline
 
-        return load_pipeline(path, pipeline or "", allow=allow), None
+        return load_pipeline(path, pipeline or "", allow=allow), path.absolute().name
     if not (path / SETTINGS).exists():
         parts = sorted(file.parent.name for file in path.glob(f"datasets/*/{SETTINGS}"))
         if parts:

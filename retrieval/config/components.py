@@ -157,11 +157,27 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
         )
     check(section.encoder, ENCODERS, where=f"{where}.encoder", allow=allow)
     check_towers(section.encoder, where=f"{where}.encoder")
+    if section.encoder["type"] == "three_heads" and section.encoder.get("dim") is not None:
+        raise ConfigError(
+            f"{where}.encoder.dim: draws new heads, which are not trained here; train them under "
+            "train: (loss: {type: three_heads}), and give that name as the model here, without dim"
+        )
+    check_new_heads(section.encoder, f"{where}.encoder")
     if section.encoder["type"] == "bm25":
         build(section.encoder, ENCODERS, where=f"{where}.encoder")
     check_index(section.index, section.encoder, where=f"{where}.index", allow=allow)
     if section.search:
         _check_search(section, f"{where}.search")
+
+
+def check_new_heads(spec: Mapping[str, Any], where: str) -> None:
+    """Raise ``ConfigError`` for a model with three heads whose ``seed`` draws none of them."""
+    if spec.get("type") != "three_heads" or spec.get("dim") is not None:
+        return
+    if spec.get("seed") is not None:
+        raise ConfigError(
+            f"{where}.seed: draws new heads, and only dim asks for them; leave it out"
+        )
 
 
 def check_head(spec: Mapping[str, Any], where: str, remedy: str) -> None:

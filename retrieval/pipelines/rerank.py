@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
@@ -20,6 +21,7 @@ from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
 from sluice.retrieval.pipelines.searchable import TextsOf, documents_in, seconds_left
 from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.pipelines.table import OF_STAGES, STAGES
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, Span, note
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
@@ -140,22 +142,25 @@ class Rerank(Stage):
         return made
 
     def written(self, name_of: NameOf) -> str:
-        """Return ``scorer(depth=..)`` with its options; ``ConfigError`` for a rule or a retriever.
+        """Return ``scorer(depth=..)`` with its options, ``max_sim(tokens, depth=..)``.
 
-        A scorer's retrievers, and the rules of its depth, have no expression of their own.
+        ``ConfigError`` for rules of its depth, and for scorers that read retrievers and more.
         """
-        if self.rules or self.inner:
-            what = "a rule of its depth" if self.rules else "retrievers of its scorer"
-            raise ConfigError(
-                f"{self.name}: cannot be saved with {what}; write it under pipelines: of an "
-                "experiment, which load_pipeline opens"
-            )
         options: dict[str, Any] = {"depth": self.depth}
         if self.interpolate:
             options["interpolate"] = self.interpolate
         if self.deadline_ms is not None:
             options["deadline_ms"] = self.deadline_ms
-        return f"{name_of(self.scorer)}({options_text(options)})"
+        made = (name for name in OF_STAGES if resolve(STAGES[name]) is type(self.scorer))
+        function = next(made, None) if self.inner else ""
+        if self.rules or function is None:
+            what = "a rule of its depth" if self.rules else "retrievers of its scorer"
+            raise ConfigError(
+                f"{self.name}: cannot be saved with {what}; write it under pipelines: of an "
+                "experiment, which load_pipeline opens"
+            )
+        parts = [*(stage.written(name_of) for stage in self.inner), options_text(options)]
+        return f"{function or name_of(self.scorer)}({', '.join(parts)})"
 
     def filtered(self, where: Where) -> Stage:
         """Return the reranker itself: its candidates were filtered before."""

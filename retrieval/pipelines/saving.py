@@ -14,8 +14,7 @@ from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import RERANKERS
-from sluice.retrieval.pipelines.table import STAGES
+from sluice.retrieval.pipelines.table import SAVED, STAGES
 
 PIPELINE = "pipeline.json"
 FORMAT = "sluice.pipeline"
@@ -36,8 +35,9 @@ class Written(Protocol):
 def save_pipeline(stage: Written, path: Path) -> None:
     """Write ``pipeline.json`` and the parts beside it, replacing the folder in one step.
 
-    Retrievers are copied (linked where the file system can), cross-encoders saved. Neither code
-    nor pickles are written: a function is noted by name, and given again to ``load_pipeline``.
+    Retrievers are copied (linked where the file system can), those that a scorer reads too;
+    cross-encoders, and the encoders of MaxSim, are saved. Neither code nor pickles are written: a
+    function is noted by name, and given again to ``load_pipeline``.
     ``ConfigError`` for a stage that has no expression, and for a folder whose ``pipeline.json`` is
     not a pipeline's of ours: nothing is deleted then.
     """
@@ -75,8 +75,8 @@ def _refuse_other_file(file: Path) -> None:
 
 
 def _saved_scorer(scorer: Any, draft: Path, name: str) -> dict[str, Any]:
-    kind = type_name(scorer, RERANKERS)
-    if kind not in RERANKERS:
+    kind = type_name(scorer, SAVED)
+    if kind not in SAVED or not getattr(scorer, "is_saved", True):
         return {"type": GIVEN, "of": kind}
     folder = f"rerankers/{name}"
     scorer.save_pretrained(draft / folder)

@@ -15,6 +15,12 @@ SCORERS: Final[Mapping[str, str]] = {
     "max_sim": "sluice.retrieval.stages.rerankers.max_sim:max_sim_scorer",
 }
 
+# Those that a saved pipeline holds, by the class that reads what ``save_pretrained`` wrote.
+SAVED: Final[Mapping[str, str]] = {
+    **RERANKERS,
+    "max_sim": "sluice.retrieval.stages.rerankers.max_sim:MaxSim.from_pretrained",
+}
+
 # Those of these types, and of the judges', that talk to the server at their ``url``.
 REMOTE: Final = frozenset({"http"})
 
@@ -40,6 +46,9 @@ STAGES: Final[Mapping[str, str]] = {
     "prf": "sluice.retrieval.stages.feedback.dense:prf",
     "rm3": "sluice.retrieval.stages.feedback.sparse:rm3",
 }
+
+# Those whose scorers are their stages and nothing else, so that a saved pipeline holds them.
+OF_STAGES: Final = ("dot", "max_sim")
 
 # The options of these that name what is written: (name, option, option without which it is not).
 WRITTEN: Final = (("cached", "file", None), ("normalised", "fitted", "bank"))

@@ -58,13 +58,13 @@ class HeadEncoder(EncoderBase, ABC):
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
         dim: int | None = None,
-        seed: int = 13,
+        seed: int | None = None,
     ) -> HeadEncoder:
         """Open one head of a model with three: dense, sparse (term weights) or tokens.
 
         ``head`` is the one the folder was saved with, if left out. Heads opened with the same
         settings share one model, and the passes through it. With ``dim`` a model without heads
-        gets new ones, token vectors of so many dimensions, drawn by ``seed``: train them.
+        gets new ones, token vectors of so many dimensions, drawn by ``seed`` (13): train them.
         """
         folder = model_folder(str(model))
         named = read_sidecar(folder).get("head") if head is None else head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.late_interaction.choices import SEED
 from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Memo, Part
 from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, pack
 from sluice.encoders.model_files.identity import versions
@@ -26,6 +28,8 @@ from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
+
+log = logging.getLogger("sluice")
 
 MEMO = 256 << 20  # bytes of the last texts' vectors
 # The names of the heads' files, which BGE-M3 publishes as pickles (.pt).
@@ -38,7 +42,7 @@ FILES: Mapping[str, str] = {
 class Options(NamedTuple):
     """How a model with three heads is opened; None is as the folder says.
 
-    With ``dim``, a model without heads gets new ones, drawn by ``seed``.
+    With ``dim``, a model without heads gets new ones, drawn by ``seed`` (13).
     """
 
     query_prompt: str | None = None
@@ -49,7 +53,7 @@ class Options(NamedTuple):
     dtype: Dtype = "float32"
     batch_tokens: int | None = None
     dim: int | None = None
-    seed: int = 13
+    seed: int | None = None
 
 
 _USUAL = Options()
@@ -89,9 +93,15 @@ class Trunk(TextEncoder):
         """Load a folder with ``sparse_linear.safetensors`` and ``colbert_linear.safetensors``.
 
         Raises ``ModelError`` without them, unless ``dim`` asks for new ones; pickles (``.pt``) are
-        not read.
+        not read. ``ConfigError`` for a ``seed`` without ``dim``, which draws nothing.
         """
         from transformers import AutoModel
+
+        if options.seed is not None and options.dim is None:
+            raise ConfigError(
+                "seed: draws new heads, and only dim asks for them; leave seed out, or give dim: "
+                "128 too, and train them"
+            )
 
         loaded = load(AutoModel, str(model))
         network, tokenizer, folder, _ = loaded
@@ -267,9 +277,12 @@ def _key(text: str, side: Side) -> bytes:
     return hashlib.blake2b(f"{side}\n{text}".encode("utf-8", "surrogatepass")).digest()
 
 
-def _new_heads(folder: Path, hidden: int, dim: int, seed: int) -> tuple[nn.Linear, nn.Linear]:
+def _new_heads(
+    folder: Path, hidden: int, dim: int, seed: int | None
+) -> tuple[nn.Linear, nn.Linear]:
     """Return a head of weights and one of ``dim`` dimensions, drawn, for a model without any."""
     whole_number(dim, "dim", 1)
+    seed = SEED if seed is None else whole_number(seed, "seed", 0)
     for name in FILES.values():
         for file in (folder / name, (folder / name).with_suffix(".pt")):
             if file.exists():
@@ -285,6 +298,12 @@ def _new_heads(folder: Path, hidden: int, dim: int, seed: int) -> tuple[nn.Linea
             layer.weight.copy_(torch.randn(outputs, hidden, generator=drawn) / hidden**0.5)
             layer.bias.zero_()
         heads.append(layer)
+    log.warning(
+        "%s: new heads of weights and of %s dimensions were drawn at random; train them before "
+        "they are searched with",
+        folder,
+        dim,
+    )
     return heads[0], heads[1]
 
 

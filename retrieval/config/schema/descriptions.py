@@ -47,6 +47,8 @@ WORDS: Mapping[str, str] = {
     "protected_tokens": "The first tokens of a document that are not pooled.",
     "three_heads.head": "dense, sparse (term weights) or tokens; left out, the one the folder was "
     "saved with.",
+    "tokens.seed": "The seed of a new projection, and of new markers (13).",
+    "three_heads.seed": "The seed of the heads that dim draws (13).",
     "three_heads.dim": "Draws new heads for a model without any: dimensions of its token vectors.",
     "pooling": "How token vectors become one; left out, as the model's folder says.",
     "splade.pooling": "max (SPLADE v2, the default) or sum (v1), over the tokens of a text.",

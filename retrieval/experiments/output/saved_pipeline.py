@@ -13,7 +13,6 @@ from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.disk.files import check_version, read_json
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.encoders.given import as_scorer
-from sluice.encoders.table import RERANKERS
 from sluice.retrieval.pipelines.expression import (
     NAME,
     RERANK_OPTIONS,
@@ -24,11 +23,12 @@ from sluice.retrieval.pipelines.expression import (
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.saving import FORMAT, GIVEN, PIPELINE, VERSION
 from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.table import OF_STAGES, SAVED
 from sluice.retrieval.retrievers.retriever import Retriever
 
 # What ``Stage.written`` writes. Other functions and options of expressions read and write files
 # anywhere on the machine, which the folder of somebody else must not.
-FUNCTIONS = frozenset({"fused"})
+FUNCTIONS = frozenset({"fused", *OF_STAGES})
 OPTIONS = frozenset({*RERANK_OPTIONS, *(each.name for each in fields(Fusion))})
 
 
@@ -106,6 +106,11 @@ def _scorer(folder: Path, name: str, facts: Mapping[str, Any], given: Any) -> An
             f"{folder}: its reranker {name!r} ({facts.get('of')}) is not saved, because it is "
             f"code; give it again: load_pipeline(..., given={{{name!r}: ...}})"
         )
-    if kind not in RERANKERS:
+    if kind not in SAVED:
         raise IndexFormatError(f"{folder}: reranker {name!r} is of unknown type {kind!r}")
-    return resolve(RERANKERS[kind])(folder / str(facts.get("folder")))
+    model = folder / str(facts.get("folder"))
+    if facts.get("folder") is None or not model.is_dir():  # else it might be a name on the hub
+        raise IndexFormatError(
+            f"{folder}: the model of its reranker {name!r} is missing; save the pipeline again"
+        )
+    return resolve(SAVED[kind])(model)

@@ -19,6 +19,7 @@ from sluice.retrieval.config.components import (
     check_head,
     check_index,
     check_measures,
+    check_new_heads,
     check_retriever,
     check_towers,
     make_loss,
@@ -79,6 +80,7 @@ def check_training(
         encoder["model"] = START_KEY  # is made when training begins
     check(encoder, {**ENCODERS, **RERANKERS}, where=f"{prefix}encoder", allow=allow)
     check_towers(encoder, where=f"{prefix}encoder")
+    check_new_heads(encoder, f"{prefix}encoder")
     kind = trained_kind(encoder)
     _check_encoder(encoder, kind, f"{prefix}encoder")
     if START_KEY in section.encoder and kind != "splade" and not fresh:

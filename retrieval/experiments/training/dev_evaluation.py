@@ -12,7 +12,6 @@ from sluice.encoders.encoder import Vectors, hooks_of
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
 from sluice.encoders.foundation.numbers import plural
-from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import at_level, depth_of, parse_measure
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 PAIR_DEPTH = 20  # candidates a cross-encoder reranks for each dev query
+TOKEN_BYTES = 64 << 20  # of documents' token vectors that are searched together
+USUAL_TOKENS, USUAL_DIM = 512, 128  # of a document's vectors, where the encoder does not say
 
 
 def dev_measure(section: DevSection) -> str:
@@ -98,8 +99,8 @@ def _by_searching(
     depth = dev_depth(section) + drop
 
     def measured(encoder: Any) -> Mapping[str, float]:
-        vectors = encoder.encode_documents(list(texts.values()))
-        hits = _searched(encoder, vectors, list(queries.values()), depth)
+        search = token_hits if hooks_of(encoder).similarity == "max_sim" else _searched
+        hits = search(encoder, list(texts.values()), list(queries.values()), depth)
         rankings = {}
         for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
             hit = rows >= 0
@@ -109,24 +110,45 @@ def _by_searching(
     return measured
 
 
-def _searched(encoder: Any, documents: Vectors, texts: list[str], depth: int) -> Hits:
-    """Return the exact best documents of every query, by the kind of their vectors."""
-    from sluice.indexing import FlatIndex, GraphIndex, Hits, Index, InvertedIndex
+def token_hits(encoder: Any, texts: list[str], queries: list[str], depth: int) -> Hits:
+    """Return the exact best texts of every query by MaxSim, encoding a block of texts at a time.
+
+    A score does not depend on the documents beside it: the hits are those of one index of all.
+    """
+    from sluice.indexing import Hits
     from sluice.indexing.tokens import TokenIndex
 
+    hooks = hooks_of(encoder)
+    tokens = hooks.lengths.get("document", USUAL_TOKENS)
+    step = max(1, TOKEN_BYTES // (4 * tokens * (hooks.dim or USUAL_DIM)))
+    asked = encoder.encode_queries(queries)
+    best = Hits.missing(len(queries), depth)
+    for start in range(0, len(texts), step):
+        index = TokenIndex("float32")
+        index.add(encoder.encode_documents(texts[start : start + step]))
+        found = index.search(asked, depth)
+        rows = np.where(found.rows < 0, found.rows, found.rows + start)
+        scores = np.concatenate([best.scores, found.scores], axis=1)
+        best = Hits(np.concatenate([best.rows, rows], axis=1), scores).sorted(depth)
+    return best
+
+
+def _searched(encoder: Any, texts: list[str], queries: list[str], depth: int) -> Hits:
+    """Return the exact best texts of every query, by the kind of their vectors."""
+    from sluice.indexing import FlatIndex, GraphIndex, Hits, Index, InvertedIndex
+
+    documents: Vectors = encoder.encode_documents(texts)
     index: Index = InvertedIndex()
     if hooks_of(encoder).similarity == "q_net":
         index, most = GraphIndex("exhaustive"), queries_at_a_time(encoder)
         index.add(documents)
-        blocks = (texts[start : start + most] for start in range(0, len(texts), most))
+        blocks = (queries[start : start + most] for start in range(0, len(queries), most))
         parts = [index.search(encoder.encode_queries(block), depth) for block in blocks]
         return Hits(*map(np.concatenate, zip(*parts, strict=True)))
     if isinstance(documents, np.ndarray):
         index = FlatIndex()
-    elif isinstance(documents, TokenVectors):
-        index = TokenIndex("float32")
     index.add(documents)
-    return index.search(encoder.encode_queries(texts), depth)
+    return index.search(encoder.encode_queries(queries), depth)
 
 
 def _by_reranking(

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sluice.encoders.encoder import Side, hooks_of
+from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
+from sluice.encoders.table import ENCODERS
 from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
@@ -77,6 +79,20 @@ class MaxSim:
         if kind_of(model_folder(str(model))) == "tokens":
             return cls(TokenEncoder.from_pretrained(model, **options))
         return cls(DenseEncoder.from_pretrained(model, backend="torch", **options))
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether ``from_pretrained`` reads what ``save_pretrained`` writes."""
+        return type_name(self.encoder, ENCODERS) in ("dense", "tokens")
+
+    def save_pretrained(self, path: str | Path) -> None:
+        """Write the encoder; ``ConfigError`` for one that is neither dense nor of tokens."""
+        if not self.is_saved:
+            raise ConfigError(
+                f"max_sim: a {type(self.encoder).__name__} is not saved with it; save the encoder, "
+                "and make MaxSim of it again"
+            )
+        self.encoder.save_pretrained(path)
 
     @property
     def fingerprint(self) -> str:

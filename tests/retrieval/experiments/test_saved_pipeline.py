@@ -117,7 +117,7 @@ def test_what_cannot_be_saved_is_said(bm25: Retriever, dense: Retriever, tmp_pat
         (Own() | bm25, "own: a Own cannot be saved as a pipeline"),
         (bm25 >> stage("rm3(b)"), "write it under pipelines: of an experiment"),
         (bm25 >> stage("f(depth=3, cut_off=0.9)"), "cannot be saved with a rule of its depth"),
-        (bm25 >> stage("dot(d)"), "cannot be saved with retrievers of its scorer"),
+        (bm25 >> stage("pair_head(d, model='x')"), "cannot be saved with retrievers of its scorer"),
     ]:
         with pytest.raises(ConfigError, match=message):
             wrong.save(tmp_path / "p")
