@@ -3,6 +3,7 @@
 
     python scripts/bench_late_gather.py --data ../shared/data --work DIR scifact nfcorpus
     python scripts/bench_late_gather.py --data ../shared/data --work DIR --peers PYTHON scifact
+    python scripts/bench_late_gather.py --data ../shared/data --work DIR --stores residual2 scifact
     python scripts/bench_late_gather.py --data ../shared/data --work DIR --million
     python scripts/bench_late_gather.py --data ../shared/data --work DIR --million --documents 50000
 
@@ -11,6 +12,9 @@ Recall is against brute force over these float32 vectors, whatever an index stor
 medians of queries asked one at a time, k = 10, in one run. ``--peers`` is the Python of an
 environment that has fast-plaid and the very torch it pins (with another, building its index ends
 the process), which is asked the same queries with its defaults.
+
+``--stores``: what each of these stores loses. All queries are searched exactly in it, and in an
+index of float32 vectors, whose exact search equals brute force over them.
 
 ``--million``: short documents of 30 token vectors, sampled from encoded MS MARCO passages (windows
 of two passages) and perturbed by noise of half a vector's length. The index is built chunk by chunk
@@ -42,6 +46,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
+from sluice.indexing.tokens.storage.segment import Store
 
 QUERIES = 100
 QUARTERS = 4
@@ -60,6 +65,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--peers", type=Path)
+    parser.add_argument("--stores", type=lambda names: names.split(","), default=[])
     parser.add_argument("--million", action="store_true")
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--json", type=Path)
@@ -68,7 +74,10 @@ def main() -> None:
     lines: list[Line] = []
     for name in given.collections:
         documents, queries = token_vectors(given.data / name, given.work)
-        lines += compare(name, documents, sampled(queries), given.work, given.peers)
+        if given.stores:
+            lines += compare_stores(name, documents, queries, given.stores)
+        else:
+            lines += compare(name, documents, sampled(queries), given.work, given.peers)
     if given.million:
         base, real = token_vectors(given.data / BASE, given.work)
         lines += million(base, sampled(real), given.documents, given.work)
@@ -154,6 +163,36 @@ def compare(
         print(f"  {note}", flush=True)
     if peers is not None:
         lines += measured_peers(name, documents, queries, best, work, peers)
+    return lines
+
+
+def compare_stores(
+    name: str, documents: TokenVectors, queries: TokenVectors, stores: list[Store]
+) -> list[Line]:
+    """Measure what exact search in each store finds of the best by float32 vectors."""
+    queries = queries.rows(np.flatnonzero(queries.lengths > 0))
+    lines: list[Line] = []
+    best = np.zeros((0, 0), np.int64)
+    every: list[Store] = ["float32", *stores]
+    for store in every:
+        index = TokenIndex(store)
+        index.train(documents)
+        index.add(documents)
+        found = index.search(queries, 100).rows
+        if store == "float32":
+            best = found
+            continue
+        lines.append(
+            {
+                "collection": name,
+                "engine": f"sluice {store} exact, {len(queries):,} queries",
+                "recall@10": recall(found[:, :10], best[:, :10]),
+                "recall@100": recall(found, best),
+                "first the same": float(np.mean(found[:, 0] == best[:, 0])),
+                "bytes_a_document": index.size_bytes / len(index),
+            }
+        )
+        show(lines[-1])
     return lines
 
 
