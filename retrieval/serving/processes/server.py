@@ -134,6 +134,6 @@ def logged_requests() -> Iterator[None]:
     lines.addHandler(handler)
     try:
         yield
-    finally:  # a program that goes on may close the stream
+    finally:  # the program may continue, and close the stream
         lines.removeHandler(handler)
         lines.propagate = passed_on
