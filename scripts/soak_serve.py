@@ -269,13 +269,13 @@ def workers_of(parent: int) -> list[int]:
 
 async def soak(run: Soak, options: argparse.Namespace) -> None:
     """Run everything beside each other until the time is over."""
-    run.ends = time.monotonic() + 60 * options.minutes
     client = Client(run.port)
     document = {"documents": [{"id": "soak-0", "title": "Soak", "text": "first"}]}
     status, content = await run.asked(client, "PUT", "/documents", json.dumps(document).encode())
     if status != 200:
         raise StepError(f"the first write: {status} {content!r}")
     await run.learn(json.loads(content)["state"])
+    run.ends = time.monotonic() + 60 * options.minutes  # not before: it loads the models
     await asyncio.gather(
         run.load(options.rate), run.write(options.write_every), run.watch(),
         run.kill(options.kill_every, options.workers),

@@ -96,7 +96,8 @@ def test_who_waits_too_long_is_told_when_to_come_again() -> None:
     assert 2 <= len(accepted) <= 8  # each takes a hundredth of a second
     assert refused.value.status == 429
     assert refused.value.retry_after == 1
-    assert timed.lane._wait() <= 0.1
+    one = timed.lane._pace("a").seconds(10, 10)  # longer than .01 s on a busy machine
+    assert timed.lane._wait() <= max(0.05, PATIENCE * one) + one + 0.025
     # Where one takes long by itself, others may wait for it: two slow ones are no overload.
     more = [timed.submit(90), timed.submit(10)]
     assert all(future.result(5) for future in [*accepted, *more])
