@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
@@ -94,7 +95,7 @@ def _energy(scores: NDArray[np.float64], temperature: float) -> Any:
     return highest + temperature * logsumexp((scores - highest) / temperature)
 
 
-_VALUES: Final = {
+_VALUES: Final[Mapping[Kind, Callable[[NDArray[np.float64], float], Any]]] = {
     "margin": _margin,
     "softmax": _softmax,
     "top": lambda scores, temperature: scores[0],
