@@ -95,7 +95,7 @@ def _energy(scores: NDArray[np.float64], temperature: float) -> Any:
     return highest + temperature * logsumexp((scores - highest) / temperature)
 
 
-_VALUES: Final[Mapping[str, Callable[[NDArray[np.float64], float], Any]]] = {
+_VALUES: Final[Mapping[Kind, Callable[[NDArray[np.float64], float], Any]]] = {
     "margin": _margin,
     "softmax": _softmax,
     "top": lambda scores, temperature: scores[0],

@@ -49,7 +49,7 @@ def _reranker(
 
     ``yes_no`` and ``graded`` score pairs (``Pointwise``), ``pairwise`` and ``listwise`` lists; each
     takes its own keys, see those classes. ``window: 0`` is full ranking. Without ``prompt`` and
-    ``answers``, published rerankers (monoT5, Qwen3-Reranker) get the prompts they were trained with.
+    ``answers``, published rerankers (monoT5, Qwen3-Reranker) get the prompts of their training.
     """
     given = {"prompt": prompt, "answers": answers, "grades": grades, "depth": depth,
              "opponents": opponents, "window": window, "step": step, "passes": passes}  # fmt: skip

@@ -61,6 +61,8 @@ class World(NamedTuple):
     def options(self, name: str) -> dict[str, Any]:
         """What a stage of the table must be told."""
         folder = self.folder
+        if name == "abstain":
+            return {"threshold": 0.3, "kind": "top"}
         if name == "cached":
             return {"file": str(folder / "scores.sqlite")}
         if name == "pair_head":
