@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -323,6 +324,7 @@ def saved_type(instance: Any) -> str:
     return str(instance.type_name or f"{kind.__module__}:{kind.__qualname__}")
 
 
+@functools.cache
 def _packages() -> dict[str, str]:
     packages = {"python": platform.python_version()}
     for name in ("sluice-ir", "numpy", "scipy", "faiss-cpu", "numba"):

@@ -23,12 +23,17 @@ from pathlib import Path
 
 import pytest
 from command_line import Call
+from shared_compiling import share_compiling
 from tiny_models import save_model
 
 atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
 # No power cut here: what is flushed, and when, tests/adversary/power_loss.py looks at.
 os.fsync = lambda handle: None  # type: ignore[assignment]
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_collection_finish() -> None:
+    share_compiling()
 
 
 @pytest.fixture(scope="module", autouse=True)

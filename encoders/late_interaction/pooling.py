@@ -89,7 +89,7 @@ def ward_labels(cosines: NDArray[np.float32], clusters: int) -> NDArray[np.int64
             distance = min(max(1.0 - cosines[row, other], 0.0), 2.0)
             squares[row, other] = distance * distance
     lower, upper, heights = _merges(squares)
-    order = np.argsort(heights, kind="mergesort")
+    order = np.argsort(heights)
     limit = heights[order[count - clusters - 1]]
     root = np.arange(count)
     for place in order:

@@ -8,13 +8,16 @@ May import: everything below.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from typer.main import get_command
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.cli.app import app
@@ -44,7 +47,7 @@ def _main(terminated: list[int]) -> None:
     # slows the next query's encoding (docs/experiments.md, the quickstart).
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
     try:
-        code = app(prog_name="sluice", standalone_mode=False)
+        code = parser()(prog_name="sluice", standalone_mode=False)
     except SluiceError as error:
         _fail(str(error))
     except BrokenPipeError:  # `sluice ... | head`
@@ -70,6 +73,12 @@ def _main(terminated: list[int]) -> None:
         echo(f"{word}; run the same command again to continue", err=True)
         code = TERMINATED if terminated else code
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@functools.cache
+def parser() -> Any:
+    """Return the verbs with their options, made once: it takes a twentieth of a second."""
+    return get_command(app)
 
 
 @contextmanager

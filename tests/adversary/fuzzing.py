@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import io
 import json
 import logging
@@ -318,17 +317,6 @@ def within(
     return Outcome(code, texts[0], texts[1], time.monotonic() - begun, hung)
 
 
-@functools.cache
-def _read_the_verbs() -> None:
-    """Build the parser of the command line once: that takes as long as most of the commands."""
-    import typer
-
-    from sluice.retrieval.cli import app
-
-    typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(app)
-
-
 def sluice(
     *words: object,
     timeout: float = 20.0,
@@ -337,12 +325,12 @@ def sluice(
     fork: bool = True,
 ) -> Outcome:
     """Run the command line in a forked child of this process, or in this process itself."""
-    _read_the_verbs()
+    from sluice.retrieval.cli import main, parser
+
+    parser()  # here, so that not every fork makes it
 
     def job() -> int | None:
         sys.argv = ["sluice", *map(str, words)]
-        from sluice.retrieval.cli import main
-
         return main()
 
     return (forked if fork else within)(job, timeout=timeout, cwd=cwd, memory=memory)

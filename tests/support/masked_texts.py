@@ -1,7 +1,8 @@
-"""Texts and settings of masked-language training; importable by a subprocess."""
+"""Texts and settings of masked-language training; a program that compares workers."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,7 @@ def compare_workers(folder: Path, work: Path) -> None:
     _, there = trained(folder, work / "b", trainer={**plain, "dataloader_num_workers": 1})
     if not equal(here, there):
         raise SystemExit("the weights differ")
+
+
+if __name__ == "__main__":
+    compare_workers(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -181,12 +181,18 @@ def _best_by_bins(
             found[written] = row
             written += 1
         elif home == edge:
-            rest[left], values[left] = row, -sums[row]
+            rest[left], values[left] = row, np.float32(0) - sums[row]  # never -0, which sorts apart
             left += 1
-    by_row = np.argsort(rest)
-    order = by_row[np.argsort(values[by_row], kind="mergesort")]
+    # One integer holds the value, its bits in the order of numbers, and then the row.
+    bits = values.view(np.int32)
+    for place in range(left):
+        ordered = np.int64(bits[place])
+        if ordered < 0:
+            ordered ^= 0x7FFFFFFF
+        rest[place] |= ordered << 32
+    rest.sort()
     for place in range(count - written):
-        found[written + place] = rest[order[place]]
+        found[written + place] = rest[place] & 0xFFFFFFFF
     return count
 
 

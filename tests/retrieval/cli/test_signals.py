@@ -28,7 +28,7 @@ def verb(**_):
             os.kill(os.getpid(), number)
         time.sleep(0.01)
 
-cli.app = verb
+cli.parser = lambda: verb
 cli.main()
 """
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from forks import run_forked
 from places import SUPPORT
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -105,11 +104,7 @@ def test_killed_process_resumes(
     tiny: ModuleType, undisturbed: tuple[Path, Any, Any], tmp_path: Path
 ) -> None:
     _, weights, _ = undisturbed
-    script = SUPPORT / "killed.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert run_forked(SUPPORT / "killed.py", tmp_path) == -signal.SIGKILL
     assert last_complete(tmp_path) == tmp_path / "checkpoint-4"
     encoder = tiny.Splade()
     report = fit(encoder, tiny.examples(), InfoNCE(similarity="dot"), output=tmp_path, **tiny.JOB)

@@ -4,13 +4,13 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from forks import run_forked
 from places import SUPPORT
 
 import sluice.training.loop.memory_watch as memory_watch
@@ -178,11 +178,7 @@ def test_run_that_still_goes_on_was_not_killed(
 def test_killed_run_is_told_of_by_the_next(
     tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script = SUPPORT / "killed_full.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert run_forked(SUPPORT / "killed_full.py", tmp_path) == -signal.SIGKILL
     note = json.loads((tmp_path / RUNNING).read_text())
     assert (note["step"], note["held"], note["limit"]) == (4, 95 * GIB, 100 * GIB)
     caplog.set_level(logging.INFO, logger="sluice")

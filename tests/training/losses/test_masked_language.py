@@ -1,8 +1,6 @@
 """Masked-language training: masks, loss and gradient against transformers, resuming, learning."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +8,10 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from forks import run_forked
 from hypothesis import given, settings, strategies as st
 from masked_texts import JOB, WORDS, equal, texts, trained
-from places import ROOT, SUPPORT
+from places import SUPPORT
 from transformers import BertForMaskedLM
 
 import sluice.training.batches.masked as masked_pass
@@ -282,23 +281,9 @@ def test_ranking_batches_are_refused() -> None:
         MaskedLanguage().over(batch)
 
 
-ALONE = """
-import sys
-from pathlib import Path
-
-sys.path[:0] = sys.argv[3:]
-import masked_texts
-
-masked_texts.compare_workers(Path(sys.argv[1]), Path(sys.argv[2]))
-"""
-
-
 def test_masks_do_not_depend_on_who_makes_the_batches(folder: Path, tmp_path: Path) -> None:
     # In a process of its own: torch watches over the workers by a signal handler that stays.
-    paths = [SUPPORT, ROOT]
-    command = [sys.executable, "-c", ALONE, str(folder), str(tmp_path), *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert run_forked(SUPPORT / "masked_texts.py", folder, tmp_path) == 0
 
 
 def test_bfloat16_trains_in_float32_weights(folder: Path, tmp_path: Path) -> None:
