@@ -70,7 +70,7 @@ DENSE = (
            APACHE),
     _dense("WhereIsAI/UAE-Large-V1", "BERT, cls", "cls", "UAE", "cosine", "512", "MIT"),
     _dense("nomic-ai/nomic-embed-text-v1, v1.5 (transformers' own keys in config.json)",
-           "NomicBERT", "mean", "Nomic", "cosine", "8192", APACHE),
+           "NomicBERT", "mean", "Nomic", "cosine", "2048", APACHE),
     _dense("nomic-ai/modernbert-embed-base", "ModernBERT, mean", "mean", "Nomic", "cosine",
            "8192", APACHE),
     _dense("sentence-transformers/gtr-t5-{base,large,xl,xxl}, sentence-t5-{base,large,xl,xxl}",
@@ -163,12 +163,12 @@ MODULE_TEST = "tests/encoders/model_files/test_module_folders.py::"
 FAMILY_TEST = "tests/encoders/dense/test_families.py::"
 REFUSED = (
     Refused("modules CNN, LSTM, BoW, WordEmbeddings, WordWeights, WeightedLayerPooling",
-            "by name; in Python, give the `SentenceTransformer` object as the encoder",
+            "in Python, give the `SentenceTransformer` object as the encoder",
             f"{MODULE_TEST}test_other_modules_are_refused_by_name"),
     Refused("SparseAutoEncoder (CSR)", "take the dense model that it was trained over",
             f"{MODULE_TEST}test_other_modules_are_refused_by_name"),
     Refused("activations that are not in a fixed list of torch's",
-            "by name; nothing is imported by it",
+            "one of the list, which the error names; nothing is imported by its name",
             f"{MODULE_TEST}test_a_dense_module_that_does_not_fit"),
     Refused("a language model without `modules.json`, given by its name alone",
             "name its use: `type: dense` with `pooling: last`, or `type: generative`",
@@ -178,8 +178,8 @@ REFUSED = (
     Refused("models whose code is in their folder (`auto_map`, of a type transformers lacks)",
             "take a model of a type that transformers has",
             "tests/encoders/model_files/test_untrusted.py"),
-    Refused("weights in pickles", "safetensors",
-            "tests/encoders/model_files/test_loading.py"),
+    Refused("weights in pickles alone", "take or convert to safetensors",
+            "tests/encoders/model_files/test_untrusted.py"),
 )  # fmt: skip
 
 

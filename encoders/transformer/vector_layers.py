@@ -200,6 +200,13 @@ def _read_dense(folder: Path, width: int, before: VectorLayer | None) -> Project
             f"{folder / 'config.json'}: in_features and out_features are {sizes}; expected "
             f"{width}, the dimensions of the vectors before it, and a number of dimensions"
         )
+    state = _state(folder, Projection.kind)
+    shape = list(state["linear.weight"].shape) if "linear.weight" in state else None
+    if shape != [sizes[1], width]:  # before memory is allocated for it
+        raise ModelError(
+            f"{folder / WEIGHTS}: does not fit its config.json: linear.weight is {shape}, expected "
+            f"{[sizes[1], width]}"
+        )
     layer = Projection(
         width,
         sizes[1],
@@ -207,7 +214,7 @@ def _read_dense(folder: Path, width: int, before: VectorLayer | None) -> Project
         activation=_activation(config.get("activation_function", _UNNAMED), folder),
         residual=bool(config.get("use_residual", False)),
     )
-    _load(layer, folder)
+    _fill(layer, state, folder)
     layer.before = before
     return layer
 
@@ -231,25 +238,33 @@ def _read_norm(folder: Path, width: int, before: VectorLayer | None) -> NormLaye
             "the vectors before it"
         )
     layer = NormLayer(width)
-    _load(layer, folder)
+    _fill(layer, _state(folder, layer.kind), folder)
     layer.before = before
     return layer
 
 
-def _load(layer: VectorLayer, folder: Path) -> None:
+def _state(folder: Path, kind: str) -> dict[str, Tensor]:
+    """Return the tensors of a module's folder by name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     weights = folder / WEIGHTS
     if not weights.exists():
         raise ModelError(
-            f"{weights}: missing; the weights of a {layer.kind} module are read from safetensors "
-            "only"
+            f"{weights}: missing; the weights of a {kind} module are read from safetensors only"
         )
     try:
-        layer.load_state_dict(load_file(weights))
-    except (SafetensorError, RuntimeError, OSError) as error:
-        raise ModelError(f"{weights}: does not fit its config.json: {error}") from error
+        state: dict[str, Tensor] = load_file(weights)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{weights}: not readable as safetensors: {error}") from error
+    return state
+
+
+def _fill(layer: VectorLayer, state: dict[str, Tensor], folder: Path) -> None:
+    try:
+        layer.load_state_dict(state)
+    except RuntimeError as error:
+        raise ModelError(f"{folder / WEIGHTS}: does not fit its config.json: {error}") from error
 
 
 def linear_projection(weights: Path, hidden: int) -> Projection:

@@ -21,6 +21,7 @@ from sluice.encoders.model_files.router import write_prompts
 
 MODULE = "StaticEmbedding"
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
+LARGEST = 1 << 30  # numbers of a table that a small file may unfold to
 MODEL2VEC_LENGTH = 512  # tokens that model2vec reads of a text
 
 
@@ -104,6 +105,11 @@ def _read_table(path: Path, tokenizer: Any) -> Tensor:
         rows = mapping.long()
         if rows.ndim != 1 or not len(rows) or not 0 <= rows.min() <= rows.max() < len(table):
             raise ModelError(f"{path}: mapping names rows that embeddings do not have")
+        if len(rows) * table.shape[1] > LARGEST:
+            raise ModelError(
+                f"{path}: mapping makes a table of {len(rows):,} by {table.shape[1]:,} numbers; "
+                f"expected at most {LARGEST:,}"
+            )
         table = table[rows]
     if weights is not None:
         if weights.shape != table.shape[:1]:

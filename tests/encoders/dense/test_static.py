@@ -216,6 +216,10 @@ def test_damaged_folders(tmp_path: Path) -> None:
         ({"table": torch.zeros(5, 4)}, "no table of vectors"),
         ({"embedding.weight": torch.full(TABLE.shape, torch.nan)}, "not finite"),
         ({"embeddings": torch.ones(2, 4), "mapping": torch.full((500,), 2)}, "mapping names rows"),
+        (
+            {"embeddings": torch.ones(2, 9000), "mapping": torch.zeros(1 << 17).long()},
+            "makes a table of 131,072 by 9,000 numbers",
+        ),
         ({"embeddings": torch.from_numpy(TABLE), "weights": torch.ones(3)}, "weights are"),
     ):
         save_file(tensors, place)

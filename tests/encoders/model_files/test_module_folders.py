@@ -195,6 +195,7 @@ def test_other_modules_are_refused_by_name(kind: str, remedy: str, folder: Path)
         ({"activation_function": None}, "activation_function is None"),
         ({"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
         ({"in_features": 31}, "expected 32"),
+        ({"out_features": 10**13}, r"linear\.weight is \[8, 32\], expected \[10000000000000, 32\]"),
     ],
 )
 def test_a_dense_module_that_does_not_fit(
