@@ -71,7 +71,7 @@ def open_encoder(name: str | Path, **options: Any) -> Any:
         raise ModelError(
             f"{folder}: a language model without modules.json, which does not say what it encodes "
             "by; name its use: {type: dense, model: ..., pooling: last} for an encoder, {type: "
-            "generative, model: ...} for a reranker that is asked"
+            "generative, model: ...} for a reranker with a prompt"
         )
     table = {**ENCODERS, **GIVEN, **RERANKERS}
     if kind not in table:

@@ -131,7 +131,7 @@ class CrossEncoder(TransformerModel, EncoderBase):
             log.warning(
                 "%s: no one-label head, so a new one was drawn at random; train it before use%s",
                 folder,
-                f", or ask it as {recipe.name} is asked: type: generative" if recipe else "",
+                f", or give it the prompt of {recipe.name}: type: generative" if recipe else "",
             )
         usual, limit = lengths_of(tokenizer, network.config, layout.max_length)
         length = usual if max_length is None else max_length

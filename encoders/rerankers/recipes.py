@@ -1,4 +1,4 @@
-"""How published language models are asked about one document: prompt and answers, as trained."""
+"""Prompts and answers by which published language models judge one document."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ RECIPES = (
 
 
 def recipe_of(model: str) -> Recipe | None:
-    """Return how a published reranker is asked, by its hub id or its folder; None: not known."""
+    """Return the prompt of a published reranker, by its hub id or its folder; None: not known."""
     try:
         folder = local_folder(model)
     except ModelError:

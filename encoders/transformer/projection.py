@@ -23,11 +23,6 @@ def begins_as_inputs(projection: VectorLayer) -> bool:
     return all(isinstance(x, Projection) and isinstance(x.residual, nn.Identity) for x in layers)
 
 
-def begins_as_inputs(projection: Projection) -> bool:
-    """Return whether a new projection passes vectors on as they were, until it is trained."""
-    return all(isinstance(part.residual, nn.Identity) for part in projection.chain)
-
-
 class _Spec(NamedTuple):
     """The layers of a new projection: their dimensions, and what is between them."""
 

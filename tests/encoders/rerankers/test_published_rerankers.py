@@ -139,7 +139,7 @@ def test_qwen3_reranker(qwen3: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert len(set(np.round(wanted, 6))) == 4
     with caplog.at_level(logging.WARNING, "sluice"):
         as_scorer(str(qwen3))
-    assert "ask it as Qwen3-Reranker is asked: type: generative" in caplog.text
+    assert "give it the prompt of Qwen3-Reranker: type: generative" in caplog.text
 
 
 def test_recipes_are_for_published_models_alone(tmp_path: Path) -> None:
