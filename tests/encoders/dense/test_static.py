@@ -146,6 +146,8 @@ def test_lengths_dimensions_and_prompts_are_settings(tmp_path: Path) -> None:
     for wrong in ({"dim": 13}, {"query_length": 0}, {"projection": 0}):
         with pytest.raises(ConfigError):
             StaticEncoder.from_pretrained(tmp_path / "m", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="query_prompt: takes 1 tokens, but query_length is 1"):
+        StaticEncoder.from_pretrained(tmp_path / "m", query_length=1, query_prompt="gold ")
 
 
 def test_static_queries_beside_a_network_of_documents(
