@@ -94,9 +94,9 @@ class TowerEncoder(EncoderBase):
         if model is None:
             if query is None or document is None:
                 raise ConfigError("towers: needs query and document, or the model folder of both")
-            return cls(
-                _made(query, "query", given), _made(document, "document", given), freeze=freeze
-            )
+            made = _made(query, "query", given), _made(document, "document", given)
+            _refuse_unread(*made, given)
+            return cls(*made, freeze=freeze)
         if query is not None or document is not None:
             raise ConfigError(
                 f"model: {str(model)!r} has both towers; leave out query and document"
@@ -107,9 +107,9 @@ class TowerEncoder(EncoderBase):
                 f"{folder}: no towers; give both, query: {{type: dense, model: ...}} and "
                 "document: {type: dense, model: ...}"
             )
-        return cls(
-            _opened(folder, "query", given), _opened(folder, "document", given), freeze=freeze
-        )
+        opened = _opened(folder, "query", given), _opened(folder, "document", given)
+        _refuse_unread(*opened, given)
+        return cls(*opened, freeze=freeze)
 
     @property
     def towers(self) -> dict[Side, Tower]:
@@ -335,6 +335,15 @@ def _opened(folder: Path, side: Side, given: Mapping[str, Any]) -> Tower:
         spec = {"type": kind, "model": str(place), **_fitting(kind, given)}
         made: Tower = build(spec, TOWERS, where=side)
     return made
+
+
+def _refuse_unread(query: Tower, document: Tower, given: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` for settings of networks where neither tower has one."""
+    if not isinstance(query, StaticEncoder) or not isinstance(document, StaticEncoder):
+        return
+    for key, usual in (("dtype", "float32"), ("batch_tokens", None)):
+        if given[key] != usual:
+            raise ConfigError(f"{key}: {given[key]!r}; both towers are static; leave it out")
 
 
 def _fitting(kind: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -166,7 +166,7 @@ class DenseEncoder(TextEncoder):
             head = read_layers(layout.layers, width)
         head, shortened = cut_vectors(head, width, dim, layout.sidecar)
         ends = layout.sidecar.get("append_eos") if append_eos is None else append_eos
-        if "last" in pooling_names(poolings) or ends:
+        if "last" in pooling_names(poolings) or ends is not None:
             end_texts(tokenizer, ends, folder)
         set_attention(network, attention)
         if normalize is None:

@@ -43,7 +43,7 @@ def read_routes(folder: Path) -> dict[Side, Route]:
     try:
         number = kinds.index("Router")
         home = folder / entries[number]["path"]
-        if not home.resolve().is_relative_to(folder.resolve()):
+        if not _is_inside(home, folder):
             raise ModelError(f"{folder / MODULES}: path {home.name!r} leads out of the folder")
         place = home / ROUTES
         config = read_model_json(place) or read_model_json(home / "config.json")
@@ -62,13 +62,20 @@ def read_routes(folder: Path) -> dict[Side, Route]:
         raise ModelError(f"{place}: routes {', '.join(sorted(others))}; expected query, document")
     routes = {side: [*before, *route, *after] for side, route in own.items()}
     for kind, path in (module for route in routes.values() for module in route):
-        if not isinstance(kind, str) or not path.resolve().is_relative_to(folder.resolve()):
+        if not isinstance(kind, str) or not _is_inside(path, folder):
             raise ModelError(f"{place}: module {path.name!r} leads out of the folder")
     for side, route in own.items():  # modules without settings may have no folder
         if not before and (not route or not route[0][1].is_dir()):
             name = route[0][1].name if route else "(none)"
             raise ModelError(f"{place}: the route {side} begins with {name}, which does not exist")
     return routes
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (ValueError, OSError):  # a name that no file can have
+        return False
 
 
 def is_static(route: Route) -> bool:

@@ -15,17 +15,28 @@ log = logging.getLogger("sluice")
 def ends_specially(tokenizer: Any) -> bool:
     """Return whether a tokenizer puts a special token at the end of a text."""
     ids = tokenizer("a", verbose=False)["input_ids"]
-    return bool(ids) and ids[-1] in tokenizer.all_special_ids
+    # "a" itself may be the unknown token, which is special too
+    own = tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"]
+    begins_only = bool(own) and ids[-len(own) :] == own
+    return bool(ids) and not begins_only and ids[-1] in tokenizer.all_special_ids
 
 
 def end_texts(tokenizer: Any, wanted: bool | None, folder: Path) -> None:
     """Make a tokenizer end texts with the end-of-text token where ``wanted``.
 
-    One that does so already is left as it is. None is what ``tokenizer_config.json`` says
-    (``add_eos_token``, which transformers 5 does not read), else no, with a warning. Raises
-    ``ConfigError`` for a tokenizer that has no such token or cannot append it.
+    One that does so already is left as it is, with a warning where False was asked for. None is
+    what ``tokenizer_config.json`` says (``add_eos_token``, which transformers 5 does not read),
+    else no, with a warning. Raises ``ConfigError`` for a tokenizer that has no such token or cannot
+    append it.
     """
+    if wanted is not None and type(wanted) is not bool:
+        raise ConfigError(f"append_eos: {wanted!r}, expected true or false")
     if ends_specially(tokenizer):
+        if wanted is False:
+            log.warning(
+                "%s: append_eos: false, but its tokenizer ends every text with a special token by "
+                "itself, which stays; leave append_eos out", folder,
+            )  # fmt: skip
         return
     if wanted is None:
         noted = read_object(transformer_folder(folder) / "tokenizer_config.json")

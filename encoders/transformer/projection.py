@@ -162,6 +162,9 @@ def _first_rows(projection: VectorLayer, dim: int) -> VectorLayer:
     if not isinstance(projection, Projection):  # all dimensions decide a norm
         return as_projection(projection.outputs, dim, projection)
     linear, skip = projection.linear, projection.residual
+    if isinstance(skip, nn.Linear) and dim == linear.in_features:
+        # A residual Dense module of as many outputs as inputs has no weights to skip by.
+        return as_projection(projection.outputs, dim, projection)
     cut = Projection(
         linear.in_features,
         dim,

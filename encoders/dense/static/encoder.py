@@ -16,6 +16,7 @@ from sluice.encoders.dense.static.folder import read_static, write_static
 from sluice.encoders.encoder import Dense, EncoderBase, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import report_tokens
@@ -76,6 +77,7 @@ class StaticEncoder(EncoderBase):
         for side, length in self._cuts.items():
             if length is not None:
                 whole_number(length, f"{side}_length", 1)
+                self._check_room(self.prompts[side], side, length)
         self._hashed: tuple[object, str] = ((), "")
 
     @classmethod
@@ -126,6 +128,15 @@ class StaticEncoder(EncoderBase):
             document_length=lengths["document"],
             device=device,
         )
+
+    def _check_room(self, prompt: str, side: str, length: int) -> None:
+        ids = tokenized(self.tokenizer, [prompt], length=None).ids[0]
+        count = len(ids) if self.skip is None else int((ids != self.skip).sum())
+        if count >= length:
+            raise ConfigError(
+                f"{side}_prompt: takes {count} tokens, but {side}_length is {length}, which leaves "
+                "no room for the text"
+            )
 
     def take_side(self, side: Side) -> None:
         """Read texts of both sides as those of one, for a tower of that side alone."""

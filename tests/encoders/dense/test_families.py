@@ -14,10 +14,12 @@ import transformers
 from families import FAMILIES, bare_decoder, t5_whole
 from published import modules
 from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, models
 
 from sluice.encoders import DenseEncoder, as_encoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
+from sluice.encoders.transformer.end_token import end_texts, ends_specially
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
@@ -155,6 +157,24 @@ def test_last_token_pooling_and_the_end_of_text(
         theirs = SentenceTransformer(str(tmp_path / name), device="cpu")
         documents = encoder.encode_queries(TEXTS)
         np.testing.assert_allclose(theirs.encode_query(TEXTS), documents, atol=1e-5)
+
+
+def test_an_end_that_stays_is_said_and_an_unknown_word_is_none(
+    bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "sluice"):
+        DenseEncoder.from_pretrained(bert, append_eos=False, device="cpu")
+    assert "append_eos: false, but its tokenizer ends every text" in caplog.text
+    with pytest.raises(ConfigError, match="append_eos: 'false', expected true or false"):
+        DenseEncoder.from_pretrained(bert, append_eos="false", device="cpu")  # type: ignore[arg-type]
+    words = Tokenizer(models.WordLevel({"[UNK]": 0, "</s>": 1, "gold": 2}, unk_token="[UNK]"))
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="[UNK]", eos_token="</s>"
+    )
+    assert not ends_specially(tokenizer)
+    end_texts(tokenizer, True, tmp_path)
+    assert ends_specially(tokenizer)
+    assert tokenizer("gold")["input_ids"] == [2, 1]
 
 
 def test_a_tokenizer_whose_settings_say_that_texts_end(folders: Any, tmp_path: Path) -> None:

@@ -146,6 +146,8 @@ def test_lengths_dimensions_and_prompts_are_settings(tmp_path: Path) -> None:
     for wrong in ({"dim": 13}, {"query_length": 0}, {"projection": 0}):
         with pytest.raises(ConfigError):
             StaticEncoder.from_pretrained(tmp_path / "m", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="query_prompt: takes 1 tokens, but query_length is 1"):
+        StaticEncoder.from_pretrained(tmp_path / "m", query_length=1, query_prompt="gold ")
 
 
 def test_static_queries_beside_a_network_of_documents(
@@ -183,6 +185,22 @@ def test_static_queries_beside_a_network_of_documents(
             query={"type": "static", "model": str(tmp_path / "static")},
             document={"type": "dense", "model": str(bert)},
         )
+
+
+def test_two_static_towers_have_no_settings_of_a_network(tmp_path: Path) -> None:
+    save_static(tmp_path / "m")
+    static = {"type": "static", "model": str(tmp_path / "m")}
+    TowerEncoder.from_pretrained(query=static, document=static).save_pretrained(tmp_path / "two")
+    with pytest.raises(ConfigError, match="dtype: 'bfloat16'; both towers are static"):
+        TowerEncoder.from_pretrained(query=static, document=static, dtype="bfloat16")
+    with pytest.raises(ConfigError, match="batch_tokens: 64; both towers are static"):
+        TowerEncoder.from_pretrained(tmp_path / "two", batch_tokens=64)
+    path = tmp_path / "two" / "router_config.json"
+    name = "a\0b"  # no file's
+    routes = {"types": {name: "x.StaticEmbedding"}, "structure": {s: [name] for s in SIDES}}
+    path.write_text(json.dumps(routes))
+    with pytest.raises(ModelError, match="leads out of the folder"):
+        TowerEncoder.from_pretrained(tmp_path / "two")
 
 
 def test_gradients_and_changes_of_the_table(tmp_path: Path) -> None:

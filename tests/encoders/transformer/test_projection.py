@@ -11,7 +11,7 @@ import torch
 
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.transformer.projection import Projection, draw_projection
+from sluice.encoders.transformer.projection import Projection, cut_vectors, draw_projection
 
 DEEP: dict[str, Any] = {"dim": 8, "layers": 2, "hidden": 24, "residual": True}
 SPECS: list[dict[str, Any]] = [
@@ -107,6 +107,15 @@ def test_a_residual_setting_changes_the_fingerprint(bert: Path) -> None:
     other.projection.load_state_dict(one.projection.state_dict())
     assert one.fingerprint != other.fingerprint
     assert other.settings()["activation"] == "Identity"  # as ever
+
+
+def test_a_residual_layer_cut_to_as_many_dimensions_as_it_reads() -> None:
+    layer = shaken(draw_projection(6, {"dim": 9, "layers": 2, "hidden": 5, "residual": True}, 3))
+    vectors = torch.from_numpy(np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32))
+    for dim in (4, 5, 6):  # the last layer reads 5 dimensions
+        cut = cut_vectors(layer, 6, dim, {}).projection
+        assert cut is not None
+        torch.testing.assert_close(cut(vectors), layer(vectors)[:, :dim])
 
 
 @pytest.mark.parametrize("spec", [DEEP, {"dim": 32, "layers": 2, "residual": True}])
