@@ -147,6 +147,11 @@ def abstain(
     ``fitted`` is a file of `sluice fit no-answer`. Or ``threshold`` is set, with the ``kind`` of
     confidence (energy), its ``width`` and ``temperature``, see ``Confidence``.
     """
+    if not isinstance(stage, Stage):
+        raise ConfigError(
+            f"abstain: {type(stage).__name__}; expected a retriever or pipeline, such as "
+            "abstain(bm25 >> reranker, threshold=0.5)"
+        )
     given = {"threshold": threshold, "kind": kind, "width": width, "temperature": temperature}
     named = [name for name, value in given.items() if value is not None]
     if (fitted is None) == (threshold is None) or (fitted is not None and named):

@@ -150,8 +150,8 @@ def test_a_saved_stage_opens_and_answers_the_same(
     kind: Kind, bm25: Retriever, tmp_path: Path
 ) -> None:
     threshold = 0.25 if kind in SHARES else -1e-7
-    tempered = {"temperature": 0.5} if kind in TEMPERED else {}
-    stage = abstain(bm25 % 9, threshold=threshold, kind=kind, width=7, **tempered) % 3
+    temperature = 0.5 if kind in TEMPERED else None
+    stage = abstain(bm25 % 9, threshold=threshold, kind=kind, width=7, temperature=temperature) % 3
     stage.save(tmp_path / "p")
     queries = {"a": "gold river", "b": "zzz", "c": "number 7"}
     opened = load_pipeline(tmp_path / "p")
@@ -185,6 +185,7 @@ def test_an_exit_by_energy_is_fitted_saved_and_read(tmp_path: Path) -> None:
         (lambda: ConfidenceExit(0.5, "margin", 25, 2.0), "exit: temperature"),
         (lambda: ConfidenceExit(float("inf"), "energy"), "exit is inf"),
         (lambda: abstain(Fixed(Run({}))), "expected either the file of"),
+        (lambda: abstain(ranking, threshold=0.5), "expected a retriever or pipeline"),  # type: ignore[arg-type]
         (lambda: abstain(Fixed(Run({})), fitted="x", kind="top"), "kind and fitted='x'"),
         (lambda: abstain(Fixed(Run({})), kind="top"), "kind and fitted=None"),
         (lambda: abstain(Fixed(Run({})), threshold=0.5, width=0), "width"),
