@@ -32,6 +32,11 @@ class Abstain(Stage):
         self.stage = stage
         self.inner = (stage,)
         self.threshold = finite_number(threshold, "threshold")
+        if confidence.bounded and not 0 <= threshold <= 1:
+            raise ConfigError(
+                f"abstain: threshold {threshold!r} refuses every query or none: {confidence.kind} "
+                "lies in 0 to 1; expected a threshold between, or another kind"
+            )
         self.confidence = confidence
         self.name = f"abstain({stage.name})"
 
@@ -113,7 +118,8 @@ def fit_abstention(
     }  # fmt: skip
     known, unknown = values[kind]
     # as many of the lowest may be refused: those strictly below the next one
-    place = min(int(refused * len(known)), len(known) - 1)
+    shares = np.arange(len(known)) / len(known)  # not refused * n, which is 28.99... of .29 and 100
+    place = int(np.searchsorted(shares, refused, side="right")) - 1
     threshold = float(np.sort(known)[place])
     return FittedAbstention(
         threshold,
@@ -141,6 +147,11 @@ def abstain(
     ``fitted`` is a file of `sluice fit no-answer`. Or ``threshold`` is set, with the ``kind`` of
     confidence (energy), its ``width`` and ``temperature``, see ``Confidence``.
     """
+    if not isinstance(stage, Stage):
+        raise ConfigError(
+            f"abstain: {type(stage).__name__}; expected a retriever or pipeline, such as "
+            "abstain(bm25 >> reranker, threshold=0.5)"
+        )
     given = {"threshold": threshold, "kind": kind, "width": width, "temperature": temperature}
     named = [name for name, value in given.items() if value is not None]
     if (fitted is None) == (threshold is None) or (fitted is not None and named):

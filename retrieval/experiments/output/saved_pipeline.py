@@ -25,11 +25,18 @@ from sluice.retrieval.pipelines.saving import FORMAT, GIVEN, PIPELINE, VERSION
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import OF_STAGES, SAVED
 from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.stages.confidence import Confidence
 
 # What ``Stage.written`` writes. Other functions and options of expressions read and write files
 # anywhere on the machine, which the folder of somebody else must not.
-FUNCTIONS = frozenset({"fused", *OF_STAGES})
-OPTIONS = frozenset({*RERANK_OPTIONS, *(each.name for each in fields(Fusion))})
+FUNCTIONS = frozenset({"abstain", "fused", *OF_STAGES})
+OPTIONS = frozenset(
+    {
+        *RERANK_OPTIONS,
+        "threshold",
+        *(each.name for of in (Fusion, Confidence) for each in fields(of)),
+    }
+)
 
 
 def open_pipeline(folder: Path, *, allow: Collection[str], given: Mapping[str, Any]) -> Stage:

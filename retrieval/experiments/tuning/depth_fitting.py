@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
@@ -170,7 +171,11 @@ def fit_experiment_abstention(
     collection, so that nothing here answers them.
     """
     experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
-    if unanswerable in (experiment.config.dataset, dataset.name):
+    source = str(experiment.config.dataset)
+    if unanswerable is not None and (
+        unanswerable in (source, dataset.name)
+        or Path(unanswerable).resolve() == Path(source).resolve()
+    ):
         raise ConfigError(
             f"unanswerable: {unanswerable}: its queries have answers here; name another dataset, "
             "or a file of queries without"

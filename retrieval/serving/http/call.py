@@ -66,12 +66,12 @@ class Reply:
 async def unless_gone(work: Awaitable[Answer], gone: Awaitable[Any]) -> Answer:
     """Return what ``work`` does; where ``gone`` returns first, cancel the work and stop."""
     # The work runs in this task: another one for each request is a tenth of what the loop does.
-    own, left = asyncio.current_task(), False
+    own, working, left = asyncio.current_task(), True, False
     watcher = asyncio.ensure_future(gone)
 
     def leave(_: Any) -> None:
         nonlocal left
-        left = own is not None and own.cancel()
+        left = working and own is not None and own.cancel()
 
     watcher.add_done_callback(leave)
     try:
@@ -82,5 +82,6 @@ async def unless_gone(work: Awaitable[Answer], gone: Awaitable[Any]) -> Answer:
         own.uncancel()
         raise Fault(499, "client_closed_request", "the client closed the connection") from None
     finally:
+        working = False  # where both end at once, leave may be called after this
         watcher.remove_done_callback(leave)
         watcher.cancel()

@@ -159,6 +159,7 @@ def test_a_damaged_file_is_refused(change: Any, bm25: Retriever, tmp_path: Path)
         ("bm25 >> passages(cached(f, file='{evil}'))", "cached, file, passages"),
         ("bm25 >> ltr(model='{evil}')", "ltr, model"),
         ("fused(bm25, bm25, fitted='{evil}')", "fitted"),
+        ("abstain(bm25, fitted='{evil}')", "fitted"),
     ],
 )  # fmt: skip
 def test_a_saved_pipeline_reads_and_writes_its_own_folder_alone(

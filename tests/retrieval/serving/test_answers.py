@@ -17,6 +17,7 @@ from sluice.retrieval.documents.snippet import matches
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.pipelines.hit import Hit
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
+from sluice.retrieval.serving.http.call import unless_gone
 from sluice.retrieval.serving.tasks import searching
 
 PIPELINES = ("bm25", "dense", "hybrid", "cascade")
@@ -350,3 +351,27 @@ def test_no_request_hashes_a_model(ask: Any, service: Any, monkeypatch: pytest.M
         ("GET", "/ready"),
     ):
         assert ask(*request).status_code == 200
+
+
+def test_who_leaves_as_the_work_ends_cancels_nothing_after_it() -> None:
+    async def go() -> int:
+        loop = asyncio.get_running_loop()
+        done, gone = loop.create_future(), loop.create_future()
+
+        async def work() -> int:
+            await done
+            return 1
+
+        async def asked() -> int:
+            answer = await unless_gone(work(), gone)
+            await asyncio.sleep(0)  # as the answer is written
+            return answer
+
+        task = asyncio.create_task(asked())
+        for _ in range(2):
+            await asyncio.sleep(0)
+        done.set_result(None)
+        gone.set_result(None)
+        return await task
+
+    assert asyncio.run(go()) == 1

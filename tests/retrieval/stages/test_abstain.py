@@ -14,12 +14,21 @@ from command_line import Call
 from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval import Retriever, load_pipeline
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.abstain import Abstain, abstain, fit_abstention
-from sluice.retrieval.stages.confidence import KINDS, LEAST, Confidence, auroc
+from sluice.retrieval.stages.confidence import (
+    KINDS,
+    LEAST,
+    SHARES,
+    TEMPERED,
+    Confidence,
+    Kind,
+    auroc,
+)
 from sluice.retrieval.stages.confidence_exit import ConfidenceExit, exit_rule, fit_exit
 
 
@@ -100,6 +109,13 @@ def test_a_fitted_threshold_refuses_no_more_than_asked(kind: Any, refused: float
         assert fitted.auroc[kind] > 0.7
 
 
+@pytest.mark.parametrize("refused", [0.29, 0.57, 0.07, 1.0, 0.0])
+def test_a_share_is_not_rounded_down(refused: float) -> None:
+    known = Run({f"{n}": ranking(n) for n in range(100)})
+    fitted = fit_abstention(known, known, kind="top", refused=refused)
+    assert fitted.refused == min(refused, 0.99)
+
+
 class Fixed(Stage):
     """Returns the lists it was made with."""
 
@@ -129,6 +145,20 @@ def test_the_stage_leaves_the_sure_ones(tmp_path: Path) -> None:
     assert (own.threshold, own.confidence) == (stage.threshold, stage.confidence)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_stage_opens_and_answers_the_same(
+    kind: Kind, bm25: Retriever, tmp_path: Path
+) -> None:
+    threshold = 0.25 if kind in SHARES else -1e-7
+    temperature = 0.5 if kind in TEMPERED else None
+    stage = abstain(bm25 % 9, threshold=threshold, kind=kind, width=7, temperature=temperature) % 3
+    stage.save(tmp_path / "p")
+    queries = {"a": "gold river", "b": "zzz", "c": "number 7"}
+    opened = load_pipeline(tmp_path / "p")
+    for query, ranking in stage.run(queries).items():
+        assert list(opened.run(queries)[query]) == list(ranking)
+
+
 def test_an_exit_by_energy_is_fitted_saved_and_read(tmp_path: Path) -> None:
     before = Run({f"q{n}": ranking(n / 10, 0.0) for n in range(10)})
     after = Run({f"q{n}": Ranking(["d1", "d0"], [1.0, 0.0]) for n in range(10)})
@@ -155,10 +185,13 @@ def test_an_exit_by_energy_is_fitted_saved_and_read(tmp_path: Path) -> None:
         (lambda: ConfidenceExit(0.5, "margin", 25, 2.0), "exit: temperature"),
         (lambda: ConfidenceExit(float("inf"), "energy"), "exit is inf"),
         (lambda: abstain(Fixed(Run({}))), "expected either the file of"),
+        (lambda: abstain(ranking, threshold=0.5), "expected a retriever or pipeline"),  # type: ignore[arg-type]
         (lambda: abstain(Fixed(Run({})), fitted="x", kind="top"), "kind and fitted='x'"),
         (lambda: abstain(Fixed(Run({})), kind="top"), "kind and fitted=None"),
         (lambda: abstain(Fixed(Run({})), threshold=0.5, width=0), "width"),
         (lambda: abstain(Fixed(Run({})), fitted="no.json"), "no such file"),
+        (lambda: abstain(Fixed(Run({})), threshold=5, kind="margin"), "every query or none"),
+        (lambda: abstain(Fixed(Run({})), threshold=-0.1, kind="softmax"), "every query or none"),
         (lambda: fit_abstention(*runs(3), refused=1.5), "refused"),
     ],
 )
