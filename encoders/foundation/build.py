@@ -180,9 +180,10 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is Path:
         return isinstance(value, (str, Path))
     if origin in (list, tuple, set, frozenset) or hint in (list, tuple):
-        choices = [inner for inner in get_args(hint)[:1] if get_origin(inner) is Literal]
-        each = all(fits(item, choices[0]) for item in value) if choices and value else True
-        return isinstance(value, (list, tuple)) and each
+        choices = _choices_of_items(hint)
+        return isinstance(value, (list, tuple)) and (
+            not choices or all((type(item), item) in choices for item in value)
+        )
     if origin is dict or hint is dict:
         return isinstance(value, dict)
     return True  # protocols and classes are checked by the factory itself
@@ -197,7 +198,18 @@ def misfit(value: Any, hint: Any) -> str:
         return (
             f"{value!r:.80}; expected one of {', '.join(map(repr, choices))}{suggest(value, known)}"
         )
+    if isinstance(value, list | tuple):
+        for choices in filter(None, map(_choices_of_items, (hint, *kinds))):
+            return f"{value!r:.80}; expected some of {', '.join(repr(each) for _, each in choices)}"
     return f"{value!r:.80}; expected {' or '.join(dict.fromkeys(map(_spelled, kinds)))}"
+
+
+def _choices_of_items(hint: Any) -> list[tuple[type, Any]]:
+    """Return what a list's items are chosen from, with types; nothing where they are of a type."""
+    inner = [*get_args(hint), None][0]
+    if get_origin(hint) not in (list, tuple, set, frozenset):
+        return []
+    return [(type(c), c) for c in get_args(inner)] if get_origin(inner) is Literal else []
 
 
 def _spelled(hint: Any) -> str:

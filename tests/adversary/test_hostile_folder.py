@@ -51,6 +51,8 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
     made.mkdir(exist_ok=True)
     document = made / "new.jsonl"
     document.write_text('{"_id": "new", "text": "gold in the river", "title": ""}\n')
+    foreign = made / "foreign.txt"
+    foreign.write_text("how is a tax return filed\nwho won the cup final\n")
     own = made / "own.yaml"
     model = folder / "model"
     config = {**world.config, "output": str(output)}
@@ -118,6 +120,9 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         "fit rerank": [[own, "both", "--output", made / "rerank.json"]],
         "fit cut-off": [[own, "bm25", "--output", made / "cut.json"]],
         "fit exit": [[own, "both", "--output", made / "exit.json"]],
+        "fit no-answer": [
+            [own, "both", "--unanswerable", foreign, "--output", made / "no-answer.json"]
+        ],
         "fit ranker": [[own, "ranker.candidates=bm25"]],
         "fit quality": [
             [data, "--retriever", dense, "--output", made / "quality.parquet"],

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from scipy import sparse
 from small_world import documents
+from static_embeddings import save_static
 
 from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
 from sluice.encoders.foundation.build import build
@@ -94,6 +95,9 @@ def test_encoders(
         if name == "precomputed":
             made = PrecomputedEncoder(texts, np.eye(2, dtype=np.float32))
         made.save_pretrained(tmp_path / name)
+        spec["model"] = str(tmp_path / name)
+    elif name == "static":
+        save_static(tmp_path / name)
         spec["model"] = str(tmp_path / name)
     elif name == "three_heads":
         spec |= {"model": str(with_heads(bert, tmp_path / name)), "head": "sparse"}
