@@ -143,6 +143,8 @@ def say(text: str) -> None:
 
 def interrupted_by_sigterm() -> None:
     """Let SIGTERM end the program as Ctrl-C does, so that it shows what it has."""
+    # Jobs that a shell runs in the background ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
