@@ -72,12 +72,31 @@ def versions(tensors: Iterable[Tensor]) -> tuple[object, ...]:
     The tensors are not read.
     """
     return tuple(
-        part
-        for tensor in tensors
-        for part in (_storage(tensor), tensor.data_ptr(), tensor._version)
+        part for tensor in tensors for part in (_mark(tensor), tensor.data_ptr(), tensor._version)
     )
 
 
-def _storage(tensor: Tensor) -> StorageWeakRef:
-    """Return what equals only itself: a replaced tensor's address may be used again."""
-    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+def _mark(tensor: Tensor) -> _Storage:
+    return _Storage(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+class _Storage(StorageWeakRef):
+    """What equals only itself: a replaced tensor's address may be used again.
+
+    A copy of torch's own would release the same reference once more, and so the tensor's memory.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Storage) and bool(self.cdata == other.cdata)
+
+    def __hash__(self) -> int:
+        return hash(self.cdata)
+
+    def __copy__(self) -> _Storage:
+        return self
+
+    def __deepcopy__(self, memo: object) -> _Storage:
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return object, ()  # another process has other tensors
