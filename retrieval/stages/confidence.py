@@ -20,7 +20,7 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SHARES: Final = ("margin", "softmax")  # that lie in 0 to 1
 TEMPERED: Final = ("softmax", "energy")
 WIDTH = 25  # scores that are looked at
-LEAST = -sys.float_info.max  # of a ranking without documents, where there is no least
+LEAST = -sys.float_info.max  # of a ranking without documents, by a measure that has no lower bound
 
 
 @dataclass(frozen=True, slots=True)

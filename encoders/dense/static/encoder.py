@@ -41,7 +41,7 @@ log = logging.getLogger("sluice")
 class StaticEncoder(EncoderBase):
     """The mean of token vectors, optional layers over vectors, an optional normalisation.
 
-    There is no network: a text costs one read of the table a token. Tokens are the tokenizer's,
+    No network runs: each token of a text costs one read of the table. Tokens are the tokenizer's,
     without special ones. (Tulkens and van Dongen, 2024, model2vec; Aarsen, 2025, static embedding
     models of sentence-transformers.) ``skip`` is a token that means leave out.
     """
