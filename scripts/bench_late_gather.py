@@ -10,8 +10,8 @@
 Token vectors are MiniLM's states of the collection's texts on 128 principal axes (kept in ``DIR``).
 Recall is against brute force over these float32 vectors, whatever an index stores; times are
 medians of queries asked one at a time, k = 10, in one run. ``--peers`` is the Python of an
-environment that has fast-plaid, xtr-warp-rs and the very torch they were compiled for (with another,
-building an index ends the process), which are asked the same queries with their defaults.
+environment that has fast-plaid, xtr-warp-rs and the very torch they were compiled for (with
+another, building an index ends the process), which are asked the same queries with their defaults.
 
 ``--stores``: what each of these stores loses. All queries are searched exactly in it, and in an
 index of float32 vectors, whose exact search equals brute force over them.

@@ -4,9 +4,9 @@
     PYTHON_OF_THAT_ENVIRONMENT scripts/bench_late_peers.py FOLDER
 
 ``FOLDER`` holds ``documents`` and ``queries`` (values and bounds); the answers of each engine that
-came to its end go to its ``peers.json``. Both work as they are set up when nothing is asked for, WARP
-by all cores instead of one, as fast-plaid and we do. Needs numpy, the very torch that both were
-compiled for, fast-plaid, xtr-warp-rs, and nothing of this project.
+came to its end go to its ``peers.json``. Both have their defaults, but that WARP searches with all
+cores instead of one, as fast-plaid and we do. Needs numpy, the very torch that both were compiled
+for, fast-plaid, xtr-warp-rs, and nothing of this project.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ def fast_plaid(path: Path, documents: Vectors) -> Search:
 
     index = FastPlaid(index=str(path), device="cpu")
     index.create(documents_embeddings=documents)
-    return lambda query, k: index.search(
-        query[None], top_k=k, show_progress=False, n_processes=1
-    )[0]
+    options = {"show_progress": False, "n_processes": 1}
+    return lambda query, k: index.search(query[None], top_k=k, **options)[0]
 
 
 def warp(path: Path, documents: Vectors) -> Search:
@@ -70,10 +69,8 @@ def warp(path: Path, documents: Vectors) -> Search:
     index = XTRWarp(index=str(path), device="cpu")
     index.create(documents, device="cpu", show_progress=False)
     index.load(device="cpu")
-    cores = os.cpu_count()
-    return lambda query, k: index.search(
-        query[None], top_k=k, num_threads=cores, show_progress=False
-    )[0]
+    options = {"show_progress": False, "num_threads": os.cpu_count()}
+    return lambda query, k: index.search(query[None], top_k=k, **options)[0]
 
 
 def measure(search: Search, queries: Vectors) -> dict[str, Any]:
