@@ -1,6 +1,6 @@
-"""Average models, or export one to ONNX.
+"""Average models, export one to ONNX, or try one on an old index.
 
-Both write a model folder that encoders load like any other.
+What is written are folders that open like any other.
 """
 
 from __future__ import annotations
@@ -9,15 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
+    FORMS,
+    Allow,
     Command,
+    Form,
+    allowed,
     argument,
+    check_choice,
     flag,
     option,
     parse_numbers,
     plural,
     refuse_options,
+    show_table,
     split_measures,
 )
 from sluice.retrieval.cli.terminal.output import echo
@@ -124,4 +132,64 @@ def export(
     echo(f"{output}:\n{exported}")
 
 
-COMMANDS: dict[str, Command] = {"soup": soup, "export": export}
+def upgrade(
+    old: Annotated[Path, argument("OLD", "The folder of a retriever: the index that is kept.")],
+    new: Annotated[
+        str,
+        argument("NEW", "The new encoder: a model's folder or hub id, or a retriever's folder."),
+    ],
+    dataset: Annotated[str, option("DATASET", "The dataset that the index was built of.")],
+    split: Annotated[
+        str | None,
+        option("SPLIT", "The split of the queries.", default="dev, or a tenth of train"),
+    ] = None,
+    measure: Annotated[
+        str, option("MEASURE", "The measure to compare by.", "-m", "--measure")
+    ] = "nDCG@10",
+    output: Annotated[
+        Path | None,
+        option("FOLDER", "Where compatible, write the index with the new query encoder here."),
+    ] = None,
+    form: Form = "text",
+    allow: Allow = None,
+) -> None:
+    """Try a new query encoder on an old index.
+
+    Searches the index with its own encoder's queries and with the new encoder's, before anything is
+    encoded again. The new encoder is compatible if its queries do better (Shen et al. 2020); the
+    exit code is 1 if they do not, and nothing is written. The folder written has the same index and
+    documents with the new encoder for queries, and opens like any retriever.
+
+    Train such an encoder with the old one as teacher: losses hoc, simplex, alignment.
+
+    Examples:
+      sluice model upgrade runs/x/retrievers/dense runs/new/model --dataset scifact
+      sluice model upgrade runs/x/retrievers/dense runs/new/model --dataset scifact --output runs/up
+    """
+    from sluice.encoders.model_files.locate import model_folder
+    from sluice.retrieval.datasets.dataset import load_dataset, training_splits
+    from sluice.retrieval.retrievers.folder import HEAD, read_head
+    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.studies.upgrades import upgrade as upgrade_of
+
+    check_choice(form, "--format", FORMS)
+    retriever = Retriever.open(old, allow=allowed(allow))
+    if output is not None and output.resolve() == old.resolve():
+        raise ConfigError(f"--output: {output} is the old retriever's own folder; choose another")
+    if (Path(new) / HEAD).exists():
+        new = str(Path(new) / read_head(Path(new)).encoder)
+    model_folder(new)  # before the dataset is read
+    judged = training_splits(dataset, 13)[1] if split is None else load_dataset(dataset, split)
+    result = upgrade_of(retriever, new, judged, measure)
+    echo(show_table(result.table(), form))
+    if form == "text":
+        echo(result.verdict())
+    if not result.holds:
+        raise typer.Exit(1)
+    if output is not None:
+        result.save(output)
+        if form == "text":
+            echo(f"{output}: the index with the new query encoder")
+
+
+COMMANDS: dict[str, Command] = {"soup": soup, "export": export, "upgrade": upgrade}

@@ -342,9 +342,10 @@ def check_encoder(path: Path, head: Head, encoder: Any) -> None:
     fingerprint = str(encoder.fingerprint)
     if fingerprint != head.encoder_fingerprint:
         raise IndexFormatError(
-            f"{path}: the index was built with encoder {head.encoder_fingerprint[:12]} "
-            f"({head.encoder}), this one is {fingerprint[:12]}; their vectors cannot be compared: "
-            "open it without encoder=, or rebuild the index with the new encoder"
+            f"{path / HEAD}: encoder_fingerprint: the index was built with encoder "
+            f"{head.encoder_fingerprint[:12]} ({head.encoder}), this one is {fingerprint[:12]}: "
+            "open it without encoder=, rebuild it with the new encoder, or, where that was trained "
+            "to search it, give it the new queries: sluice model upgrade"
         )
 
 
@@ -374,13 +375,13 @@ def copy_retriever(path: Path, target: Path, head: Head) -> None:
         return
     settle(target)
     with replaced_folder(target, markers=(HEAD,)) as draft:
-        _copy_part(path / INDEX, draft / INDEX, head.index_generation)
-        _copy_part(path / DOCUMENTS, draft / DOCUMENTS, head.documents_generation)
-        _copy_part(path / head.encoder, draft / head.encoder, head.encoder_generation)
+        copy_part(path / INDEX, draft / INDEX, head.index_generation)
+        copy_part(path / DOCUMENTS, draft / DOCUMENTS, head.documents_generation)
+        copy_part(path / head.encoder, draft / head.encoder, head.encoder_generation)
         write_head(draft, head)
 
 
-def _copy_part(source: Path, target: Path, generation: str | None) -> None:
+def copy_part(source: Path, target: Path, generation: str | None) -> None:
     """Copy a part's folder: of its generations only the named one, which becomes current."""
 
     def others(folder: str, names: list[str]) -> list[str]:

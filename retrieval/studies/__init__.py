@@ -1,4 +1,4 @@
-"""Studies of finished systems: judging, robustness, compatibility and reports.
+"""Studies of finished systems: judging, robustness, compatibility, upgrades and reports.
 
 May import: `retrieval.experiments` and below.
 """
@@ -14,5 +14,6 @@ if TYPE_CHECKING:
         Compatibility as Compatibility,
         compatibility_matrix as compatibility_matrix,
     )
+    from sluice.retrieval.studies.upgrades import Upgrade as Upgrade, upgrade as upgrade
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -36,3 +36,14 @@ class BatchTeacher(Protocol):
     def vectors(self, texts: Sequence[Text], side: Side) -> NDArray[np.floating[Any]]:
         """Return ``[n, dim]``, the vectors of the texts."""
         ...
+
+
+def vectors_of_texts(
+    teacher: BatchTeacher, examples: Sequence[Example]
+) -> NDArray[np.floating[Any]]:
+    """Return ``[n, dim]``, the vectors of the examples' distinct queries, then documents."""
+    queries = {example.query.text: example.query for example in examples}
+    documents = {text.text: text for example in examples for text in example.documents}
+    both = (teacher.vectors([*queries.values()], "query"),
+            teacher.vectors([*documents.values()], "document"))  # fmt: skip
+    return np.concatenate(both)

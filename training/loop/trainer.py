@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.training.batches.forward import BiEncoderModule
 from sluice.training.batches.loader import ExampleList, batch_loader
 from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
-from sluice.training.batches.teacher import BatchTeacher
+from sluice.training.batches.teacher import BatchTeacher, vectors_of_texts
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.example import Example
 from sluice.training.journal.log import Journal
@@ -131,6 +132,8 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                     "at 0 where negatives are refreshed"
                 )
         parts.loss.bind(encoder, arguments.seed)
+        if teacher is not None and parts.loss.teacher_vectors:
+            parts.loss.bind_teacher(partial(vectors_of_texts, teacher, examples))
         self._count_documents(examples)
         super().__init__(
             model=parts.module,

@@ -11,6 +11,8 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.protocol import ScoreMatrix, Similarity
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from sluice.training.batches.targets import Negatives
@@ -151,6 +153,12 @@ class LossBase:
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:
         """Receive how often each document occurs in the examples in use."""
+
+    def bind_teacher(self, vectors: Callable[[], NDArray[np.float32]]) -> None:
+        """Receive what returns the teacher's vectors ``[n, dim]`` of the first training texts.
+
+        Called after ``bind``, of a loss with ``teacher_vectors``.
+        """
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """Return what is trained beside the encoder."""

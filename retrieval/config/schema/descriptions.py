@@ -172,6 +172,12 @@ WORDS: Mapping[str, str] = {
     "batch, of which these count.",
     "alignment.distance": "Of the two vectors: l2 (squared), or cosine.",
     "alignment.sides": "The texts that are aligned: queries, documents, or both.",
+    "hoc.sides": "The texts whose vectors are told apart among the teacher's.",
+    "hoc.temperature": "Divides the cosines; 1 over mu in the paper.",
+    "simplex.rounds": "Rounds of k-means that make the classes; 0: the corner that the teacher's "
+    "vector is nearest to.",
+    "simplex.sides": "The texts that are drawn to the corners.",
+    "simplex.temperature": "Divides the cosines.",
     "angle.temperature": "Divides the angles: less makes the loss look at the worst pairs.",
     "cosine_weight": "The weight of the same loss over cosines; 0: none.",
     "target_temperature": "Divides the labels or the teacher's scores.",

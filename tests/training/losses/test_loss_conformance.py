@@ -23,6 +23,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 SKIP: dict[str, tuple[str, ...]] = {
     # It aligns every text, judged or not.
     "alignment": ("mask", "row_alone"),
+    # They look at every text, judged or not.
+    "hoc": ("mask", "row_alone"),
+    "simplex": ("mask", "row_alone"),
     # It aligns the layers of every text, judged or not, with a target that has no gradient.
     "matryoshka_2d": ("gradient", "mask", "row_alone"),
     "mixing": ("order",),  # it mixes by a draw for each place

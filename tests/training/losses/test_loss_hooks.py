@@ -45,6 +45,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], Any]] = {
     "batch": (({}, {}), {}, "batch"),
     "bind": (("encoder", 3), {}, None),
     "bind_counts": (({"d": 1},), {}, None),
+    "bind_teacher": ((lambda: None,), {}, None),
     "parameters": ((), {}, [nn.Parameter(torch.ones(1))]),
     "advance": ((4,), {}, None),
     "state": ((), {}, {"weight": torch.ones(1)}),

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from sluice.encoders.dense.pair_head import PairHead, draw_pair_head
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside, width_of
+from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.math.width import width_of
 
 HEAD = "head."  # before the names of the head's tensors
 

@@ -18,8 +18,9 @@ from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.layout import SIDECAR, read_object
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, width_of
+from sluice.training.losses.composed.wrapper import Wrapping, of_vectors
 from sluice.training.losses.math.reduction import refuse_idle
+from sluice.training.losses.math.width import width_of
 
 SMALLEST = 32  # of the default dims
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
@@ -13,6 +13,10 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 Members = Sequence[tuple[str, LossBase]]
@@ -166,6 +170,12 @@ class Composed(LossBase, ABC):
         """Give the members the number of times each document occurs in the examples in use."""
         for _, loss in self._members():
             loss.bind_counts(counts)
+
+    def bind_teacher(self, vectors: Callable[[], NDArray[np.float32]]) -> None:
+        """Give the members that learn a teacher's vectors those of the training texts."""
+        for _, loss in self._members():
+            if loss.teacher_vectors:
+                loss.bind_teacher(vectors)
 
     def parameters(self) -> Iterable[nn.Parameter]:
         """Return what the members train beside the encoder."""

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
@@ -127,14 +126,3 @@ def of_vectors(batch: VectorBatch, called: str) -> None:
             "elsewhere (a cross-encoder, or another loss's matrix); put the losses the other way "
             "round, or train a bi-encoder"
         )
-
-
-def width_of(encoder: Any) -> int:
-    """Return how many dimensions an encoder's vectors have."""
-    known = hooks_of(encoder).dim
-    if isinstance(known, int):
-        return known
-    device = next(encoder.module.parameters()).device
-    features = {k: v.to(device) for k, v in encoder.tokenize(["width"], "query").items()}
-    with torch.no_grad(), torch.random.fork_rng():
-        return int(encoder.embed(features, "query").shape[-1])

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import weighted_mean
+from sluice.training.losses.distillation.text_means import (
+    Sides,
+    mean_over_texts,
+    teacher_of,
+    vectors_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,25 +39,14 @@ class Alignment(LossBase):
     teacher_vectors: ClassVar[bool] = True
 
     distance: Literal["l2", "cosine"] = "l2"
-    sides: Literal["both", "query", "document"] = "both"
+    sides: Sides = "both"
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the mean distance; a text weighs what its query weighs."""
-        if batch.teacher_vectors is None:
-            raise DataError(
-                "alignment: the batch has no teacher's vectors; name a dense encoder under "
-                "`teacher:`"
-            )
-        own = {"query": batch.queries, "document": batch.documents}
-        goals = dict(zip(own, batch.teacher_vectors, strict=True))
-        shares = {"query": batch.weights, "document": None}
-        if batch.weights is not None:
-            shares["document"] = batch.weights[batch.owners]
-        names = list(own) if self.sides == "both" else [self.sides]
-        gaps = torch.cat([self._gaps(own[name], goals[name], batch.cosine) for name in names])
-        weights = [shares[name] for name in names]
-        every = None if batch.weights is None else torch.cat([w for w in weights if w is not None])
-        return weighted_mean(gaps, torch.ones_like(gaps), every)
+        own, goals = vectors_of(batch), teacher_of(batch, "alignment")
+        return mean_over_texts(
+            batch, self.sides, lambda side: self._gaps(own[side], goals[side], batch.cosine)
+        )
 
     def _gaps(self, vectors: Tensor, goals: Tensor, cosine: bool) -> Tensor:
         """``[n]``: the distance of each vector from its goal."""

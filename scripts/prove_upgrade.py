@@ -1,0 +1,100 @@
+#!/usr/bin/env python
+"""New query encoders on an old index: which losses make one that searches it better.
+
+    SLUICE_DATA=FOLDER scripts/prove_upgrade.py OUTPUT [--dataset feedbackqa] [--only NAME ...]
+
+An old model is trained for a few steps and indexes the corpus. Then new ones are trained for longer
+by the losses of ``SYSTEMS``, and each searches the old index with the dev queries, by
+``sluice.retrieval.studies.upgrade``. ``apart`` starts from a random projection, so that its vectors
+have nothing to do with the old ones. What is made already is not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+LENGTHS = {"query_length": 32, "document_length": 64}
+INFO = {"type": "info_nce", "temperature": 0.05}
+OLD = "old"  # replaced by the old model's folder
+QUERIES = {"sides": "query"}
+SYSTEMS: Mapping[str, Mapping[str, Any]] = {
+    "old": {"loss": INFO},
+    "info_nce": {"loss": INFO},
+    "frozen documents": {"loss": INFO, "encoder": {
+        "type": "towers", "freeze": "document", "query": {"type": "dense", "model": MODEL, **LENGTHS},
+        "document": {"type": "dense", "model": OLD}}},
+    "info_nce + alignment": {"teacher": OLD, "loss": {"type": "sum", "losses": [
+        INFO, {"type": "alignment", **QUERIES}]}},
+    "info_nce + hoc": {"teacher": OLD, "loss": {"type": "sum", "losses": [
+        {**INFO, "weight": 0.1}, {"type": "hoc", "weight": 0.9}]}},
+    "simplex + hoc": {"teacher": OLD, "loss": {"type": "sum", "losses": [
+        {"type": "simplex", "weight": 0.1}, {"type": "hoc", "weight": 0.9}]}},
+    "apart": {"loss": INFO, "encoder": {"projection": 384}, "rate": 1.0e-3},
+    "apart, hoc": {"teacher": OLD, "loss": {"type": "hoc"}, "encoder": {"projection": 384},
+                   "rate": 1.0e-3},
+}  # fmt: skip
+
+
+def recipe(name: str, asked: argparse.Namespace) -> dict[str, Any]:
+    """Return the YAML of one training run."""
+    own, old = dict(SYSTEMS[name]), str(folder(asked, "old") / "model")
+    encoder = {"type": "dense", "model": MODEL, **LENGTHS, **own.pop("encoder", {})}
+    if encoder["type"] == "towers":
+        encoder = {**SYSTEMS[name]["encoder"], "document": {"type": "dense", "model": old}}
+    if "teacher" in own:
+        own["teacher"] = {"type": "dense", "model": old}
+    return {
+        "dataset": asked.dataset, "output": str(folder(asked, name)),
+        "seed": asked.seed + (name != "old"), "encoder": encoder,
+        "trainer": {
+            "max_steps": asked.old_steps if name == "old" else asked.steps,
+            "per_device_train_batch_size": 32, "learning_rate": own.pop("rate", 5.0e-5),
+            "bf16": True, "save_strategy": "no", "logging_steps": 20,
+        },
+        **own,
+    }  # fmt: skip
+
+
+def folder(asked: argparse.Namespace, name: str) -> Path:
+    """Return the folder of a system's training."""
+    home: Path = asked.output
+    return home / f"{name.replace(' ', '-').replace(',', '')}-{asked.seed}"
+
+
+def main() -> None:
+    from sluice.encoders import DenseEncoder
+    from sluice.retrieval import Retriever, load_dataset, train
+    from sluice.retrieval.datasets.dataset import training_splits
+    from sluice.retrieval.studies import upgrade
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("output", type=Path, help="The folder of models and the old index.")
+    parser.add_argument("--dataset", default="feedbackqa")
+    parser.add_argument("--only", nargs="+", default=list(SYSTEMS)[1:], metavar="NAME")
+    parser.add_argument("--seed", type=int, default=13)
+    parser.add_argument("--old-steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=60)
+    asked = parser.parse_args()
+    _, dev = training_splits(asked.dataset, 13)
+    train(recipe("old", asked))
+    place = asked.output / f"index-{asked.seed}"
+    if not (place / "retriever.json").exists():
+        old = DenseEncoder.from_pretrained(folder(asked, "old") / "model")
+        Retriever.build(old, load_dataset(asked.dataset, None).corpus, path=place)
+    for name in asked.only:
+        train(recipe(name, asked))
+        found = upgrade(place, folder(asked, name) / "model", dev)
+        change = found.change
+        print(
+            f"| {name} | {found.old:.4f} | {found.new:.4f} | {change.difference:+.4f} "
+            f"({change.low:+.4f} to {change.high:+.4f}) | {found.p_value:.1g} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
