@@ -25,8 +25,8 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
     "old": {"loss": INFO},
     "info_nce": {"loss": INFO},
     "frozen documents": {"loss": INFO, "encoder": {
-        "type": "towers", "freeze": "document", "query": {"type": "dense", "model": MODEL, **LENGTHS},
-        "document": {"type": "dense", "model": OLD}}},
+        "type": "towers", "freeze": "document", "document": {"type": "dense", "model": OLD},
+        "query": {"type": "dense", "model": MODEL, **LENGTHS}}},
     "info_nce + alignment": {"teacher": OLD, "loss": {"type": "sum", "losses": [
         INFO, {"type": "alignment", **QUERIES}]}},
     "info_nce + hoc": {"teacher": OLD, "loss": {"type": "sum", "losses": [
