@@ -52,7 +52,7 @@ def recipe(name: str, asked: argparse.Namespace) -> dict[str, Any]:
         "seed": asked.seed + (name != "old"), "encoder": encoder,
         "trainer": {
             "max_steps": asked.old_steps if name == "old" else asked.steps,
-            "per_device_train_batch_size": 32, "learning_rate": own.pop("rate", 5.0e-5),
+            "per_device_train_batch_size": 16, "learning_rate": own.pop("rate", 5.0e-5),
             "bf16": True, "save_strategy": "no", "logging_steps": 20,
         },
         **own,
@@ -76,8 +76,8 @@ def main() -> None:
     parser.add_argument("--dataset", default="feedbackqa")
     parser.add_argument("--only", nargs="+", default=list(SYSTEMS)[1:], metavar="NAME")
     parser.add_argument("--seed", type=int, default=13)
-    parser.add_argument("--old-steps", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--old-steps", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=40)
     asked = parser.parse_args()
     _, dev = training_splits(asked.dataset, 13)
     train(recipe("old", asked))

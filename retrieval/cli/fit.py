@@ -31,7 +31,7 @@ from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.evaluation.table import Table
 
 SHOWN = 15  # features
-QUALITY_SIGNALS = ("head", "length", "itn", "unigram", "perplexity", "norm")
+QUALITY_SIGNALS = ("head", "text", "length", "itn", "unigram", "perplexity", "norm")
 of_head = partial(option, panel="Quality head")
 
 Split = Annotated[str, option("SPLIT", "Fit on dev (a tenth of train if there is none) or train.")]
@@ -306,8 +306,9 @@ def quality(
         str,
         option(
             "SIGNAL",
-            "Score by head (learnt from the train judgements), length, itn (information to "
-            "noise), unigram or perplexity (of a language model), or norm (of the vectors).",
+            "Score by head (learnt from the train judgements), text (by a model that reads "
+            "documents alone), length, itn (information to noise), unigram or perplexity (of a "
+            "language model), or norm (of the vectors).",
         ),
     ] = "head",
     model: Annotated[
@@ -315,7 +316,8 @@ def quality(
         option(
             "MODEL",
             "A dense encoder, for norm and --head; a causal or masked language model, for "
-            "perplexity.",
+            "perplexity; for text a model trained by examples: {type: quality}, or a language "
+            "model that answers true or false.",
         ),
     ] = None,
     retriever: Annotated[
@@ -354,6 +356,7 @@ def quality(
       sluice fit quality scifact --retriever R --output quality.parquet --save-head head.safetensors
       sluice fit quality new-corpus --head head.safetensors --model MODEL --output new.parquet
       sluice fit quality scifact --by length --output quality.parquet
+      sluice fit quality new-corpus --by text --model runs/quality/model --output new.parquet
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.retrievers.quality.scorers import score_quality
@@ -430,12 +433,16 @@ def _scores_by_saved_head(
 def _signal(by: str, corpus: Any, model: str | None) -> Any:
     from sluice.retrieval.retrievers.quality import scorers as passage_quality
 
-    if by in ("norm", "perplexity") and model is None:
+    if by in ("norm", "perplexity", "text") and model is None:
         raise ConfigError(f"--by {by}: needs --model, a folder or hub id")
     if by == "norm":
         from sluice.encoders.dense.encoder import DenseEncoder
 
         return passage_quality.Magnitude(DenseEncoder.from_pretrained(str(model), normalize=False))
+    if by == "text":
+        from sluice.retrieval.retrievers.quality.text_models import text_quality
+
+        return text_quality(str(model))
     if by == "perplexity":
         from sluice.retrieval.retrievers.quality.perplexity import Perplexity
 

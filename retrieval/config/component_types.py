@@ -36,6 +36,7 @@ EXAMPLES: Final = {
     "corpus": "sluice.retrieval.training_data.files.corpus_mixture:CorpusExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
     "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
+    "quality": "sluice.retrieval.training_data.files.quality_examples:QualityExamples",
     "texts": "sluice.retrieval.training_data.files.corpus_examples:TextExamples",
     "wlp": "sluice.retrieval.training_data.files.corpus_examples:LinkedExamples",
 }

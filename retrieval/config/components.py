@@ -142,13 +142,31 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
             check_one_way(index, where)
 
 
-def pruned(section: PruneSection | None, corpus: Iterable[Document]) -> Iterable[Document]:
-    """Return the corpus without the documents that a ``prune`` section leaves out."""
+def pruned(
+    section: PruneSection | None,
+    corpus: Iterable[Document],
+    *,
+    model: Callable[[str], str] = str,
+    score: bool = True,
+) -> Iterable[Document]:
+    """Return the corpus without the documents that a ``prune`` section leaves out.
+
+    Its model, which ``model`` maps to a folder, scores the whole corpus now; without ``score`` the
+    corpus is returned complete where that takes a model.
+    """
     if section is None:
         return corpus
     from sluice.retrieval.retrievers.quality.scores import PrunedCorpus, QualityScores
 
-    return PrunedCorpus(corpus, QualityScores.load(section.scores), section.share)
+    if section.scores is not None:
+        return PrunedCorpus(corpus, QualityScores.load(section.scores), section.share)
+    if not score:
+        return corpus
+    from sluice.retrieval.retrievers.quality.scorers import score_quality
+    from sluice.retrieval.retrievers.quality.text_models import text_quality
+
+    scorer = text_quality(model(str(section.model)))
+    return PrunedCorpus(corpus, score_quality(corpus, scorer), section.share)
 
 
 def make_loss(spec: Mapping[str, Any], *, where: str, allow: Allow = None) -> LossBase:

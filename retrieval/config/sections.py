@@ -53,10 +53,26 @@ class CachedEncoding(Encoding):
 class PruneSection(Section):
     """Leaves documents of low quality out of the index."""
 
-    scores: str = Field(description="The file of quality scores that `sluice fit quality` writes.")
+    scores: str | None = Field(
+        default=None,
+        description="The file of quality scores that `sluice fit quality` writes; or give model.",
+    )
+    model: str | None = Field(
+        default=None,
+        description="A model of documents' quality, which scores them before they are encoded: a "
+        "name under train (examples: {type: quality}), a folder, or a language model.",
+    )
     share: float = Field(
         ge=0, lt=1, description="The share of documents left out: those with the lowest scores."
     )
+
+    @model_validator(mode="after")
+    def _either(self) -> PruneSection:
+        if (self.scores is None) == (self.model is None):
+            raise PydanticCustomError(
+                REFUSED, "expected either scores, a file, or model, which makes them"
+            )
+        return self
 
 
 class RetrieverSection(Section):

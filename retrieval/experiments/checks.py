@@ -9,6 +9,7 @@ from typing import Any
 from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
+from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import ENCODERS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
@@ -21,7 +22,8 @@ from sluice.retrieval.config.components import (
     check_retriever,
     vector_kind,
 )
-from sluice.retrieval.config.sections import ExperimentConfig
+from sluice.retrieval.config.sections import ExperimentConfig, PruneSection
+from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.pipelines.expression import NAME, names_in, parse
 from sluice.retrieval.pipelines.stage import Stage
@@ -71,11 +73,8 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
                 f"train one under train: (with {START_KEY}: true) and name it here, or name a "
                 "SPLADE model",
             )
-        scores = None if retriever.prune is None else retriever.prune.scores
-        if scores is not None and not expanded(scores).is_file():
-            raise ConfigError(
-                f"retrievers.{name}.prune.scores: no file {scores!r}; sluice fit quality makes one"
-            )
+        if retriever.prune is not None:
+            _check_prune(config, retriever.prune, f"retrievers.{name}.prune", allow)
     from sluice.retrieval.experiments.training.checks import check_training
     from sluice.retrieval.training_data.teachers.teachers import check_there
 
@@ -94,6 +93,23 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         check_there(section.teacher, f"train.{name}.teacher", config.train)
         check_there(negatives.get("judge"), f"{key}.judge")
     Dependencies(config).check()
+
+
+def _check_prune(config: ExperimentConfig, prune: PruneSection, where: str, allow: Allow) -> None:
+    """Check that the scores are there, or the model that makes them, of documents alone."""
+    if prune.scores is not None and not expanded(prune.scores).is_file():
+        raise ConfigError(f"{where}.scores: no file {prune.scores!r}; sluice fit quality makes one")
+    trained = config.train.get(prune.model or "")
+    if trained is not None and (trained.examples or {}).get("type") != "quality":
+        raise ConfigError(
+            f"{where}.model: train.{prune.model} learns from queries, and pruning asks about "
+            "documents alone; train one with examples: {type: quality}"
+        )
+    if trained is None and prune.model is not None:
+        path = expanded(prune.model)
+        if is_path(prune.model) and not path.exists():
+            raise ConfigError(f"{where}.model: no model folder {prune.model}")
+        refuse_unknown_model(prune.model, f"{where}.model", allow)
 
 
 def _check_read(config: ExperimentConfig, spec: Mapping[str, Any], where: str) -> None:

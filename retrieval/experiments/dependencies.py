@@ -16,7 +16,12 @@ from sluice.retrieval.config.file_keys import (
     path_contents,
     training_contents,
 )
-from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, TrainingSection
+from sluice.retrieval.config.sections import (
+    ExperimentConfig,
+    PruneSection,
+    RetrieverSection,
+    TrainingSection,
+)
 from sluice.retrieval.pipelines.expression import names_in
 from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
 from sluice.retrieval.training_data.example_sources import example_files, searched_with
@@ -140,6 +145,9 @@ class Dependencies:
         for encoder in _encoders(section):
             if encoder.get("model") in self.config.train:
                 yield f"train.{encoder['model']}"
+        prune = section.prune if isinstance(section, RetrieverSection) else None
+        if prune is not None and prune.model in self.config.train:
+            yield f"train.{prune.model}"
         for lists in _lists(section):
             for kind in ("pipelines", "retrievers"):
                 if lists in getattr(self.config, kind):
@@ -165,6 +173,8 @@ class Dependencies:
             for key in ("passages", "prune", "search"):
                 if not getattr(section, key):
                     del plain[key]
+            if section.prune is not None:
+                plain["prune"] = section.prune.model_dump(exclude_none=True)
             if "passages" in plain and not plain["passages"]["headings"]:
                 del plain["passages"]["headings"]  # as before there was such a setting
             if section.encoding is not None and section.encoding.store != EXACT:
@@ -179,7 +189,7 @@ class Dependencies:
         files: list[str | None] = []
         if isinstance(section, RetrieverSection):
             files.append(corpus_contents(self.config.dataset))
-            files += [] if section.prune is None else [path_contents(section.prune.scores)]
+            files += [] if section.prune is None else [self._quality(section.prune)]
         elif isinstance(section, TrainingSection):
             dataset = self.config.dataset  # {}: of a training run without one
             trained = section.datasets or ([dataset] if dataset else [])
@@ -197,6 +207,11 @@ class Dependencies:
         known = [*self.config.rerankers, *self.config.train]
         files += [path_contents(judge) for judge in _judges(section) if judge not in known]
         return files
+
+    def _quality(self, prune: PruneSection) -> str | None:
+        """Return a hash of what scores documents; None for a model trained here."""
+        named = prune.scores if prune.model is None else prune.model
+        return None if prune.model in self.config.train else path_contents(named)
 
     def _section(self, node: str) -> Any:
         kind, _, name = node.partition(".")

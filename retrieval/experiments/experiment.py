@@ -358,7 +358,7 @@ class Experiment:
         index = make_index(section.index, where=f"{where}.index")
         built = Retriever.build(
             encoder,
-            pruned(section.prune, self.dataset(None).corpus),
+            pruned(section.prune, self.dataset(None).corpus, model=self.model),
             index=index,
             path=path,
             name=name,
@@ -421,7 +421,7 @@ class Experiment:
             where = f"retrievers.{name}.encoder"
             encoder = make_encoder(section.encoder, where=where, model=self.model)
             passages = section.passages
-            corpus = pruned(section.prune, self.dataset(None).corpus)
+            corpus = pruned(section.prune, self.dataset(None).corpus, score=False)
 
             def read() -> Iterable[Document]:
                 return corpus if passages is None else passages.parts(encoder, corpus)

@@ -253,6 +253,9 @@ WORDS: Mapping[str, str] = {
     "negative may have; left out, any.",
     "file.margin": "How far a negative's score in the row must be below the positive's.",
     "file.positive_score": "Of several positives, the score that counts for these limits.",
+    "quality.labels": "A document's label: its share of the train queries, or any (relevant to "
+    "some).",
+    "quality.negatives": "Documents that matter less beside each, drawn anew in every epoch.",
     "ict.keep": "The chance that the sentence stays in its document.",
     "per_document": "Sentences of each document that become queries.",
     "wlp.links": "The metadata key that lists linked ids; left out, a document links to those that "

@@ -13,6 +13,7 @@ from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, 
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.retrievers.folder import HEAD
 from sluice.retrieval.training_data.example_sources import searched_with
+from sluice.retrieval.training_data.files.quality_examples import check_quality
 from sluice.retrieval.training_data.own_pairs import OF_CORPUS
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
@@ -24,6 +25,7 @@ ONE_RETRIEVER = "a name under retrievers or pipelines, a retriever folder or {en
 
 def check_sources(section: TrainingSection, prefix: str, allow: Allow = None) -> None:
     """Raise ``ConfigError`` for datasets, examples and dev examples that do not go together."""
+    check_quality(section, prefix)
     _check_searched(section, f"{prefix}examples.retriever", allow)
     _check_datasets(section, prefix)
     by = None if section.evaluate is None else section.evaluate.by

@@ -50,11 +50,7 @@ def train_quality_head(
         near = suggest(str(labels), get_args(Labels))
         raise ConfigError(f"labels: {labels!r}; expected share or any{near}")
     _check_retriever(retriever)
-    shares: dict[str, float] = defaultdict(float)
-    for grades in qrels.values():
-        relevant = [doc for doc, grade in grades.items() if grade > 0]
-        for doc in relevant:
-            shares[doc] += 1 / len(relevant)
+    shares = query_shares(qrels)
     places = retriever.store.rows(list(shares))
     targets = np.zeros(retriever.store.rows_total)
     known = places >= 0
@@ -78,6 +74,16 @@ def train_quality_head(
     }
     vectors = _vectors(retriever, rows)
     return fit_quality_head(vectors, wanted, loss=loss, l2=l2, seed=seed, facts=facts)
+
+
+def query_shares(qrels: Qrels) -> dict[str, float]:
+    """Return what each relevant document gets when every query shares one unit among its own."""
+    shares: dict[str, float] = defaultdict(float)
+    for grades in qrels.values():
+        relevant = [doc for doc, grade in grades.items() if grade > 0]
+        for doc in relevant:
+            shares[doc] += 1 / len(relevant)
+    return dict(shares)
 
 
 def score_retriever(retriever: Retriever, head: QualityHead) -> QualityScores:
