@@ -30,6 +30,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--labels", nargs="+", default=["share", "any"])
     parser.add_argument("--loss", nargs="+", default=["bce", "pairwise"])
     parser.add_argument("--l2", type=float, nargs="+", default=[1.0])
+    parser.add_argument(
+        "--text", nargs="+", default=[], help="Models that read documents alone, see fit quality."
+    )
     parser.add_argument("--norm", action="store_true", help="Encode the corpus for its norms too.")
     parser.add_argument("--json", type=Path, help="Write the figures here too.")
     return parser.parse_args()
@@ -47,6 +50,7 @@ def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str
         UnigramLikelihood,
         score_quality,
     )
+    from sluice.retrieval.retrievers.quality.text_models import text_quality
 
     made: dict[str, list[Any]] = {
         "random": [score_quality(train.corpus, RandomQuality(seed)) for seed in range(5)]
@@ -56,6 +60,8 @@ def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str
         folder = retriever.path / "encoder"
         plain.append(Magnitude(DenseEncoder.from_pretrained(folder, normalize=False)))
     made.update((by.name, [score_quality(train.corpus, by)]) for by in plain)
+    for model in asked.text:
+        made[f"text {Path(model).parent.name}"] = [score_quality(train.corpus, text_quality(model))]
     for labels in asked.labels:
         for loss in asked.loss:
             for l2 in asked.l2:

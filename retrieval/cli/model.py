@@ -1,4 +1,4 @@
-"""Average models, export one to ONNX, or try one on an old index.
+"""Average models, export one, or try one on an old index.
 
 What is written are folders that open like any other.
 """

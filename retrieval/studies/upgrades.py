@@ -18,8 +18,8 @@ from sluice.retrieval.evaluation.significance import Effect, effect, paired_t_te
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.retrievers.dataset_runs import asked
 from sluice.retrieval.retrievers.retriever import Retriever
-from sluice.retrieval.retrievers.upgrades import joined_encoder, save_with
 from sluice.retrieval.runs.queries import DEPTH
+from sluice.retrieval.studies.upgraded_folder import joined_encoder, save_with
 
 if TYPE_CHECKING:
     from sluice.encoders.towers import TowerEncoder
