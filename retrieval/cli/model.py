@@ -1,4 +1,4 @@
-"""Average models, export one, or try one on an old index.
+"""Average or export models, or upgrade one.
 
 What is written are folders that open like any other.
 """
