@@ -56,6 +56,7 @@ def facts_of(
         "loss_type": section.loss["type"],
         "source": source_words(section, " and ".join(part.data.train.name for part in parts)),
         "examples": examples,
+        "examples_type": (source_of(section) or {}).get("type"),
         "held_out": sum(len(p.data.dev.queries) for p in parts if p.data.held_out),
         "left_out": sum(len(part.data.left_out) for part in parts),
         "sparsity": section.sparsity is not None,
@@ -138,6 +139,8 @@ def overlap_words(overlap: Mapping[str, Any]) -> str:
 
 def _next(facts: Mapping[str, Any], model_path: Path) -> str:
     named = "towers" if facts["towers"] else facts["type"]
+    if facts.get("examples_type") == "quality":
+        return f"leave out what answers nothing: prune: {{model: {model_path}, share: 0.3}}"
     if facts["type"] in RERANKERS:
         return f"rerank with it: {{type: {named}, model: {model_path}}} under rerankers:"
     return f"search with it: {{encoder: {{type: {named}, model: {model_path}}}}} under retrievers:"

@@ -22,6 +22,7 @@ from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.experiments.training.summary import training_summary
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 from sluice.retrieval.retrievers.quality.text_models import (
     ANSWERS,
@@ -149,6 +150,7 @@ def test_yaml_prunes_before_anything_is_encoded(
 ) -> None:  # fmt: skip
     folder = made.model("worth")
     assert trained_on_quality(Path(folder))
+    assert "answers nothing: prune: {model: " in training_summary(Path(folder))
     data = load_dataset(world, None)
     expected = text_quality(folder).quality(list(data.corpus))
     pruned = made.retriever("pruned")
