@@ -42,16 +42,15 @@ def joined_encoder(old: Retriever, new: EncoderLike) -> TowerEncoder:
 
     given = as_encoder(new)
     query = hooks_of(given).towers.get("query", given)
-    width, hooks = old.index.width, hooks_of(query)
-    dim = None if hooks.fits_documents else hooks.dim  # of BM25 it is known once it is fitted
-    if width is not None and dim is not None and width != dim:
+    own = open_placed_encoder(old.path, old.head, allow=old.state.allow)
+    document = hooks_of(own).towers.get("document", own)
+    width, dim = old.index.width, hooks_of(query).dim if _one_vector(query) else None
+    if _one_vector(document) and dim is not None and width not in (None, dim):
         raise ConfigError(
             f"{old.path / INDEX / MANIFEST}: encoder_fingerprint: the index has vectors of "
             f"{width:,} dimensions, and the new encoder's have {dim:,}; train it with "
             f"encoder.projection: {width}, or rebuild the index"
         )
-    own = open_placed_encoder(old.path, old.head, allow=old.state.allow)
-    document = hooks_of(own).towers.get("document", own)
     if not isinstance(new, str | Path):
         query = copy.deepcopy(query)
     try:
@@ -61,6 +60,11 @@ def joined_encoder(old: Retriever, new: EncoderLike) -> TowerEncoder:
             f"{old.path / HEAD}: encoder_fingerprint: {error}: the index takes the queries of no "
             "such encoder; rebuild it with the new one"
         ) from None
+
+
+def _one_vector(encoder: Any) -> bool:
+    """Whether an encoder makes one dense vector of a text, by whose width others may differ."""
+    return hooks_of(encoder).kind in ("dense", "static")
 
 
 def save_with(old: Retriever, encoder: TowerEncoder, path: str | Path) -> Retriever:

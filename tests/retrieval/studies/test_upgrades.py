@@ -153,6 +153,9 @@ def test_what_cannot_be_is_refused_with_file_key_and_remedy(
     assert "projection: 32, or rebuild the index" in err
     with pytest.raises(ConfigError, match=r"retriever.json: encoder_fingerprint: query: BM25Enco"):
         upgrade(old, BM25Encoder(), dev)
+    words = Retriever.build(BM25Encoder(), dev.corpus)
+    with pytest.raises(ConfigError, match=r"json: encoder_fingerprint: document: BM25Encoder; a t"):
+        upgrade(words, bert, dev)
     with pytest.raises(IndexFormatError, match=r"retriever.json: encoder_fingerprint: the index w"):
         Retriever.open(old, encoder=DenseEncoder.from_pretrained(bert))
     foreign = [Document(f"x{n}", "", f"text {n}") for n in range(4)]
