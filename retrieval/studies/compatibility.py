@@ -89,7 +89,7 @@ def compatibility_matrix(
                 continue
             queries = asked(dataset, retrievers[index])
             run = states[index].nearest(queries, texts, vectors[encoder], depth)
-            row.append(evaluate(run, dataset.qrels, [parsed]).mean[str(parsed)])
+            row.extend(evaluate(run, dataset, [parsed]).mean.values())
         matrix.append(tuple(row))
     pairs = [(matrix[i][j], matrix[j][j]) for i in range(len(names)) for j in range(i)]
     better = [new is not None and old is not None and new > old for new, old in pairs]

@@ -105,11 +105,11 @@ def upgrade(
 
     def scored(vectors: Any) -> Scores:
         run = retriever.state.nearest(queries, names, vectors, depth)
-        return evaluate(run, dataset.qrels, [parsed])
+        return evaluate(run, dataset, [parsed])
 
     before = scored(retriever.encoder.encode_queries(texts))
     after = scored(encoder.encode_queries(texts))
-    name = str(parsed)
+    (name,) = before.mean
     ids = list(before.per_query[name])
     one = np.array([after.per_query[name][query] for query in ids])
     other = np.array([before.per_query[name][query] for query in ids])

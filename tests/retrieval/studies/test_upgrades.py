@@ -92,6 +92,21 @@ def test_the_upgraded_folder_is_the_old_index_with_new_queries(
     assert Retriever.open(tmp_path / "up").head.origin["upgrade"] == made.head.origin["upgrade"]
 
 
+def test_the_least_grade_that_counts_is_the_datasets(old: Path, bert: Path, dev: Dataset) -> None:
+    graded = Dataset.from_memory(
+        list(dev.corpus), dict(dev.queries),
+        {query: {d: g + n % 2 for d, g in grades.items() if g} for n, (query, grades) in
+         enumerate(dev.qrels.items())}, split="dev",
+    )  # fmt: skip
+    graded.level = 2
+    found, own = (
+        upgrade(old, bert, graded, "RR@10"),
+        evaluate(Retriever.open(old), graded, ["RR@10"]),
+    )
+    assert found.measure == next(iter(own.mean)) == "RR(rel=2)@10"
+    assert found.old == own.mean[found.measure]
+
+
 def test_a_model_trained_apart_is_not_compatible(
     old: Path, other: Path, bert: Path, dev: Dataset
 ) -> None:
