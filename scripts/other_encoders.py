@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,58 @@ BASELINE = "dense"
 LENGTHS = {"query_length": 32, "document_length": 64}  # in training
 SEARCHED = {"document_length": 128, "dtype": "bfloat16"}
 # What a system has beside the start and the lengths, as in YAML; ``index`` and ``search`` are its
-# retriever's.
+# retriever's, ``beside`` is a second dataset that it is trained on in half of the steps or so,
+# ``learning_rate`` is the trainer's. A ``vocabulary`` of so many concepts is made of the corpus.
 SYSTEMS: Mapping[str, Mapping[str, Any]] = {
     "dense": {"encoder": {"type": "dense"}, "loss": {"type": "info_nce", "temperature": 0.05}},
+    "adapter": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "tuning": {"type": "adapter", "reduction": 64},
+        "learning_rate": 1.0e-3,
+    },
+    "iaa": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "tuning": {"type": "iaa"},
+        "learning_rate": 1.0e-3,
+    },
+    "prefix": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "tuning": {"type": "prefix"},
+        "learning_rate": 1.0e-2,
+    },
+    "gated-prefix": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "tuning": {"type": "gated_prefix"},
+        "learning_rate": 1.0e-2,
+    },
+    "concepts": {
+        "encoder": {"type": "concepts", "vocabulary": 2_000},
+        "loss": {"type": "info_nce", "temperature": 1.0},
+    },
+    "fields": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "examples": {"type": "fields", "query": "title", "positive": "text"},
+    },
+    "dense-two": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "beside": "scifact",
+    },
+    "experts": {
+        "encoder": {"type": "experts"},  # one for each dataset
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "beside": "scifact",
+    },
+    "experts-gate": {
+        "encoder": {"type": "experts", "experts": 2},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "beside": "scifact",
+    },
     "gaussian": {
         "encoder": {"type": "gaussian"},
         "loss": {"type": "info_nce", "temperature": 1.0},  # 20 cosines at the start, as above
@@ -72,17 +123,44 @@ WALKED = 100  # queries that walks through a graph are measured by
 
 def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> dict[str, Any]:
     """Return the YAML of one training run."""
-    own = {key: value for key, value in SYSTEMS[system].items() if key not in ("index", "search")}
+    own = {
+        key: value for key, value in SYSTEMS[system].items()
+        if key not in ("index", "search", "beside", "learning_rate")
+    }  # fmt: skip
+    encoder, on = dict(own["encoder"]), {"dataset": asked.dataset}
+    if "beside" in SYSTEMS[system]:
+        from sluice.retrieval.experiments.training.parts import names_of
+
+        datasets = [asked.dataset, SYSTEMS[system]["beside"]]
+        on = {"datasets": datasets}
+        if encoder["type"] == "experts":
+            encoder.setdefault("experts", names_of(datasets))
+    if "vocabulary" in encoder:
+        encoder["vocabulary"] = str(concepts(asked, encoder["vocabulary"]))
     bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
     return {
-        "dataset": asked.dataset, "output": str(output), "seed": seed,
+        **on, "output": str(output), "seed": seed,
         "negatives": {"type": "mined", "retriever": bm25, "per_query": 1, "sampling": "random"},
         "trainer": {
-            "max_steps": asked.steps, "per_device_train_batch_size": 32, "learning_rate": 5.0e-5,
+            "max_steps": asked.steps, "per_device_train_batch_size": 32,
+            "learning_rate": SYSTEMS[system].get("learning_rate", 5.0e-5),
             "bf16": True, "save_strategy": "no", "logging_steps": 20,
         },
-        **own, "encoder": {"model": asked.model, **LENGTHS, **own["encoder"]},
+        **own, "encoder": {"model": asked.model, **LENGTHS, **encoder},
     }  # fmt: skip
+
+
+def concepts(asked: argparse.Namespace, count: int) -> Path:
+    """Write a list of concepts: words that many documents have, and at most one in ten."""
+    from sluice.retrieval import load_dataset
+
+    texts = [document.full_text for document in load_dataset(asked.dataset, asked.split).corpus]
+    counts = Counter(word for text in texts for word in set(re.findall("[a-z]{4,}", text.lower())))
+    usual = [word for word, held in counts.most_common() if held <= len(texts) / 10]
+    file = home_of(asked) / f"concepts-{count}.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{word}\n" for word in usual[:count]), encoding="utf-8")
+    return file
 
 
 def measured(system: str, dataset: Any, folder: Path) -> dict[str, Any]:
@@ -95,6 +173,8 @@ def measured(system: str, dataset: Any, folder: Path) -> dict[str, Any]:
     from sluice.retrieval.retrievers.latency import measure_latency
 
     encoder = open_encoder(folder / "model", **SEARCHED)
+    if hooks_of(encoder).kind == "experts" and encoder.mixture.names:
+        encoder = encoder.alone(encoder.mixture.names[0])
     spec = SYSTEMS[system].get("index")
     index = None if spec is None else build(spec, INDEXES, where="index")
     start = time.monotonic()

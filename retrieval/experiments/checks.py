@@ -76,6 +76,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         if retriever.prune is not None:
             _check_prune(config, retriever.prune, f"retrievers.{name}.prune", allow)
     from sluice.retrieval.experiments.training.checks import check_training
+    from sluice.retrieval.experiments.training.expert_checks import check_chosen
     from sluice.retrieval.training_data.teachers.teachers import check_there
 
     for name, section in config.train.items():
@@ -92,6 +93,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
             check_judge(negatives["judge"], f"{key}.judge", known=known)
         check_there(section.teacher, f"train.{name}.teacher", config.train)
         check_there(negatives.get("judge"), f"{key}.judge")
+    check_chosen(config)
     Dependencies(config).check()
 
 
