@@ -10,6 +10,7 @@ import yaml
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.provenance import provenance
+from sluice.encoders.table import MATCHING, RERANKERS
 from sluice.retrieval.experiments.training.summary import without_folders
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ MEASURED: Final = 20  # lines of dev measures at most
 TASKS: Final = {
     "dense": "sentence-similarity", "gaussian": "feature-extraction",
     "splade": "feature-extraction", "tokens": "sentence-similarity",
-    "cross_encoder": "text-ranking", "static": "sentence-similarity",
+    "static": "sentence-similarity", **dict.fromkeys(RERANKERS, "text-ranking"),
 }  # fmt: skip
 _TWO_SIDES: Final = """\
 from sentence_transformers import SentenceTransformer
@@ -73,9 +74,9 @@ retriever = Retriever.build(encoder, [Document("1", "a title", "a text")])
 for hit in retriever.search("a question", k=3):
     print(hit.score, hit.doc_id)"""
 RERANK: Final = """\
-from sluice import CrossEncoder
+from {module} import {name}
 
-model = CrossEncoder.from_pretrained("FOLDER")
+model = {name}.from_pretrained("FOLDER")
 print(model.score([("a question", "a text")]))"""
 
 
@@ -95,7 +96,7 @@ def model_card(
     measures = _measures(history)
     if measures:
         parts.append(f"## Measures on the dev queries\n\n{measures}")
-    parts.append(f"## Use\n\n{_use(facts, loads=loads)}")
+    parts.append(f"## Use\n\n{_use(facts, type(encoder), loads=loads)}")
     settings = without_folders(section.model_dump(exclude_defaults=True))
     settings = {k: v for k, v in settings.items() if k not in ("output", "seed")}
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
@@ -157,7 +158,7 @@ def _pair(values: Sequence[float] | None, form: str) -> str | None:
 
 def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
     hooks = hooks_of(encoder)
-    if facts["type"] == "cross_encoder" or hooks.dim is None:
+    if facts["type"] in RERANKERS or hooks.dim is None:
         return None
     several = {"tokens": " of each token", "pseudo_queries": " of each pseudo-query"}
     each = several.get(hooks.kind, "")
@@ -186,11 +187,13 @@ def _measures(history: Sequence[Mapping[str, float]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---:"] * len(head), *rows])
 
 
-def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
+def _use(facts: Mapping[str, Any], made: type, *, loads: bool) -> str:
     parts = []
     kind = "towers" if facts["towers"] else str(facts["type"])
-    if kind == "cross_encoder":
-        parts.append(f"With Sluice:\n\n```python\n{RERANK}\n```")
+    if kind in RERANKERS:
+        module = "sluice.encoders.rerankers.matching" if kind in MATCHING else "sluice"
+        code = RERANK.format(module=module, name=made.__name__)
+        parts.append(f"With Sluice:\n\n```python\n{code}\n```")
     elif kind in OURS:
         imports = f"from sluice import {', '.join(sorted([OURS[kind], 'Document', 'Retriever']))}"
         if kind not in ("dense", "splade"):
@@ -204,6 +207,6 @@ def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
         code = THEIRS[facts["type"]]
         parts.append(f"With sentence-transformers, equally:\n\n```python\n{code}\n```")
     else:
-        what = "scores" if kind == "cross_encoder" else "vectors"
+        what = "scores" if kind in RERANKERS else "vectors"
         parts.append(f"sentence-transformers does not make the same {what} of this folder.")
     return "\n\n".join(parts)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.numbers import duration, plural
-from sluice.encoders.table import RERANKERS
+from sluice.encoders.table import MATCHING, RERANKERS
 from sluice.retrieval.config.components import START_KEY, towers_in, trained_kind
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.parts import judged, judged_by
@@ -44,14 +44,15 @@ def facts_of(
 
     ``loss`` and ``dev`` are the first value that was logged and the last or best one.
     """
-    kind = str(trained_kind(section.encoder) or section.encoder.get("type"))
+    own = section.encoder.get("type")
+    kind = str(trained_kind(section.encoder) or own)
     measure = dev_measure(section.evaluate) if section.evaluate is not None else None
     measured = _series(report.history, f"eval_{measure}")
     losses = _series(report.history, "loss") or _series(report.history, "train_loss")
     return {
-        "kind": KINDS.get(str(section.encoder.get("type")), KINDS.get(kind, kind)),
+        "kind": KINDS.get(str(own), f"{own} ranker" if own in MATCHING else KINDS.get(kind, kind)),
         "towers": section.encoder.get("type") == "towers",
-        "type": "static" if section.encoder.get("type") == "static" else kind,
+        "type": own if own in ("static", *MATCHING) else kind,
         "base": base_of(section),
         "loss_type": section.loss["type"],
         "source": source_words(section, " and ".join(part.data.train.name for part in parts)),
