@@ -17,7 +17,7 @@ from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.encoders.table import ENCODERS, MATCHING, RERANKERS
 from sluice.retrieval.testing import BrokenRule, check_encoder
 from sluice.retrieval.testing.rules import TEXTS
 
@@ -31,7 +31,9 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
     PrecomputedEncoder(sorted({*TEXTS, ""}), vectors).save_pretrained(tmp_path / "precomputed")
     VocabularyEncoder(sorted({*" ".join(TEXTS).split()})).save_pretrained(tmp_path / "vocabulary")
     save_static(tmp_path / "static")
+    light = {kind: {"model": str(tmp_path / "static")} for kind in MATCHING if kind != "knrm"}
     return {
+        **light,
         "bm25": {},
         "cross_encoder": {"model": str(pair_bert)},
         "precomputed": {"model": str(tmp_path / "precomputed")},
@@ -49,8 +51,11 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
 # The same type with one thing changed that decides its vectors.
 CHANGES: dict[str, list[dict[str, Any]]] = {
     "bm25": [{"k1": 2.0}, {"b": 0.1}],
+    "conv_knrm": [{"kernels": 5}, {"ngrams": 2}, {"filters": 16}, {"seed": 1}],
     "cross_encoder": [{"max_length": 12}],
     "dense": [{"query_prompt": "query: "}, {"pooling": "cls"}, {"document_length": 12}],
+    "drmm": [{"bins": 10}, {"hidden": 4}],
+    "duet": [{"filters": 8}, {"query_terms": 4}, {"document_terms": 9}],
     "gaussian": [
         {"variance_token": ""},
         {"variance_token": "[SPREAD]"},
@@ -70,6 +75,9 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"seed": 1},
         {"query_length": 12},
     ],
+    "knrm": [{"kernels": 5}, {"vectors": "table"}, {"seed": 1}, {"document_length": 12}],
+    "match_pyramid": [{"filters": 4}, {"rows": 2}, {"columns": 4}, {"hidden": 8}],
+    "pacrr": [{"ngrams": 2}, {"filters": 4}, {"top": 1}, {"hidden": 4}],
     "pseudo_queries": [
         {"centroids": 3},
         {"rounds": 2},

@@ -22,17 +22,12 @@ class Kernels(nn.Module):
     counts as that. (Xiong et al., 2017, K-NRM, eq. 4 to 6.)
     """
 
-    means: Tensor
-    widths: Tensor
-
     def __init__(self, kernels: int) -> None:
         super().__init__()
         whole_number(kernels, "kernels", 2, 101)
         step = 2 / (kernels - 1)
-        means = [1.0, *(1 - step / 2 - step * number for number in range(kernels - 1))]
-        widths = [EXACT, *[step / 2] * (kernels - 1)]
-        self.register_buffer("means", torch.tensor(means), persistent=False)
-        self.register_buffer("widths", torch.tensor(widths), persistent=False)
+        self.means = [1.0, *(1 - step / 2 - step * number for number in range(kernels - 1))]
+        self.widths = [EXACT, *[step / 2] * (kernels - 1)]
 
     def sums(self, cosines: Tensor, documents: Tensor) -> Tensor:
         """Return K ``[n, queries', kernels]`` of cosines ``[n, queries', documents']``.
@@ -42,7 +37,7 @@ class Kernels(nn.Module):
         there = documents.unsqueeze(1).to(cosines.dtype)
         made = [
             (torch.exp(-((cosines - mean) ** 2) / (2 * width**2)) * there).sum(2)
-            for mean, width in zip(self.means.tolist(), self.widths.tolist(), strict=True)
+            for mean, width in zip(self.means, self.widths, strict=True)
         ]
         return torch.stack(made, dim=2)
 
