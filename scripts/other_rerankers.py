@@ -2,13 +2,15 @@
 """Light rerankers against their first stage, trained alike: a table in Markdown.
 
     SLUICE_DATA=FOLDER scripts/other_rerankers.py OUTPUT [--dataset feedbackqa] [--only NAME ...]
-                       [--seeds 13] [--split dev] [--only-write]
+                       [--seeds 13] [--split dev] [--queries N] [--depth 100] [--only-write]
 
 Every row of ``ROWS`` is trained from one start with the same groups: a positive and seven of BM25's
-first hundred documents. Then the queries of the split are searched by BM25, and the row reorders
-the first ``--depth``: alone, and averaged with BM25's score. What is made already is not made
-again; ``--only-write`` makes nothing and prints what is there. Milliseconds are of one query's
-hundred candidates, texts included, the median of twenty, on this machine as it was.
+first hundred documents. Rows of ``PARTS`` join an untrained cross-encoder's scores (its similarity
+head) of a document's parts, and share a file of these. Then the first ``--queries`` of the split
+are searched by BM25, and the row reorders the first ``--depth``: alone, and averaged with BM25's
+score. What is made already is not made again; ``--only-write`` makes nothing and prints what is
+there. Milliseconds are of one query's candidates, for a hundred of them, texts included, the median
+of twenty, on this machine as it was.
 """
 
 from __future__ import annotations
@@ -33,6 +35,16 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     **{f"{kind}, states": {"type": kind, "vectors": "states"} for kind in KINDS},
     "knrm, table trained": {"type": "knrm", "vectors": "table", "train_vectors": True},
 }
+# The settings of ``evidence``; None reads whole documents. Threshold and temperature are those of a
+# logistic regression of the untrained head's scores on BM25's first 8 for 40 train queries.
+JOINED = {"temperature": 1.5, "threshold": 20.0}
+PARTS: Mapping[str, Mapping[str, Any] | None] = {
+    "cross": None,
+    "evidence, fields": {**JOINED, "by": "fields"},
+    "evidence, sentences": {**JOINED},
+    "evidence, sentences, sharpness 4": {**JOINED, "sharpness": 4.0},
+    "evidence, sentences, MaxP": {**JOINED, "sharpness": 1.0e6},
+}
 TIMED = 20  # queries
 Results = Mapping[str, Mapping[int, Mapping[str, Any]]]  # row -> seed -> what was measured
 
@@ -54,44 +66,59 @@ def recipe(row: str, seed: int, asked: argparse.Namespace, output: Path) -> dict
     }  # fmt: skip
 
 
-def measured(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
+def joined(row: str, home: Path, model: str) -> Any:
+    """Return the scorer of a row of ``PARTS``."""
+    from sluice.encoders import CrossEncoder
+    from sluice.retrieval.stages.rerankers.cached import cached
+    from sluice.retrieval.stages.rerankers.evidence import Evidence
+
+    length = sum(LENGTHS.values())
+    cross = CrossEncoder.from_pretrained(model, head="similarity", max_length=length)
+    settings = PARTS[row]
+    kept = cached(cross, file=str(home / "parts.sqlite"))
+    return kept if settings is None else Evidence(kept, **settings)
+
+
+def measured(scorer: Any, asked: argparse.Namespace) -> dict[str, Any]:
     """Return each query's values before and after, and what a hundred candidates cost."""
     from sluice.encoders import BM25Encoder
-    from sluice.encoders.model_files.registry import open_encoder
     from sluice.retrieval import Rerank, Retriever, evaluate, load_dataset
 
     dataset = load_dataset(asked.dataset, asked.split)
     first = Retriever.build(BM25Encoder(), dataset.corpus)
-    queries = {query: dataset.queries[query] for query in dataset.qrels}
+    queries = {query: dataset.queries[query] for query in list(dataset.qrels)[: asked.queries]}
+    qrels = {query: dataset.qrels[query] for query in queries}
     run = first.run(queries, k=asked.depth)
-    scorer = open_encoder(folder)
     after = {
         "alone": Rerank(scorer, asked.depth, documents=first.store),
         "averaged": Rerank(scorer, asked.depth, documents=first.store, interpolate=0.5),
     }
-    found: dict[str, Any] = {"ms": hundred(scorer, first, run, queries)}
+    found: dict[str, Any] = {"ms": hundred(after["alone"], run, queries)}
     for name, ranked in {
         "first": run,
         **{n: s.run(queries, run) for n, s in after.items()},
     }.items():
-        scores = evaluate(ranked, dataset.qrels, [NDCG, RR])
+        scores = evaluate(ranked, qrels, [NDCG, RR])
         found[name] = {measure: dict(scores.per_query[measure]) for measure in (NDCG, RR)}
     return found
 
 
-def hundred(scorer: Any, first: Any, run: Any, queries: Mapping[str, str]) -> float:
-    """Return the median milliseconds of scoring a query's hundred candidates."""
+def hundred(stage: Any, run: Any, queries: Mapping[str, str]) -> float:
+    """Return the median milliseconds of reranking a query's candidates, of each hundred."""
+    from sluice.retrieval import Run
+
     seconds = []
-    for query in list(queries)[:TIMED]:
-        texts = first.store.texts(run[query].doc_ids[:100])
+    for query in [query for query in queries if len(run[query])][:TIMED]:
+        own = Run({query: run[query]})
         start = time.perf_counter()
-        scorer.score([(queries[query], text) for text in texts])
-        seconds.append((time.perf_counter() - start) * 100 / len(texts))
+        stage.run({query: queries[query]}, own)
+        seconds.append((time.perf_counter() - start) * 100 / len(run[query]))
     return 1_000 * statistics.median(seconds)
 
 
 def make(row: str, seed: int, asked: argparse.Namespace) -> None:
     """Train and measure one row with one seed, unless it is there."""
+    from sluice.encoders.model_files.registry import open_encoder
     from sluice.retrieval import train
 
     home = asked.output / Path(asked.dataset).name
@@ -99,17 +126,20 @@ def make(row: str, seed: int, asked: argparse.Namespace) -> None:
     done = home / f"{name}.{seed}.{asked.split}.json"
     if done.exists():
         return
-    work = home / f"{name}-{seed}"
+    home.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    folder = train(recipe(row, seed, asked, work))
+    if row in PARTS:
+        scorer = joined(row, home, asked.model)
+    else:
+        scorer = open_encoder(train(recipe(row, seed, asked, home / f"{name}-{seed}")))
     seconds = time.monotonic() - start
-    facts = {"row": row, "seed": seed, "seconds": seconds, **measured(folder, asked)}
+    facts = {"row": row, "seed": seed, "seconds": seconds, **measured(scorer, asked)}
     done.write_text(json.dumps(facts), encoding="utf-8")
 
 
 def results(folder: Path, split: str) -> dict[str, dict[int, Any]]:
-    """Read what was measured, rows in the order of ``ROWS``."""
-    found: dict[str, dict[int, Any]] = {row: {} for row in ROWS}
+    """Read what was measured, rows in the order above."""
+    found: dict[str, dict[int, Any]] = {row: {} for row in (*ROWS, *PARTS)}
     for path in sorted(folder.glob(f"*.{split}.json")):
         facts = json.loads(path.read_text(encoding="utf-8"))
         found[facts["row"]][facts["seed"]] = facts
@@ -150,10 +180,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("output", type=Path, help="A folder for models and results.")
     parser.add_argument("--dataset", default="feedbackqa")
     parser.add_argument("--split", choices=("dev", "test"), default="dev")
-    parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--only", nargs="+", choices=[*ROWS, *PARTS], default=[*ROWS])
     parser.add_argument("--seeds", type=int, nargs="+", default=[13])
     parser.add_argument("--model", default=MODEL, help="The start of all rows.")
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--queries", type=int, help="the first of the split's; all without it")
     parser.add_argument("--depth", type=int, default=100)
     parser.add_argument("--only-write", action="store_true")
     asked = parser.parse_args(words)
