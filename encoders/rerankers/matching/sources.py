@@ -228,6 +228,11 @@ def open_source(folder: Path, vectors: Vectors | None, options: dict[str, Any]) 
             "vectors: table; a token encoder's are made by its network: leave vectors out, or name "
             "a dense or static encoder"
         )
+    for name in ("dtype", "batch_tokens") if vectors == "table" and kind == "dense" else ():
+        if name in given:
+            raise ConfigError(
+                f"{name}: is of a network, and vectors: table runs none; leave it out"
+            )
     make = resolve(ENCODERS[kind])
     check_arguments(make, {"model": str(folder), **given}, where="model", kind=f"{kind} encoder")
     encoder = make(folder, **given)

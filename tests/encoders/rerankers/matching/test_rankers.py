@@ -231,6 +231,8 @@ def test_encoders_without_token_vectors_are_refused(
     for model, options, message in (
         (static, {"vectors": "states"}, "vectors: states; a static encoder has a table alone"),
         (tmp_path / "tokens", {"vectors": "table"}, "vectors: table; a token encoder's are made"),
+        (bert, {"vectors": "table", "dtype": "bfloat16"}, "dtype: is of a network, and vectors: t"),
+        (bert, {"vectors": "table", "batch_tokens": 9}, "batch_tokens: is of a network"),
     ):
         with pytest.raises(ConfigError, match=message):
             KNRM.from_pretrained(model, **options)
