@@ -100,9 +100,9 @@ def as_scorer(given: Any) -> Any:
         from sluice.encoders.model_files.locate import model_folder
         from sluice.encoders.model_files.registry import kind_of, open_encoder
         from sluice.encoders.rerankers.cross_encoder import CrossEncoder
-        from sluice.encoders.table import MATCHING
+        from sluice.encoders.table import RERANKERS
 
-        if kind_of(model_folder(str(given))) in MATCHING:
+        if kind_of(model_folder(str(given))) in RERANKERS:
             return open_encoder(given)
         return CrossEncoder.from_pretrained(given)
     if isinstance(given, type):

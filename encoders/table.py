@@ -56,6 +56,7 @@ MATCHING: Final[Mapping[str, str]] = {
 
 RERANKERS: Final[Mapping[str, str]] = {
     "cross_encoder": "sluice.encoders.rerankers.cross_encoder:CrossEncoder.from_pretrained",
+    "pyramid": "sluice.encoders.rerankers.pyramid:PyramidEncoder.from_pretrained",
     **MATCHING,
 }
 

@@ -281,11 +281,14 @@ class CrossEncoder(TransformerModel, EncoderBase):
             self.tokenizer.save_pretrained(folder)
             self.tokenizer.model_max_length = limit
             write_lower_case(folder, lowers(self.tokenizer))
-            facts = {"type": self.kind, "max_length": self.max_length}
             if self.similarity_head is not None:
                 self.similarity_head.save(folder)
-                facts["head"] = "similarity"
-            write_sidecar(folder, {**facts, **self.save_backend(folder)})
+            write_sidecar(folder, {**self.facts(), **self.save_backend(folder)})
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ``sluice.json`` notes."""
+        head = {} if self.similarity_head is None else {"head": "similarity"}
+        return {"type": self.kind, "max_length": self.max_length, **head}
 
 
 def _loaded(model: str, *, similar: bool, seed: int) -> Loaded:

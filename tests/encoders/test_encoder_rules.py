@@ -37,6 +37,7 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
         "bm25": {},
         "cross_encoder": {"model": str(pair_bert)},
         "precomputed": {"model": str(tmp_path / "precomputed")},
+        "pyramid": {"model": str(pair_bert)},
         "splade": {"model": str(masked_bert)},
         "static": {"model": str(tmp_path / "static")},
         "three_heads": {"model": str(three_heads(bert, tmp_path / "heads")), "head": "sparse"},
@@ -86,6 +87,13 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"normalize": False},
         {"projection": 8},
         {"document_length": 12},
+    ],
+    "pyramid": [
+        {"lower_layers": 0},
+        {"query_length": 4},
+        {"title_tokens": 3},
+        {"body_length": 5},
+        {"head": "similarity"},
     ],
     "splade": [{"pooling": "sum"}, {"document_top_k": 3}],
     "static": [

@@ -10,7 +10,7 @@ import yaml
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.provenance import provenance
-from sluice.encoders.table import MATCHING, RERANKERS
+from sluice.encoders.table import RERANKERS
 from sluice.retrieval.experiments.training.summary import without_folders
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _use(facts: Mapping[str, Any], made: type, *, loads: bool) -> str:
     parts = []
     kind = "towers" if facts["towers"] else str(facts["type"])
     if kind in RERANKERS:
-        module = "sluice.encoders.rerankers.matching" if kind in MATCHING else "sluice"
+        module = "sluice" if kind == "cross_encoder" else made.__module__
         code = RERANK.format(module=module, name=made.__name__)
         parts.append(f"With Sluice:\n\n```python\n{code}\n```")
     elif kind in OURS:

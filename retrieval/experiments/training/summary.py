@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.numbers import duration, plural
-from sluice.encoders.table import MATCHING, RERANKERS
+from sluice.encoders.table import RERANKERS
 from sluice.retrieval.config.components import START_KEY, towers_in, trained_kind
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.parts import judged, judged_by
@@ -50,9 +50,9 @@ def facts_of(
     measured = _series(report.history, f"eval_{measure}")
     losses = _series(report.history, "loss") or _series(report.history, "train_loss")
     return {
-        "kind": KINDS.get(str(own), f"{own} ranker" if own in MATCHING else KINDS.get(kind, kind)),
+        "kind": KINDS.get(str(own), f"{own} ranker" if own in RERANKERS else KINDS.get(kind, kind)),
         "towers": section.encoder.get("type") == "towers",
-        "type": own if own in ("static", *MATCHING) else kind,
+        "type": own if own in ("static", *RERANKERS) else kind,
         "base": base_of(section),
         "loss_type": section.loss["type"],
         "source": source_words(section, " and ".join(part.data.train.name for part in parts)),

@@ -37,15 +37,22 @@ def settings(folder: Path, static: Path, bert: Path) -> dict[str, Any]:
                 "loss": "margin_mse", "negatives": MINED, "trainer": TRAINER,
                 "teacher": {"type": "bm25"},
             },
+            "pyramid": {
+                "encoder": {"type": "pyramid", "model": str(bert), "head": "similarity"},
+                "loss": {"type": "anchored_hinge"}, "negatives": MINED,
+                "tuning": {"type": "lora", "rank": 2}, "trainer": {**TRAINER, "max_steps": 1},
+            },
         },
         "retrievers": {"bm25": {"encoder": {"type": "bm25"}}},
         "rerankers": {
             "knrm": {"type": "knrm", "model": "light"},
             "grams": {"type": "conv_knrm", "model": "grams"},
+            "read": {"type": "pyramid", "model": "pyramid"},
         },
         "pipelines": {
             "first": "bm25", "light": "bm25 >> knrm(depth=20)",
-            "both": "bm25 % 30 >> knrm(depth=20) >> grams(depth=5, interpolate=0.5)",
+            "both": "bm25 % 30 >> knrm(depth=20) >> grams(depth=9, interpolate=0.5) "
+                    ">> read(depth=5)",
         },
         "evaluate": {"measures": ["nDCG@10"], "baseline": "first", "latency_queries": 0},
     }  # fmt: skip
@@ -61,7 +68,7 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     systems = json.loads((output / "results.json").read_text())["systems"]
     assert {each["name"] for each in systems} == {"first", "light", "both"}
     card = (output / "models" / "light" / "README.md").read_text()
-    assert "from sluice.encoders.rerankers.matching import KNRM\n" in card
+    assert "from sluice.encoders.rerankers.matching.knrm import KNRM\n" in card
     assert "# Knrm ranker trained with localized_softmax" in card
     assert "does not make the same scores" in card
     pipeline = load_pipeline(output, "light")
@@ -75,7 +82,8 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     assert load_pipeline(tmp_path / "saved").search("gold river", 5) == found
     code, shown, err = sluice("explain", output, "gold river", "--pipeline", "both", "-k", 2)
     assert code == 0, err
-    assert "grams" in shown
+    assert "read(depth=5)" in shown
+    assert open_encoder(output / "models" / "pyramid").shape.lower_layers == 1
 
 
 @pytest.mark.parametrize(
