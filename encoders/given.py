@@ -92,13 +92,18 @@ def as_scorer(given: Any) -> Any:
     """Return ``given`` as a scorer of pairs or lists.
 
     A scorer, with ``score(pairs)`` or ``score_lists``, is returned as it is; a text is the folder
-    or hub id of a cross-encoder; a ``CrossEncoder`` of sentence-transformers scores by its
-    ``predict``; a function takes a list of (query, document) pairs, or a query and a list of
-    texts. ``ConfigError`` for anything else.
+    or hub id of a cross-encoder, or another saved reranker's folder; a ``CrossEncoder`` of
+    sentence-transformers scores by its ``predict``; a function takes a list of (query, document)
+    pairs, or a query and a list of texts. ``ConfigError`` for anything else.
     """
     if isinstance(given, str | Path):
+        from sluice.encoders.model_files.locate import model_folder
+        from sluice.encoders.model_files.registry import kind_of, open_encoder
         from sluice.encoders.rerankers.cross_encoder import CrossEncoder
+        from sluice.encoders.table import RERANKERS
 
+        if kind_of(model_folder(str(given))) in RERANKERS:
+            return open_encoder(given)
         return CrossEncoder.from_pretrained(given)
     if isinstance(given, type):
         raise ConfigError(

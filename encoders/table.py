@@ -44,8 +44,22 @@ GIVEN: Final[Mapping[str, str]] = {
     ),
 }
 
+# Rerankers that are a head over the token vectors of an encoder.
+MATCHING: Final[Mapping[str, str]] = {
+    "conv_knrm": "sluice.encoders.rerankers.matching.conv_knrm:ConvKNRM.from_pretrained",
+    "drmm": "sluice.encoders.rerankers.matching.drmm:DRMM.from_pretrained",
+    "duet": "sluice.encoders.rerankers.matching.duet:Duet.from_pretrained",
+    "knrm": "sluice.encoders.rerankers.matching.knrm:KNRM.from_pretrained",
+    "match_pyramid": (
+        "sluice.encoders.rerankers.matching.match_pyramid:MatchPyramid.from_pretrained"
+    ),
+    "pacrr": "sluice.encoders.rerankers.matching.pacrr:PACRR.from_pretrained",
+}
+
 RERANKERS: Final[Mapping[str, str]] = {
     "cross_encoder": "sluice.encoders.rerankers.cross_encoder:CrossEncoder.from_pretrained",
+    "pyramid": "sluice.encoders.rerankers.pyramid:PyramidEncoder.from_pretrained",
+    **MATCHING,
 }
 
 TUNINGS: Final[Mapping[str, str]] = {

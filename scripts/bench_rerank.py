@@ -3,6 +3,7 @@
 
     python scripts/bench_rerank.py --model MODEL --data ../shared/data/nfcorpus
     python scripts/bench_rerank.py --model MODEL --pairs 512 --rounds 7 --json FILE
+    python scripts/bench_rerank.py --light ENCODER --data ../shared/data/nfcorpus
 
 Both sides score the same pairs (queries of the collection with BM25's best documents) with the same
 weights, one thread, in one process and in turn; a ratio is the median over the rounds of their time
@@ -12,6 +13,10 @@ a cross-encoder's folder; without ``--data`` the collection is ``pydocs``.
 The pipeline's own cost is that of ``Rerank.run`` with a scorer that returns ones: 1,000 queries of
 100 candidates, in microseconds a query, processor time of the best of several runs. Its ids are
 drawn from 100,000, so most texts lie outside the processor's cache; ``lists`` has no texts to find.
+
+With ``--light`` only the rankers over token vectors are measured: milliseconds of a query's hundred
+candidates, texts of up to 128 tokens included, over the states and over the table of the encoder's
+embeddings, in turn, the median of the rounds; ``max_sim`` over the same states stands beside them.
 """
 
 from __future__ import annotations
@@ -176,17 +181,50 @@ def lookups(rounds: int) -> dict[str, float]:
     return {"put": put, "get": get}
 
 
+def light(model: str, pairs: list[tuple[str, str]], rounds: int) -> dict[str, float]:
+    """Return the median milliseconds of one query's candidates by ranker and its vectors."""
+    import logging
+
+    from sluice.encoders.foundation.build import build
+    from sluice.encoders.table import MATCHING
+    from sluice.retrieval.stages.rerankers.max_sim import MaxSim
+
+    logging.getLogger("sluice").setLevel(logging.ERROR)  # the heads are untrained
+    calls: dict[str, Callable[[], Any]] = {
+        "max_sim": partial(MaxSim.from_pretrained(model, document_length=128).score, pairs)
+    }
+    for kind in MATCHING:
+        for vectors in ("states", "table"):
+            spec = {"type": kind, "model": model, "vectors": vectors, "document_length": 128}
+            calls[f"{kind}, {vectors}"] = partial(build(spec, MATCHING, where=kind).score, pairs)
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(rounds + 1):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if turn:  # the first is a warm-up
+                seconds[name].append(time.perf_counter() - start)
+    return {name: 1_000 * statistics.median(each) for name, each in seconds.items()}
+
+
 def main() -> None:
     """Measure, print figures with their targets."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", help="a cross-encoder; without it pairs/s are left out")
+    parser.add_argument("--light", metavar="ENCODER", help="measure rankers over its tokens alone")
     parser.add_argument("--data", default="pydocs")
     parser.add_argument("--pairs", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
+    if chosen.light:
+        query, _ = collection_pairs(chosen.data, 1)[0]
+        texts = [text for _, text in collection_pairs(chosen.data, 100)]
+        for name, cost in light(chosen.light, [(query, t) for t in texts], chosen.rounds).items():
+            print(f"{name:<24} {cost:8.1f} ms a hundred candidates")
+        return
     found: dict[str, Any] = {}
     if chosen.model:
         pairs = collection_pairs(chosen.data, chosen.pairs)

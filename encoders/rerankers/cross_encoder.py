@@ -23,6 +23,7 @@ from sluice.encoders.model_files.loading import Loaded, is_head, lengths_of, loa
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.rerankers.labels import label_count, one_score, relevant_label
+from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.rerankers.recipes import recipe_of
 from sluice.encoders.rerankers.similarity_head import SimilarityHead, draw_similarity_head, sides
 from sluice.encoders.transformer.model import Features, TransformerModel
@@ -250,7 +251,7 @@ class CrossEncoder(TransformerModel, EncoderBase):
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Return one raw logit per (query, document) pair, float32 ``[n]``, in input order."""
-        _check_pairs(pairs)
+        check_pairs(pairs)
         scores = np.zeros(len(pairs), np.float32)
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
@@ -280,11 +281,14 @@ class CrossEncoder(TransformerModel, EncoderBase):
             self.tokenizer.save_pretrained(folder)
             self.tokenizer.model_max_length = limit
             write_lower_case(folder, lowers(self.tokenizer))
-            facts = {"type": self.kind, "max_length": self.max_length}
             if self.similarity_head is not None:
                 self.similarity_head.save(folder)
-                facts["head"] = "similarity"
-            write_sidecar(folder, {**facts, **self.save_backend(folder)})
+            write_sidecar(folder, {**self.facts(), **self.save_backend(folder)})
+
+    def facts(self) -> dict[str, Any]:
+        """Return what ``sluice.json`` notes."""
+        head = {} if self.similarity_head is None else {"head": "similarity"}
+        return {"type": self.kind, "max_length": self.max_length, **head}
 
 
 def _loaded(model: str, *, similar: bool, seed: int) -> Loaded:
@@ -297,11 +301,3 @@ def _loaded(model: str, *, similar: bool, seed: int) -> Loaded:
     return load(
         AutoModelForSequenceClassification, model, fresh=is_head, seed=seed, num_labels=labels
     )
-
-
-def _check_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raise ``ModelError`` for anything but pairs of strings."""
-    for number, pair in enumerate(pairs):
-        parts = pair if isinstance(pair, list | tuple) else ()
-        if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise ModelError(f"pair {number} is {pair!r:.80}, expected (query, document): strings")

@@ -41,7 +41,7 @@ def token_states(encoder: TextEncoder, texts: Sequence[str], side: Side) -> Toke
     Special tokens, the prompt's and padding are left out, so a text may have none. Texts are cut at
     the encoder's length for the side. (Khattab and Zaharia, 2020, ColBERT.)
     """
-    special = torch.tensor(_special_ids(encoder.tokenizer))
+    special = torch.tensor(special_ids(encoder.tokenizer))
     parts: list[Tensor] = [torch.empty(0)] * len(texts)
     prompt = encoder.prompt_tokens[side]
 
@@ -64,7 +64,7 @@ def token_states(encoder: TextEncoder, texts: Sequence[str], side: Side) -> Toke
     return TokenStates(values, np.cumsum([0, *lengths]))
 
 
-def _special_ids(tokenizer: Any) -> list[int]:
+def special_ids(tokenizer: Any) -> list[int]:
     """Return the ids of tokens that are not part of a text; an unknown word is."""
     names = ("bos", "eos", "cls", "sep", "pad", "mask")
     marks = {getattr(tokenizer, f"{name}_token_id", None) for name in names}

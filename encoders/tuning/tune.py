@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.adapters import Tuned, added_modules, low_rank_layers
 from sluice.encoders.model_files.layers import layer_list
-from sluice.encoders.table import TUNINGS
+from sluice.encoders.table import RERANKERS, TUNINGS
 from sluice.encoders.tuning.of_experts import check_of_experts
 
 log = logging.getLogger("sluice")
@@ -119,7 +119,7 @@ def _heads(encoder: Any) -> list[nn.Parameter]:
     """
     body: set[int] = set()
     for model in _models(encoder):
-        below = model.base_model if encoder.kind == "cross_encoder" else model
+        below = model.base_model if encoder.kind in RERANKERS else model
         body.update(id(p) for name, p in below.named_parameters() if "pooler" not in name)
     return [p for p in encoder.module.parameters() if p.requires_grad and id(p) not in body]
 

@@ -8,7 +8,7 @@ from typing import Any
 from sluice.encoders.encoder import encodes
 from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import ENCODERS
+from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import PruneSection, RetrieverSection
@@ -88,12 +88,14 @@ def vector_kind(spec: Mapping[str, Any]) -> Any:
 def trained_kind(spec: Mapping[str, Any]) -> Any:
     """Return the type of encoder that is trained: that of its vectors, but three heads are one.
 
-    Static encoders, and those with experts, learn what dense ones do, and those of concepts what
-    SPLADE does.
+    Static encoders, and those with experts, learn what dense ones do, those of concepts what SPLADE
+    does, and every reranker what cross-encoders do.
     """
     if spec.get("type") == "three_heads":
         return "three_heads"
     kind = vector_kind(spec)
+    if kind in RERANKERS:
+        return "cross_encoder"
     learns_as = {"static": "dense", "experts": "dense", "concepts": "splade"}
     return learns_as.get(kind, kind)
 

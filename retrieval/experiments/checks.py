@@ -10,7 +10,7 @@ from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.model_files.locate import is_path
-from sluice.encoders.table import ENCODERS
+from sluice.encoders.table import ENCODERS, MATCHING
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
     DENSE_ENCODERS,
@@ -62,7 +62,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         check_retriever(retriever, f"retrievers.{name}", allow)
     for name, spec in config.rerankers.items():
         check(spec, SCORERS, where=f"rerankers.{name}", allow=allow)
-        _check_read(config, spec, f"rerankers.{name}")
+        _check_reranker(config, spec, f"rerankers.{name}")
     for name, text in config.pipelines.items():
         check_pipeline(config, text, f"pipelines.{name}")
     for name, retriever in config.retrievers.items():
@@ -114,8 +114,12 @@ def _check_prune(config: ExperimentConfig, prune: PruneSection, where: str, allo
         refuse_unknown_model(prune.model, f"{where}.model", allow)
 
 
-def _check_read(config: ExperimentConfig, spec: Mapping[str, Any], where: str) -> None:
-    """Check the retriever whose vectors a reranker reads, if its component names one."""
+def _check_reranker(config: ExperimentConfig, spec: Mapping[str, Any], where: str) -> None:
+    """Check the retriever whose vectors a reranker reads, if any, and that nothing is trained."""
+    if "train_vectors" in spec and spec.get("type") in MATCHING:
+        raise ConfigError(
+            f"{where}.train_vectors: is for training; give it to the encoder under train:"
+        )
     if spec.get("type") != "max_sim":
         return
     named = spec.get("retriever")

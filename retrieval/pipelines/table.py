@@ -31,6 +31,7 @@ STAGES: Final[Mapping[str, str]] = {
     "abstain": "sluice.retrieval.stages.abstain:abstain",
     "cached": "sluice.retrieval.stages.rerankers.cached:cached",
     "dot": "sluice.retrieval.stages.rerankers.dot:dot",
+    "evidence": "sluice.retrieval.stages.rerankers.evidence:evidence",
     "ltr": "sluice.retrieval.stages.ltr.reranker:ltr",
     "max_sim": "sluice.retrieval.stages.rerankers.stored_max_sim:max_sim",
     "pair_head": "sluice.retrieval.stages.rerankers.pair_head:pair_head",

@@ -7,6 +7,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.model_files.locate import hub_reachable, local_folder, model_folder
+from sluice.encoders.table import RERANKERS
 from sluice.retrieval.config.components import towers_in
 from sluice.retrieval.config.sections import (
     ExperimentConfig,
@@ -21,7 +22,7 @@ from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 # Types whose `model` is loaded.
 LOADED = (
     "concepts", "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens",
-    "three_heads", "cross_encoder", "max_sim", "static",
+    "three_heads", *RERANKERS, "max_sim", "static",
 )  # fmt: skip
 
 

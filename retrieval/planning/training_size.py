@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.table import RERANKERS
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.experiments.training.dev_evaluation import PAIR_DEPTH
@@ -73,7 +74,7 @@ def _evaluated(section: TrainingSection, dataset: Dataset | None, steps: int | N
     if dev is None:
         return 0.0
     times = EVALUATIONS if dev.every is None else math.ceil((steps or 0) / dev.every)
-    if section.encoder.get("type") == "cross_encoder":
+    if section.encoder.get("type") in RERANKERS:
         return float(times * dev.queries * PAIR_DEPTH)
     size = dev.documents if dataset is None else dataset.corpus.size or dev.documents
     return times * (min(size, dev.documents) + dev.queries * QUERY_SHARE)

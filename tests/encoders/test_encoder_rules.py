@@ -17,7 +17,7 @@ from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.encoders.table import ENCODERS, MATCHING, RERANKERS
 from sluice.retrieval.testing import BrokenRule, check_encoder
 from sluice.retrieval.testing.rules import TEXTS
 
@@ -32,7 +32,9 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
     VocabularyEncoder(sorted({*" ".join(TEXTS).split()})).save_pretrained(tmp_path / "vocabulary")
     save_static(tmp_path / "static")
     (tmp_path / "concepts.txt").write_text("river\ngold\nsearch\n")
+    light = {kind: {"model": str(tmp_path / "static")} for kind in MATCHING if kind != "knrm"}
     return {
+        **light,
         "bm25": {},
         "concepts": {
             "model": str(bert),
@@ -42,6 +44,7 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
         "cross_encoder": {"model": str(pair_bert)},
         "experts": {"model": str(bert), "experts": 2},
         "precomputed": {"model": str(tmp_path / "precomputed")},
+        "pyramid": {"model": str(pair_bert)},
         "splade": {"model": str(masked_bert)},
         "static": {"model": str(tmp_path / "static")},
         "three_heads": {"model": str(three_heads(bert, tmp_path / "heads")), "head": "sparse"},
@@ -56,8 +59,11 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
 # The same type with one thing changed that decides its vectors.
 CHANGES: dict[str, list[dict[str, Any]]] = {
     "bm25": [{"k1": 2.0}, {"b": 0.1}],
+    "conv_knrm": [{"kernels": 5}, {"ngrams": 2}, {"filters": 16}, {"seed": 1}],
     "cross_encoder": [{"max_length": 12}],
     "dense": [{"query_prompt": "query: "}, {"pooling": "cls"}, {"document_length": 12}],
+    "drmm": [{"bins": 10}, {"hidden": 4}],
+    "duet": [{"filters": 8}, {"query_terms": 4}, {"document_terms": 9}],
     "gaussian": [
         {"variance_token": ""},
         {"variance_token": "[SPREAD]"},
@@ -85,6 +91,9 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"seed": 1},
         {"query_length": 12},
     ],
+    "knrm": [{"kernels": 5}, {"vectors": "table"}, {"seed": 1}, {"document_length": 12}],
+    "match_pyramid": [{"filters": 4}, {"rows": 2}, {"columns": 4}, {"hidden": 8}],
+    "pacrr": [{"ngrams": 2}, {"filters": 4}, {"top": 1}, {"hidden": 4}],
     "pseudo_queries": [
         {"centroids": 3},
         {"rounds": 2},
@@ -93,6 +102,13 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"normalize": False},
         {"projection": 8},
         {"document_length": 12},
+    ],
+    "pyramid": [
+        {"lower_layers": 0},
+        {"query_length": 4},
+        {"title_tokens": 3},
+        {"body_length": 5},
+        {"head": "similarity"},
     ],
     "splade": [{"pooling": "sum"}, {"document_top_k": 3}],
     "static": [

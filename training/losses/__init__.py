@@ -8,6 +8,7 @@ from __future__ import annotations
 LOSSES: dict[str, str] = {
     "adore": "sluice.training.losses.listwise.adore:Adore",
     "alignment": "sluice.training.losses.distillation.alignment:Alignment",
+    "anchored_hinge": "sluice.training.losses.listwise.anchored_hinge:AnchoredHinge",
     "angle": "sluice.training.losses.contrastive.angle:AnglE",
     "bce": "sluice.training.losses.contrastive.bce:BCE",
     "bixse": "sluice.training.losses.contrastive.bixse:BiXSE",

@@ -122,7 +122,7 @@ def _definitions() -> Iterator[tuple[str, Schema]]:
     """Yield the definition of each kind of component, and of each component."""
     described_by_kind = {kind: list(components(table)) for kind, table in TABLES.items()}
     described_by_kind["negatives"] = [live(), mined()]
-    trained = [*described_by_kind["encoders"], component("cross_encoder", *RERANKERS.values())]
+    trained = [*described_by_kind["encoders"], *components(RERANKERS)]
     described_by_kind["trained_encoders"] = [_started(each) for each in trained]
     for name in TEACHERS:
         kind = "encoders" if name in ENCODERS else "rerankers"

@@ -33,7 +33,7 @@ from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.expert_checks import check_experts
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
-from sluice.retrieval.experiments.training.token_checks import check_scoring
+from sluice.retrieval.experiments.training.token_checks import check_matching, check_scoring
 from sluice.retrieval.experiments.training.tuning_checks import check_tuning
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import (
@@ -112,6 +112,7 @@ def check_training(
         check_measures(section.evaluate.measures, f"{prefix}evaluate.measures")
     _check_trainer(section, prefix)
     loss = _check_loss(section, prefix, allow)
+    check_matching(section, loss, prefix)
     check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)

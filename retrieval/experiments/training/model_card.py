@@ -10,6 +10,7 @@ import yaml
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.provenance import provenance
+from sluice.encoders.table import RERANKERS
 from sluice.retrieval.experiments.training.summary import without_folders
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ MEASURED: Final = 20  # lines of dev measures at most
 TASKS: Final = {
     "dense": "sentence-similarity", "gaussian": "feature-extraction",
     "splade": "feature-extraction", "tokens": "sentence-similarity",
-    "cross_encoder": "text-ranking", "static": "sentence-similarity",
+    "static": "sentence-similarity", **dict.fromkeys(RERANKERS, "text-ranking"),
     "experts": "sentence-similarity", "concepts": "feature-extraction",
 }  # fmt: skip
 _TWO_SIDES: Final = """\
@@ -77,9 +78,9 @@ retriever = Retriever.build(encoder, [Document("1", "a title", "a text")])
 for hit in retriever.search("a question", k=3):
     print(hit.score, hit.doc_id)"""
 RERANK: Final = """\
-from sluice import CrossEncoder
+from {module} import {name}
 
-model = CrossEncoder.from_pretrained("FOLDER")
+model = {name}.from_pretrained("FOLDER")
 print(model.score([("a question", "a text")]))"""
 
 
@@ -161,7 +162,7 @@ def _pair(values: Sequence[float] | None, form: str) -> str | None:
 
 def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
     hooks = hooks_of(encoder)
-    if facts["type"] == "cross_encoder" or hooks.dim is None:
+    if facts["type"] in RERANKERS or hooks.dim is None:
         return None
     several = {"tokens": " of each token", "pseudo_queries": " of each pseudo-query"}
     each = several.get(hooks.kind, "")
@@ -193,8 +194,11 @@ def _measures(history: Sequence[Mapping[str, float]]) -> str:
 def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool) -> str:
     parts = []
     kind = "towers" if facts["towers"] else str(facts["type"])
-    if kind == "cross_encoder":
-        parts.append(f"With Sluice:\n\n```python\n{RERANK}\n```")
+    if kind in RERANKERS:
+        made = type(encoder)
+        module = "sluice" if kind == "cross_encoder" else made.__module__
+        code = RERANK.format(module=module, name=made.__name__)
+        parts.append(f"With Sluice:\n\n```python\n{code}\n```")
     elif kind in OURS:
         imports = f"from sluice import {', '.join(sorted([OURS[kind], 'Document', 'Retriever']))}"
         if kind not in ("dense", "splade"):
@@ -210,6 +214,6 @@ def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool) -> str:
         code = THEIRS[facts["type"]]
         parts.append(f"With sentence-transformers, equally:\n\n```python\n{code}\n```")
     else:
-        what = "scores" if kind == "cross_encoder" else "vectors"
+        what = "scores" if kind in RERANKERS else "vectors"
         parts.append(f"sentence-transformers does not make the same {what} of this folder.")
     return "\n\n".join(parts)

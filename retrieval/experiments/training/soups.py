@@ -12,6 +12,7 @@ from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.provenance import provenance
+from sluice.encoders.table import RERANKERS
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
 from sluice.retrieval.experiments.training.dev_evaluation import (
@@ -71,7 +72,7 @@ def dev_score(
     if len(kinds) > 1:
         raise ConfigError(f"models: several types, {', '.join(sorted(kinds))}; expected one")
     candidates = None
-    if kinds == {"cross_encoder"}:
+    if kinds <= set(RERANKERS):
         from sluice.encoders.lexical.bm25 import BM25Encoder
         from sluice.retrieval.retrievers.dataset_runs import run_on
         from sluice.retrieval.retrievers.retriever import Retriever

@@ -51,9 +51,9 @@ def facts_of(
     measured = _series(report.history, f"eval_{measure}")
     losses = _series(report.history, "loss") or _series(report.history, "train_loss")
     return {
-        "kind": KINDS.get(own, KINDS.get(kind, kind)),
+        "kind": KINDS.get(own, f"{own} ranker" if own in RERANKERS else KINDS.get(kind, kind)),
         "towers": own == "towers",
-        "type": own if own in ("static", "experts", "concepts") else kind,
+        "type": own if own in ("static", "experts", "concepts", *RERANKERS) else kind,
         "base": base_of(section),
         "loss_type": section.loss["type"],
         "source": source_words(section, " and ".join(part.data.train.name for part in parts)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.encoders.table import ENCODERS, MATCHING, RERANKERS
 from sluice.retrieval.config.components import ONE_WAY_ENCODERS, trained_kind
 from sluice.retrieval.config.sections import TrainingSection
 
@@ -24,6 +24,29 @@ def token_scoring(section: TrainingSection, where: str = "") -> TokenScoring | N
         return TokenScoring(section.scoring or "max_sim", section.xtr_top_k)
     except ConfigError as error:
         raise ConfigError(f"{where}{error}") from None
+
+
+def check_matching(section: TrainingSection, loss: LossBase, prefix: str) -> None:
+    """Raise ``ConfigError`` where parts do not go with a ranker over token vectors."""
+    kind = section.encoder.get("type")
+    if kind not in MATCHING:
+        return
+    for key in ("freeze", "tuning"):
+        if getattr(section, key) is not None:
+            raise ConfigError(
+                f"{prefix}{key}: is for transformers; the vectors of a {kind} stay as they are, "
+                "unless it has train_vectors: true; leave it out"
+            )
+    if loss.texts:
+        raise ConfigError(
+            f"{prefix}loss: {section.loss['type']} learns from vectors of single texts, and a "
+            f"{kind} has none; take a loss of scores, such as localized_softmax"
+        )
+    if section.head_learning_rate is not None and not section.encoder.get("train_vectors"):
+        raise ConfigError(
+            f"{prefix}head_learning_rate: nothing but the head of a {kind} is trained without "
+            "train_vectors: true; set trainer.learning_rate"
+        )
 
 
 def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""Scorers of candidates: late dot, MaxSim, pair head, passages, summaries, and the score cache.
+"""Scorers of candidates: late dot, MaxSim, pair head, passages, summaries, evidence, score cache.
 
 May import: `retrieval.retrievers` and below.
 """

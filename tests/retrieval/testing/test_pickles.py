@@ -83,7 +83,7 @@ def test_encoders(
     name: str, bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path
 ) -> None:
     texts = ["gold river", "stone water"]
-    models = {"splade": masked_bert, "cross_encoder": pair_bert}
+    models = {"splade": masked_bert, "cross_encoder": pair_bert, "pyramid": pair_bert}
     spec: dict[str, Any] = {"type": name, "model": str(models.get(name, bert))}
     if name == "bm25":
         spec = {"type": name}

@@ -1,0 +1,200 @@
+#!/usr/bin/env python
+"""Light rerankers against their first stage, trained alike: a table in Markdown.
+
+    SLUICE_DATA=FOLDER scripts/other_rerankers.py OUTPUT [--dataset feedbackqa] [--only NAME ...]
+                       [--seeds 13] [--split dev] [--queries N] [--depth 100] [--only-write]
+
+Every row of ``ROWS`` is trained from one start with the same groups: a positive and seven of BM25's
+first hundred documents. Rows of ``PARTS`` join an untrained cross-encoder's scores (its similarity
+head) of a document's parts, and share a file of these. Then the first ``--queries`` of the split
+are searched by BM25, and the row reorders the first ``--depth``: alone, and averaged with BM25's
+score. What is made already is not made again; ``--only-write`` makes nothing and prints what is
+there. Milliseconds are of one query's candidates, for a hundred of them, texts included, the median
+of twenty, on this machine as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+LENGTHS = {"query_length": 32, "document_length": 128}
+NDCG, RR = "nDCG@10", "RR@10"
+# What a row has beside the start: its encoder's keys and, under ``train``, those of its training.
+KINDS = ("knrm", "conv_knrm", "drmm", "match_pyramid", "pacrr", "duet")
+ROWS: Mapping[str, Mapping[str, Any]] = {
+    **{f"{kind}, table": {"type": kind, "vectors": "table"} for kind in KINDS},
+    **{f"{kind}, states": {"type": kind, "vectors": "states"} for kind in KINDS},
+    "knrm, table trained": {"type": "knrm", "vectors": "table", "train_vectors": True},
+}
+# The settings of ``evidence``; None reads whole documents. Threshold and temperature are those of a
+# logistic regression of the untrained head's scores on BM25's first 8 for 40 train queries.
+JOINED = {"temperature": 1.5, "threshold": 20.0}
+PARTS: Mapping[str, Mapping[str, Any] | None] = {
+    "cross": None,
+    "evidence, fields": {**JOINED, "by": "fields"},
+    "evidence, sentences": {**JOINED},
+    "evidence, sentences, sharpness 4": {**JOINED, "sharpness": 4.0},
+    "evidence, sentences, MaxP": {**JOINED, "sharpness": 1.0e6},
+}
+TIMED = 20  # queries
+Results = Mapping[str, Mapping[int, Mapping[str, Any]]]  # row -> seed -> what was measured
+
+
+def recipe(row: str, seed: int, asked: argparse.Namespace, output: Path) -> dict[str, Any]:
+    """Return the YAML of one training run."""
+    bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
+    own = ROWS[row].get("train_vectors")
+    return {
+        "dataset": asked.dataset, "output": str(output), "seed": seed,
+        "encoder": {"model": asked.model, **LENGTHS, "seed": seed, **ROWS[row]},
+        "loss": {"type": "localized_softmax"},
+        "negatives": {"type": "mined", "retriever": bm25, "per_query": 7, "sampling": "random"},
+        "trainer": {
+            "max_steps": asked.steps, "per_device_train_batch_size": 16,
+            "learning_rate": 1.0e-3 if own else 5.0e-3, "lr_scheduler_type": "linear",
+            "save_strategy": "no", "logging_steps": 50,
+        },
+    }  # fmt: skip
+
+
+def joined(row: str, home: Path, model: str) -> Any:
+    """Return the scorer of a row of ``PARTS``."""
+    from sluice.encoders import CrossEncoder
+    from sluice.retrieval.stages.rerankers.cached import cached
+    from sluice.retrieval.stages.rerankers.evidence import Evidence
+
+    length = sum(LENGTHS.values())
+    cross = CrossEncoder.from_pretrained(model, head="similarity", max_length=length)
+    settings = PARTS[row]
+    kept = cached(cross, file=str(home / "parts.sqlite"))
+    return kept if settings is None else Evidence(kept, **settings)
+
+
+def measured(scorer: Any, asked: argparse.Namespace) -> dict[str, Any]:
+    """Return each query's values before and after, and what a hundred candidates cost."""
+    from sluice.encoders import BM25Encoder
+    from sluice.retrieval import Rerank, Retriever, evaluate, load_dataset
+
+    dataset = load_dataset(asked.dataset, asked.split)
+    first = Retriever.build(BM25Encoder(), dataset.corpus)
+    queries = {query: dataset.queries[query] for query in list(dataset.qrels)[: asked.queries]}
+    qrels = {query: dataset.qrels[query] for query in queries}
+    run = first.run(queries, k=asked.depth)
+    after = {
+        "alone": Rerank(scorer, asked.depth, documents=first.store),
+        "averaged": Rerank(scorer, asked.depth, documents=first.store, interpolate=0.5),
+    }
+    found: dict[str, Any] = {"ms": hundred(after["alone"], run, queries)}
+    for name, ranked in {
+        "first": run,
+        **{n: s.run(queries, run) for n, s in after.items()},
+    }.items():
+        scores = evaluate(ranked, qrels, [NDCG, RR])
+        found[name] = {measure: dict(scores.per_query[measure]) for measure in (NDCG, RR)}
+    return found
+
+
+def hundred(stage: Any, run: Any, queries: Mapping[str, str]) -> float:
+    """Return the median milliseconds of reranking a query's candidates, of each hundred."""
+    from sluice.retrieval import Run
+
+    seconds = []
+    for query in [query for query in queries if len(run[query])][:TIMED]:
+        own = Run({query: run[query]})
+        start = time.perf_counter()
+        stage.run({query: queries[query]}, own)
+        seconds.append((time.perf_counter() - start) * 100 / len(run[query]))
+    return 1_000 * statistics.median(seconds)
+
+
+def make(row: str, seed: int, asked: argparse.Namespace) -> None:
+    """Train and measure one row with one seed, unless it is there."""
+    from sluice.encoders.model_files.registry import open_encoder
+    from sluice.retrieval import train
+
+    home = asked.output / Path(asked.dataset).name
+    name = row.replace(", ", "-").replace(" ", "-")
+    done = home / f"{name}.{seed}.{asked.split}.json"
+    if done.exists():
+        return
+    home.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    if row in PARTS:
+        scorer = joined(row, home, asked.model)
+    else:
+        scorer = open_encoder(train(recipe(row, seed, asked, home / f"{name}-{seed}")))
+    seconds = time.monotonic() - start
+    facts = {"row": row, "seed": seed, "seconds": seconds, **measured(scorer, asked)}
+    done.write_text(json.dumps(facts), encoding="utf-8")
+
+
+def results(folder: Path, split: str) -> dict[str, dict[int, Any]]:
+    """Read what was measured, rows in the order above."""
+    found: dict[str, dict[int, Any]] = {row: {} for row in (*ROWS, *PARTS)}
+    for path in sorted(folder.glob(f"*.{split}.json")):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        found[facts["row"]][facts["seed"]] = facts
+    return {row: by_seed for row, by_seed in found.items() if by_seed}
+
+
+def table(found: Results) -> Iterator[str]:
+    """Yield the table: quality, the difference from the first stage, costs."""
+    from sluice.retrieval.evaluation.significance import paired_t_test
+
+    yield f"| | {NDCG} | {RR} | averaged with BM25 | over BM25 | ms a hundred | s of training |"
+    yield "|---|---:|---:|---:|---:|---:|---:|"
+    for number, (row, by_seed) in enumerate(found.items()):
+        means = {
+            key: {measure: _by_query(by_seed, key, measure) for measure in (NDCG, RR)}
+            for key in ("first", "alone", "averaged")
+        }
+        if number == 0:
+            cells = " | ".join(f"{means['first'][measure].mean():.4f}" for measure in (NDCG, RR))
+            yield f"| BM25 | {cells} | | | | |"
+        best = means["averaged"][NDCG] - means["first"][NDCG]
+        p = paired_t_test(means["averaged"][NDCG], means["first"][NDCG])
+        costs = [min(each[key] for each in by_seed.values()) for key in ("ms", "seconds")]
+        yield (
+            f"| {row} | {means['alone'][NDCG].mean():.4f} | {means['alone'][RR].mean():.4f} | "
+            f"{means['averaged'][NDCG].mean():.4f} | {best.mean():+.4f} (p {p:.2g}) | "
+            f"{costs[0]:.0f} | {costs[1]:.0f} |"
+        )
+
+
+def _by_query(by_seed: Mapping[int, Mapping[str, Any]], key: str, measure: str) -> Any:
+    """Return each query's mean over the seeds."""
+    return np.mean([list(each[key][measure].values()) for each in by_seed.values()], axis=0)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("output", type=Path, help="A folder for models and results.")
+    parser.add_argument("--dataset", default="feedbackqa")
+    parser.add_argument("--split", choices=("dev", "test"), default="dev")
+    parser.add_argument("--only", nargs="+", choices=[*ROWS, *PARTS], default=[*ROWS])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[13])
+    parser.add_argument("--model", default=MODEL, help="The start of all rows.")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--queries", type=int, help="the first of the split's; all without it")
+    parser.add_argument("--depth", type=int, default=100)
+    parser.add_argument("--only-write", action="store_true")
+    asked = parser.parse_args(words)
+    if not asked.only_write:
+        for seed in asked.seeds:
+            for row in asked.only:
+                make(row, seed, asked)
+    found = results(asked.output / Path(asked.dataset).name, asked.split)
+    print("\n".join(table(found)))
+
+
+if __name__ == "__main__":
+    main()
