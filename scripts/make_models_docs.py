@@ -178,8 +178,12 @@ REFUSED = (
     Refused("models whose code is in their folder (`auto_map`, of a type transformers lacks)",
             "take a model of a type that transformers has",
             "tests/encoders/model_files/test_untrusted.py"),
-    Refused("weights in pickles alone", "take or convert to safetensors",
-            "tests/encoders/model_files/test_untrusted.py"),
+    Refused("weights in pickles alone", "`sluice model import FOLDER --trust-pickle`, once",
+            "tests/encoders/model_files/test_pickles.py::"
+            "test_a_folder_of_pickles_is_converted_by_the_command"),
+    Refused("weights of TensorFlow, Flax or llama.cpp alone; ONNX graphs alone",
+            "take the model in transformers' layout",
+            "tests/encoders/model_files/test_pickles.py::test_weights_that_nothing_here_reads"),
 )  # fmt: skip
 
 

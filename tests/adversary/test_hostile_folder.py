@@ -130,6 +130,7 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         ],
         "model soup": [[model, world.bert, "--output", made / "soup"]],
         "model export": [[model, made / "graph"]],
+        "model import": [[model], [model, "--trust-pickle"]],
         "data": [[data], [folder]],
         "cache": [[]],
         "import": [
