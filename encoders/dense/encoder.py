@@ -37,6 +37,7 @@ from sluice.encoders.model_files.layout import (
     write_sidecar,
 )
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
 from sluice.encoders.transformer.end_token import end_texts
 from sluice.encoders.transformer.model import Features
@@ -368,3 +369,4 @@ class DenseEncoder(TextEncoder):
                     **noted,
                 },
             )
+            write_probes(folder, self)

@@ -21,6 +21,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.model_files.layout import read_layout, write_lower_case, write_sidecar
 from sluice.encoders.model_files.loading import Loaded, is_head, lengths_of, load, lowers, save
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.rerankers.labels import label_count, one_score, relevant_label
 from sluice.encoders.rerankers.recipes import recipe_of
@@ -285,6 +286,7 @@ class CrossEncoder(TransformerModel, EncoderBase):
                 self.similarity_head.save(folder)
                 facts["head"] = "similarity"
             write_sidecar(folder, {**facts, **self.save_backend(folder)})
+            write_probes(folder, self)
 
 
 def _loaded(model: str, *, similar: bool, seed: int) -> Loaded:

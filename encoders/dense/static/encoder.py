@@ -23,6 +23,7 @@ from sluice.encoders.foundation.token_counts import report_tokens
 from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import length_in, write_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.transformer.projection import cut_vectors, draw_projection
 from sluice.encoders.transformer.tokens import Ids, check_texts, chunks, tokenized, tokenizer_state
@@ -282,6 +283,7 @@ class StaticEncoder(EncoderBase):
             write_layers(self.projection, places)
             skips = {} if self.skip is None else {"skip_unknown": True}
             write_sidecar(folder, {"type": self.kind, **noted, **skips})
+            write_probes(folder, self)
         if self.skip is not None:
             log.warning(
                 "%s: its means leave out unknown words, as model2vec's do; sentence-transformers "
