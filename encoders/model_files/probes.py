@@ -69,11 +69,14 @@ class Verified(NamedTuple):
     differences: list[str]
 
 
-def write_probes(folder: Path, encoder: Any) -> None:
+def write_probes(folder: Path, encoder: Any, *, exact: bool = True) -> None:
     """Write the probes of an encoder or reranker that is saved in ``folder``, last of its files.
 
-    One that cannot encode yet is saved without.
+    One that cannot encode yet is saved without. ``exact=False`` is for one that answers a little
+    otherwise each time; arithmetic in half precision and graphs count as such.
     """
+    hooks = hooks_of(encoder)
+    rough = not exact or "16" in str(hooks.dtype) or hooks.backend is not None
     try:
         with counting_tokens():  # they count for nobody
             vectors = _vectors(encoder)
@@ -85,8 +88,7 @@ def write_probes(folder: Path, encoder: Any) -> None:
         {
             "version": VERSION,
             "packages": versions(),
-            "dtype": str(hooks_of(encoder).dtype),
-            "graph": hooks_of(encoder).backend is not None,
+            "near": NEAR_IN_HALF if rough else NEAR,
             "queries": QUERIES,
             "documents": DOCUMENTS,
             "tokens": _tokens(encoder),
@@ -116,13 +118,13 @@ def verify_probes(folder: Path, encoder: Any) -> Verified | None:
         stored = [_unpacked(each) for each in noted["vectors"]]
         known_texts = (tuple(noted["queries"]), tuple(noted["documents"])) == (QUERIES, DOCUMENTS)
         files, tokens, packages = dict(noted["files"]), noted["tokens"], dict(noted["packages"])
+        near = min(float(noted["near"]), NEAR_IN_HALF)
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise ModelError(f"{folder / PROBES}: damaged ({error}); save the model again") from None
     if not known_texts:
         raise ModelError(f"{folder / PROBES}: its texts were changed; save the model again")
-    half = "16" in str(noted.get("dtype")) or bool(noted.get("graph"))
     changes = [*_changed_files(folder, files), *_changed_tokens(encoder, tokens)]
-    moved = _moved(stored, _vectors(encoder), NEAR_IN_HALF if half else NEAR)
+    moved = _moved(stored, _vectors(encoder), near)
     if moved and not changes:
         changes = [_unexplained(packages)]
     return Verified(texts, [*changes, *([moved] if moved else [])])

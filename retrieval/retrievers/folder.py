@@ -33,7 +33,13 @@ from sluice.encoders.foundation.disk.generations import (
     verify,
     writer_lock,
 )
-from sluice.encoders.foundation.errors import IndexFormatError, ModelError, SluiceError, suggest
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    IndexFormatError,
+    ModelError,
+    SluiceError,
+    suggest,
+)
 from sluice.encoders.model_files.probes import PROBES, verify_probes
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.table import ENCODERS, GIVEN
@@ -53,6 +59,7 @@ DOCUMENTS = "documents"
 ENCODING = ".encoding"  # vectors on their way into the index; a killed build continues with them
 ENCODER_FOLDER = re.compile(r"encoder(-[0-9a-f]{8})?")
 GENERATION = re.compile(r"g\d+")
+REMOTE = "http"  # an encoder whose server needs the reader's word
 LOOKED_AT = 500  # files of a folder without a retriever that are looked at for a better message
 
 
@@ -341,6 +348,10 @@ def _placed_encoder(
         return kind.from_pretrained(source, **given)
     if head.encoder_generation:
         return open_encoder(source, generation=head.encoder_generation)
+    if head.encoder_type is None and kind_of(source) == REMOTE:
+        if given:
+            raise ConfigError(f"{next(iter(given))}: an encoder behind HTTP takes no such option")
+        return open_encoder(source, allow=allow)
     if quick:
         from sluice.encoders.quick import opened_quickly
 
