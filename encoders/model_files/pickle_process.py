@@ -89,7 +89,7 @@ def _cause(error: Exception) -> str:
     if foreign is None:
         return "is damaged, or holds other than tensors"
     return (
-        f"names {foreign[1]}, which is no tensor and may be code; nothing of it was run: do not "
+        f"names {foreign[1]}, not a tensor, which may be code; nothing of it was run: do not "
         "use this file"
     )
 

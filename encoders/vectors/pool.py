@@ -135,7 +135,7 @@ class EncodingPool:
             )
         if hooks.kind == "http":
             raise ConfigError(
-                "workers: an encoder behind HTTP is asked by one process; use workers: 1 "
+                "workers: an encoder behind HTTP makes its requests in one process; use workers: 1 "
                 "(concurrency is how many requests it makes at a time)"
             )
         options = {  # of an encoder, not in its saved folder

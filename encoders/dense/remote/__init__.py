@@ -1,4 +1,4 @@
-"""Encoders by other people, behind HTTP: what is asked, how often, and what it costs.
+"""Encoders by other people, behind HTTP: requests, answers, and what they cost.
 
 May import: `encoders.dense.function`, `encoders.model_files`, `encoders.encoder` and below.
 """

@@ -1,4 +1,4 @@
-"""What servers of vectors and of scores are asked, and how their answers are read.
+"""The requests that servers of vectors and of scores take, and how their answers are read.
 
 Three shapes, which most servers speak: OpenAI's (also vLLM, Ollama, llama.cpp, LiteLLM), Cohere's
 (its ``/rerank`` also Jina, vLLM, Infinity), and that of Hugging Face's text-embeddings-inference.
@@ -88,7 +88,7 @@ def vectors_in(api: Api, answer: Any, count: int) -> Answer:
 def scores_in(api: Api, answer: Any, count: int) -> Answer:
     """Return the scores of an answer in the order of the texts; ``ValueError`` if any is missing.
 
-    A score that is no finite number is a ``ValueError`` too.
+    Others than finite numbers are a ``ValueError`` too.
     """
     rows = answer if api == "tei" else _of(answer, "results")
     scores = _by_index(rows, "score" if api == "tei" else "relevance_score", count)

@@ -41,7 +41,7 @@ NOTED = (
 )  # fmt: skip
 
 
-# How the server is asked, which is saved too.
+# How requests are made, which is saved too.
 ASKING = (
     "batch_size", "concurrency", "requests_per_minute", "timeout_s", "retries", "backoff_s",
     "price",
@@ -53,12 +53,12 @@ class HttpEncoder(FunctionEncoder):
 
     ``url`` is the server's base, as ``https://api.openai.com/v1``; ``api`` its shape: ``openai``,
     ``cohere`` (version 2) or ``tei`` (text-embeddings-inference, which knows no ``model``). ``dim``
-    asks for so many dimensions. Prompts are put before texts (Cohere is told the side instead).
+    asks for so many dimensions. Prompts are put before texts (Cohere takes the side too).
     Texts beyond ``max_characters`` are cut; what the model itself cannot read of them, Cohere and
     TEI cut, others may refuse.
 
     ``concurrency`` requests are under way at a time; failed ones are sent again, see ``HttpJson``.
-    An answer of other than one finite vector a text is no answer. ``usage`` counts what was asked;
+    An answer of other than one finite vector a text counts as failed. ``usage`` counts what was asked;
     ``price`` is that of a million tokens.
 
     The fingerprint holds address, model and settings: the server's weights cannot be hashed. A
@@ -185,7 +185,7 @@ class HttpEncoder(FunctionEncoder):
         """Open a folder that ``save_pretrained`` wrote, if ``allow`` names its server.
 
         ``allow=["https://host/v1=VARIABLE"]`` also says which key it is sent. ``ConfigError``
-        without it: no server is asked because a folder names it.
+        without it: a folder that names a server reaches none.
         """
         folder = Path(model)
         facts = read_sidecar(folder)

@@ -24,6 +24,7 @@ from sluice.encoders.rerankers.http import HttpReranker
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.jobs import run as run_experiment
+from sluice.retrieval.testing import check_encoder
 
 KEY = "sk-very-secret"
 Start = Callable[[Callable[[dict[str, Any]], Any]], Server]
@@ -89,6 +90,28 @@ def test_vectors_by_each_api(api: str, serve: Start) -> None:
         assert {body["model"] for body in server.requests} == {"small"}
     raw = encoder(server, api, normalize=False).encode_queries(["deep water"])
     np.testing.assert_allclose(raw, [vector("deep water")], rtol=1e-6)
+
+
+class Consenting(HttpEncoder):
+    """Opens its folders as somebody who allows the server."""
+
+    @classmethod
+    def from_pretrained(cls, model: Any, **_: Any) -> HttpEncoder:
+        return HttpEncoder.from_pretrained(model, allow=["http"])
+
+
+def test_it_keeps_the_rules_of_encoders(serve: Start) -> None:
+    server = serve(loopback.openai)
+    changes: list[dict[str, Any]] = [
+        {"dim": 5}, {"normalize": False}, {"query_prompt": "q: "}, {"max_characters": 3},
+        {"model": "large"},
+    ]  # fmt: skip
+
+    def make(**options: Any) -> HttpEncoder:
+        return Consenting(**{"url": server.url, "model": "small", "batch_size": 3, **options})
+
+    others = [make(**change) for change in changes]
+    check_encoder(make(), same=[make(concurrency=1, price=3.0)], others=others, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("api", ["cohere", "tei"])
