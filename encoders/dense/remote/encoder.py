@@ -58,8 +58,8 @@ class HttpEncoder(FunctionEncoder):
     TEI cut, others may refuse.
 
     ``concurrency`` requests are under way at a time; failed ones are sent again, see ``HttpJson``.
-    An answer of other than one finite vector a text counts as failed. ``usage`` counts what was asked;
-    ``price`` is that of a million tokens.
+    An answer of other than one finite vector a text counts as failed. ``usage`` counts requests,
+    texts and tokens; ``price`` is that of a million tokens.
 
     The fingerprint holds address, model and settings: the server's weights cannot be hashed. A
     saved encoder has probe texts, by which `sluice verify` sees that the server answers otherwise.
