@@ -98,6 +98,17 @@ def write_probes(folder: Path, encoder: Any, *, exact: bool = True) -> None:
     )
 
 
+def note_files(folder: Path) -> None:
+    """Take a saved model's settings as they are now for those it was saved with.
+
+    For whoever completes a folder after the encoder has written it.
+    """
+    noted = read_object(folder / PROBES)
+    if noted:
+        files = {name: _kept(folder / name) for name in _names(folder)}
+        write_json(folder / PROBES, {**noted, "files": files})
+
+
 def verify_probes(folder: Path, encoder: Any) -> Verified | None:
     """Compute the probes of a folder's opened model again; None for a folder without any.
 

@@ -59,8 +59,5 @@ def recipe_of(model: str) -> Recipe | None:
         folder = local_folder(model)
     except ModelError:
         folder = None
-    places = [Path(model), *([] if folder is None else [folder])]
-    for recipe in RECIPES:
-        if any(is_among(place, recipe.models) for place in places):
-            return recipe
-    return None
+    place = Path(model) if folder is None else folder
+    return next((recipe for recipe in RECIPES if is_among(place, recipe.models)), None)
