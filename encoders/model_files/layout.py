@@ -222,7 +222,7 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
         try:
             (folder / place).exists()
         except (OSError, ValueError) as error:  # too long, a NUL character
-            raise ModelError(f"{path}: path {place!r:.80} is no folder's: {error}") from error
+            raise ModelError(f"{path}: path {place!r:.80} cannot be a folder's: {error}") from error
         modules.append((kind.rsplit(".", 1)[-1], folder / place))
     return modules
 

@@ -105,8 +105,8 @@ def _cached(name: str) -> Path | None:
 def _downloaded(name: str) -> Path | None:
     """Return the folder of a model that is fetched from the hub now, None if it has none.
 
-    What is in the cache already is not fetched again, and a broken download goes on where it broke.
-    ``ModelError`` if the connection breaks.
+    What is in the cache already is not fetched again, and a broken download continues where it
+    broke. ``ModelError`` if the connection breaks.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
