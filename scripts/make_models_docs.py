@@ -146,6 +146,8 @@ SCORERS = (
            f"{ASKED}test_two_labels_are_log_odds"),
     Scorer("castorini/monot5-{base,large,3b}-msmarco", "T5, whole", "generative",
            "probability of `true` against `false`", "see its page", f"{ASKED}test_mono_t5"),
+    Scorer("unicamp-dl/mt5-base-{mmarco-v1,mmarco-v2,en-msmarco}", "mT5, whole", "generative",
+           "probability of `yes` against `no`", "see its page", f"{ASKED}test_mono_t5"),
     Scorer("Qwen/Qwen3-Reranker-{0.6B,4B,8B}", "Qwen3 with a head of words", "generative",
            "probability of `yes` against `no`", APACHE, f"{ASKED}test_qwen3_reranker"),
 )  # fmt: skip

@@ -43,6 +43,16 @@ RECIPES = (
         MONO,
         ("true", "false"),
     ),
+    # Bonifacio et al., 2021, mMARCO, arXiv 2108.13897
+    Recipe(
+        "mT5",
+        (
+            "unicamp-dl/mt5-base-mmarco-v1", "unicamp-dl/mt5-base-mmarco-v2",
+            "unicamp-dl/mt5-base-en-msmarco",
+        ),
+        MONO,
+        ("yes", "no"),
+    ),
     # Zhang et al., 2025, arXiv 2506.05176
     Recipe(
         "Qwen3-Reranker",
