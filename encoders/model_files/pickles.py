@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sluice.encoders.foundation.disk.files import commit, new_draft, write_json
+from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files import pickle_process
 from sluice.encoders.model_files.locate import is_path, local_folder
@@ -103,6 +104,8 @@ def _own_folder(name: str | Path) -> Path:
             f"{text}: a model in a cache, which is not changed; copy it first: hf download {text} "
             "--local-dir FOLDER"
         )
+    if not any((folder / name).exists() for name in (*MODEL_FILES, PICKLED, PICKLED_INDEX)):
+        raise ConfigError(f"{text}: no model's folder: it has no config.json and no modules.json")
     return folder
 
 

@@ -129,6 +129,12 @@ class HttpEncoder(FunctionEncoder):
         """A hash of address, model and settings."""
         return fingerprint_of("sluice.http", self._noted())
 
+    def encode_documents(self, texts: Sequence[str]) -> Dense | TokenVectors:
+        """Return the documents' vectors, float32 ``[n, dim]``, in input order."""
+        vectors = super().encode_documents(texts)
+        log.info("%s: so far %s", self.endpoint.url, self.usage)
+        return vectors
+
     def _noted(self) -> dict[str, Any]:
         facts = {
             "url": self.url, "model": self.model, "api": self.api, "dim": self._asked_dim,
@@ -167,7 +173,6 @@ class HttpEncoder(FunctionEncoder):
             finally:
                 stop.set()
                 pool.shutdown(wait=True, cancel_futures=True)
-        log.info("%s: so far %s", self.endpoint.url, self.usage)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what makes an encoder of the same settings, whose usage begins at nothing."""

@@ -268,6 +268,7 @@ def test_links_do_not_lead_out(tmp_path: Path) -> None:
 def test_only_a_folder_of_ones_own_is_converted(tmp_path: Path) -> None:
     for name, message in (
         (tmp_path / "none", "no such folder"), ("", "no such folder"),
+        (tmp_path, "it has no config.json and no modules.json"),
         ("owner/model", "hf download owner/model --local-dir FOLDER"),
         ("sentence-transformers/all-MiniLM-L6-v2", "hf download sentence-tr"),
     ):  # fmt: skip
