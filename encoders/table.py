@@ -11,6 +11,7 @@ ENCODERS: Final[Mapping[str, str]] = {
     "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
     "experts": "sluice.encoders.dense.experts.encoder:ExpertEncoder.from_pretrained",
     "gaussian": "sluice.encoders.dense.gaussian.encoder:GaussianEncoder.from_pretrained",
+    "http": "sluice.encoders.dense.remote.encoder:HttpEncoder",
     "hypencoder": "sluice.encoders.dense.hypencoder.encoder:Hypencoder.from_pretrained",
     "precomputed": "sluice.encoders.dense.precomputed:PrecomputedEncoder.from_pretrained",
     "pseudo_queries": (
@@ -24,6 +25,12 @@ ENCODERS: Final[Mapping[str, str]] = {
     "tokens": "sluice.encoders.late_interaction.encoder:TokenEncoder.from_pretrained",
     "towers": "sluice.encoders.towers:TowerEncoder.from_pretrained",
     "vocabulary": "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
+}
+
+# Those that YAML makes by their constructor, and what opens their folders.
+OPENED: Final[Mapping[str, str]] = {
+    "bm25": "sluice.encoders.lexical.bm25:BM25Encoder.from_pretrained",
+    "http": "sluice.encoders.dense.remote.encoder:HttpEncoder.from_pretrained",
 }
 
 # Encoders of what a program gave: saved folders name them, YAML does not.

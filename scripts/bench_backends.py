@@ -55,7 +55,7 @@ def rows(model: str, folder: Path) -> dict[str, Encode]:
 
     from sluice.encoders import DenseEncoder
     from sluice.encoders.backends.backend import open_backend
-    from sluice.encoders.backends.export import through
+    from sluice.encoders.backends.comparison import through
     from sluice.encoders.model_files.locate import model_folder
 
     theirs = SentenceTransformer(str(model_folder(model)), device="cpu")

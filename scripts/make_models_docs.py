@@ -146,6 +146,8 @@ SCORERS = (
            f"{ASKED}test_two_labels_are_log_odds"),
     Scorer("castorini/monot5-{base,large,3b}-msmarco", "T5, whole", "generative",
            "probability of `true` against `false`", "see its page", f"{ASKED}test_mono_t5"),
+    Scorer("unicamp-dl/mt5-base-{mmarco-v1,mmarco-v2,en-msmarco}", "mT5, whole", "generative",
+           "probability of `yes` against `no`", "see its page", f"{ASKED}test_mono_t5"),
     Scorer("Qwen/Qwen3-Reranker-{0.6B,4B,8B}", "Qwen3 with a head of words", "generative",
            "probability of `yes` against `no`", APACHE, f"{ASKED}test_qwen3_reranker"),
 )  # fmt: skip
@@ -178,8 +180,12 @@ REFUSED = (
     Refused("models whose code is in their folder (`auto_map`, of a type transformers lacks)",
             "take a model of a type that transformers has",
             "tests/encoders/model_files/test_untrusted.py"),
-    Refused("weights in pickles alone", "take or convert to safetensors",
-            "tests/encoders/model_files/test_untrusted.py"),
+    Refused("weights in pickles alone", "`sluice model import FOLDER --trust-pickle`, once",
+            "tests/encoders/model_files/test_pickles.py::"
+            "test_a_folder_of_pickles_is_converted_by_the_command"),
+    Refused("weights of TensorFlow, Flax or llama.cpp alone; ONNX graphs alone",
+            "take the model in transformers' layout",
+            "tests/encoders/model_files/test_pickles.py::test_weights_that_nothing_here_reads"),
 )  # fmt: skip
 
 

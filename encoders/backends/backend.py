@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sluice.encoders.backends.devices import Dtype, Engine, pick_dtype
-from sluice.encoders.backends.graph import MODEL_FILE, graph_path
-from sluice.encoders.foundation.disk.files import file_hash
+from sluice.encoders.backends.graph import graph_path
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.model_files.identity import versions
 
 Output: TypeAlias = Literal["last_hidden_state", "head_states", "logits"]
 ENGINES = ("torch", "onnx", "openvino")
@@ -35,6 +33,7 @@ class Backend(Protocol):
     """A model's graph, without what comes after it: pooling, vocabulary product, activation."""
 
     name: str  # the engine, its arithmetic and the file, on which vectors depend
+    own: bool  # whether the graph says that it was made from the weights beside it
 
     def __call__(self, features: Mapping[str, Tensor]) -> Tensor:
         """Run padded features: ``input_ids`` and ``attention_mask`` ``[n, length]``, integers.
@@ -111,8 +110,8 @@ class ChosenBackend:
     """An engine on one file of a model folder.
 
     ``mark`` is its part in the encoder's fingerprint: None for the model's own float32 graph; the
-    hash of a quantised one, whose vectors differ. ``weights`` are the ``versions`` of those that
-    the graph was exported from, None to ignore changes.
+    hash of a quantised one or of another tool's, whose vectors differ. ``weights`` are the
+    ``versions`` of those that the graph was exported from, None to ignore changes.
     """
 
     engine: Engine
@@ -135,47 +134,3 @@ class ChosenBackend:
         for part in source.parent.glob(f"{source.name}*"):  # large weights are in a file beside it
             shutil.copyfile(part, place.with_name(part.name))
         return {"backend": self.engine, "backend_file": self.file}
-
-
-class BackedModel(Protocol):
-    """A model that a back end can run, as ``choose_backend`` sees it."""
-
-    kind: str
-    module: nn.Module
-    backend: ChosenBackend | None
-
-    def weights_hash(self) -> str:
-        """Return a hash of the weights that the graph must have been exported from."""
-        ...
-
-
-def choose_backend(
-    encoder: BackedModel,
-    folder: Path,
-    *,
-    engine: Engine | None,
-    file: str | None,
-    dtype: Dtype,
-    noted: dict[str, Any],
-) -> None:
-    """Set an encoder's back end: ``engine``, else the one its folder notes, else torch."""
-    if engine is None and file is not None:
-        raise ConfigError(f"backend_file: {file!r} needs backend: onnx or openvino")
-    chosen: Any = noted.get("backend", "torch") if engine is None else engine
-    check_engine(chosen)
-    if chosen == "torch":
-        if file is not None:
-            raise ConfigError(f"backend_file: {file!r} is for backend onnx or openvino")
-        return
-    placed = file or noted.get("backend_file") or MODEL_FILE
-    run = open_backend(
-        folder,
-        chosen,
-        OUTPUTS[encoder.kind],
-        dtype=dtype,
-        file=placed,
-        weights=encoder.weights_hash(),
-    )
-    mark = None if placed == MODEL_FILE else file_hash(graph_path(folder, placed))
-    weights = versions(encoder.module.parameters())
-    encoder.backend = ChosenBackend(chosen, folder, placed, run, mark, weights)

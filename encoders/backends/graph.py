@@ -25,11 +25,15 @@ _RANKS = {"last_hidden_state": 3, "head_states": 3, "logits": 2}
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """A checked file, its inputs, and the output to compute."""
+    """A checked file, its inputs, and the output to compute.
+
+    ``own``: it says that it was made from the weights beside it; another tool's says nothing.
+    """
 
     path: Path
     inputs: tuple[str, ...]
     output: str
+    own: bool = True
 
     @property
     def name(self) -> str:
@@ -84,7 +88,7 @@ def read_graph(
             f"{path}: {name} has {rank} dimensions, expected {_RANKS[output]}; export the model "
             "again with `sluice model export`"
         )
-    return OnnxGraph(path, inputs, name)
+    return OnnxGraph(path, inputs, name, noted is not None)
 
 
 def graph_path(folder: Path, file: str | None) -> Path:

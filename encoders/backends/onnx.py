@@ -27,6 +27,7 @@ class OnnxBackend:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.log_severity_level = _ERRORS_ONLY
         self._graph, self._threads = graph, threads
+        self.own = graph.own
         self.name = f"onnx {graph.name}"  # part of what cached vectors depend on
         try:
             self._session = onnxruntime.InferenceSession(

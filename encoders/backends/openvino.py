@@ -27,6 +27,7 @@ class OpenVinoBackend:
         self._graph = graph
         self._settings = threads, half
         # Part of what cached vectors depend on.
+        self.own = graph.own
         self.name = f"openvino {graph.name} {'bfloat16' if half else 'float32'}"
         settings = {
             # By default it uses bfloat16 if the processor supports it.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import choose_backend
+from sluice.encoders.backends.choice import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.dense.checks import (
     check_top_layers,
@@ -37,6 +37,7 @@ from sluice.encoders.model_files.layout import (
     write_sidecar,
 )
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
 from sluice.encoders.transformer.end_token import end_texts
 from sluice.encoders.transformer.model import Features
@@ -371,3 +372,4 @@ class DenseEncoder(TextEncoder):
                     **noted,
                 },
             )
+            write_probes(folder, self)

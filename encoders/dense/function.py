@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,10 +116,13 @@ class FunctionEncoder(EncoderBase):
         parts: list[Dense | TokenVectors] = []
         show = len(full) > 8 * self.batch_size
         with progress(f"encode by {name_of(function)}", len(full), "texts", show=show) as advance:
-            for start in range(0, len(full), self.batch_size):
-                batch = [texts[place] for place in full[start : start + self.batch_size]]
-                parts.append(self._called(function, batch))
-                advance(len(batch))
+            batches = [
+                [texts[place] for place in full[start : start + self.batch_size]]
+                for start in range(0, len(full), self.batch_size)
+            ]
+            for part in self._each(function, batches):
+                parts.append(part)
+                advance(len(part))
         if self.dim is None:
             self._called(function, [PROBE])
         width = int(self.dim or 0)
@@ -131,6 +134,13 @@ class FunctionEncoder(EncoderBase):
             single: Any = parts
             vectors[full] = np.concatenate(single)
         return vectors
+
+    def _each(
+        self, function: Embed, batches: Sequence[list[str]]
+    ) -> Iterator[Dense | TokenVectors]:
+        """Yield the vectors of each batch, in order."""
+        for batch in batches:
+            yield self._called(function, batch)
 
     def _called(self, function: Embed, batch: list[str]) -> Dense | TokenVectors:
         """Return the vectors of 1 to ``batch_size`` texts, and learn their width."""

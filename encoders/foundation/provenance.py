@@ -24,7 +24,7 @@ def provenance(config: Mapping[str, Any], *, seconds: float | None = None) -> di
         "seconds": None if seconds is None else round(seconds, 2),
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "git_commit": _git_commit(),
-        "packages": _versions(),
+        "packages": versions(),
         "machine": {
             "platform": platform.platform(),
             "python": platform.python_version(),
@@ -42,14 +42,15 @@ def command_line() -> str | None:
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
-    versions = {}
+def versions() -> dict[str, str]:
+    """Return the versions of the installed packages that decide results."""
+    found = {}
     for package in PACKAGES:
         try:
-            versions[package] = metadata.version(package)
+            found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return versions
+    return found
 
 
 @functools.cache

@@ -2,16 +2,18 @@
 
 ``allow`` is that word, a collection of texts: ``module:Class`` lets a folder import that class,
 ``https://host/v1`` reach that server (``http``: any server), ``https://host/v1=VARIABLE`` also send
-it the key in that environment variable, ``hub`` fetch models and datasets, and a path read links to
-it and write below it. ``None`` stands for the user's own YAML file, which needs no word.
+it the key in that environment variable (``=@FILE``: in that file), ``hub`` fetch models and
+datasets, and a path read links to it and write below it. ``None`` stands for the user's own YAML
+file, which needs no word.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sluice.encoders.foundation.errors import ConfigError
@@ -20,7 +22,7 @@ Allow = Collection[str] | None
 
 HTTP = "http"
 HUB = "hub"
-_WITH_KEY = re.compile(r"(?P<url>https?://[^=]+)=(?P<variable>[A-Za-z_]\w*)")
+_WITH_KEY = re.compile(r"(?P<url>https?://[^=]+)=(?P<variable>[A-Za-z_]\w*|@.+)")
 
 
 def refuse_class(name: str, where: str, allow: Allow) -> None:
@@ -30,7 +32,7 @@ def refuse_class(name: str, where: str, allow: Allow) -> None:
 
 
 def refuse_server(url: str, where: str, allow: Allow) -> str | None:
-    """Return the variable of the key that the reader sends to ``url``, None for no key.
+    """Return where the key is that the reader sends to ``url``, see ``key_of``; None for no key.
 
     Raises ``ConfigError`` for a server that is not allowed.
     """
@@ -43,6 +45,20 @@ def refuse_server(url: str, where: str, allow: Allow) -> str | None:
     if HTTP not in allow and not any(_is_below(url, entry) for entry in allow):
         raise _refusal(f"{where}: {url} is a server", "never reaches one that it names", url)
     return None
+
+
+def key_of(place: str | None) -> dict[str, Any]:
+    """Return the option that names a key's place: a variable, or a file after an ``@``."""
+    if place is None:
+        return {}
+    return {"api_key_file": place[1:]} if place[0] == "@" else {"api_key_env": place}
+
+
+def word_for(spec: Mapping[str, Any]) -> str:
+    """Return what allows the server of a component ``{url, api_key_env or api_key_file}``."""
+    file = spec.get("api_key_file")
+    place = f"@{file}" if file else spec.get("api_key_env")
+    return f"{spec.get('url')}={place}" if place else str(spec.get("url"))
 
 
 def _is_below(url: str, prefix: str) -> bool:

@@ -30,6 +30,7 @@ from sluice.encoders.late_interaction.layout import TokenLayout, read_token_layo
 from sluice.encoders.late_interaction.pooling import pooled_tokens
 from sluice.encoders.model_files.layers import cut_layers
 from sluice.encoders.model_files.loading import load, lowers, save
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
@@ -372,13 +373,14 @@ class TokenEncoder(TextEncoder):
                 normalize_pooled=self.normalize_pooled,
             )
             write_token_folder(folder, layout, self.projection, lower_case=lowers(self.tokenizer))
+            write_probes(folder, self)
 
 
 def _mask_id(tokenizer: Any, mask: str | None) -> int:
     """Return the token that queries are filled up with: a mask, a decoder's end of text."""
     named = None if mask is None else tokenizer.get_vocab().get(mask)
-    found = (named,) if mask is not None else (tokenizer.mask_token_id, tokenizer.eos_token_id)
-    for token in found:
+    usual = (tokenizer.mask_token_id, tokenizer.eos_token_id)
+    for token in (named,) if mask is not None else usual:
         if token is not None:
             return int(token)
     raise ModelError(

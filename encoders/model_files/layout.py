@@ -220,6 +220,10 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
             )
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise ModelError(f"{path}: path {place!r} leads out of the folder")
+        try:
+            (folder / place).exists()
+        except (OSError, ValueError) as error:  # too long, a NUL character
+            raise ModelError(f"{path}: path {place!r:.80} cannot be a folder's: {error}") from error
         modules.append((kind.rsplit(".", 1)[-1], folder / place))
     return modules
 

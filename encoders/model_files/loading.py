@@ -24,6 +24,7 @@ from sluice.encoders.model_files.layout import (
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.model_files.untrusted import LOCAL, refuse_code
+from sluice.encoders.model_files.weights import check_weights
 
 
 class Loaded(NamedTuple):
@@ -107,6 +108,7 @@ def load(
     if not (home / "config.json").exists():
         raise ModelError(f"{home}: no config.json; expected a transformers model folder")
     refuse_code(home)
+    check_weights(home, folder)
     rng = torch.random.fork_rng(devices=[])
     with quiet_transformers(), rng, as_model_error(home, auto_class.__name__):
         torch.manual_seed(seed)

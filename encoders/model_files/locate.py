@@ -32,8 +32,8 @@ def model_folder(name: str) -> Path:
 
     The order is: local path, the hub's cache, the hub itself (if it answers within three seconds),
     the installed package of that model; a name without an organisation is also tried as
-    ``sentence-transformers/NAME``. The choice is logged. Raises ``ModelError`` that lists what was
-    tried.
+    ``sentence-transformers/NAME``. ``owner/name@REVISION`` is the model at a commit, tag or branch
+    of the hub. The choice is logged. Raises ``ModelError`` that lists what was tried.
     """
     if not name.strip():
         raise ModelError("model: empty; expected a saved model's folder or a hub id")
@@ -47,6 +47,8 @@ def model_folder(name: str) -> Path:
         return path
     if is_path(name):
         raise ModelError(f"{name}: no such model folder; expected a saved model or a hub id")
+    if name.endswith("@"):
+        raise ModelError(f"{name}: no revision after the @; expected a commit, a tag or a branch")
     ids = [name] if "/" in name else [name, f"{SHORT_NAMES}/{name}"]
     for find in (_cached, _downloaded, _packaged):
         for model in ids:
@@ -88,8 +90,11 @@ def _cached(name: str) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
+    model, revision = _pinned(name)
     try:
-        folder = Path(snapshot_download(name, local_files_only=True, allow_patterns=FILES))
+        folder = Path(
+            snapshot_download(model, revision=revision, local_files_only=True, allow_patterns=FILES)
+        )
     except (LocalEntryNotFoundError, HFValidationError):
         return None
     # static embeddings have modules.json alone
@@ -98,18 +103,38 @@ def _cached(name: str) -> Path | None:
 
 
 def _downloaded(name: str) -> Path | None:
+    """Return the folder of a model that is fetched from the hub now, None if it has none.
+
+    What is in the cache already is not fetched again, and a broken download continues where it
+    broke. ``ModelError`` if the connection breaks.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
     if not hub_reachable():
         return None
+    model, revision = _pinned(name)
     try:
-        folder = Path(snapshot_download(name, allow_patterns=FILES, etag_timeout=5))
+        folder = Path(
+            snapshot_download(model, revision=revision, allow_patterns=FILES, etag_timeout=5)
+        )
     except (HfHubHTTPError, OSError, ValueError) as error:
         log.warning("%s: not found on the hub (%s)", name, type(error).__name__)
         return None
-    log.info("%s: taken from the hub", name)
+    except Exception as error:  # of the library that the hub's client connects by
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"{name}: the connection to the hub broke ({line}); the same command continues from "
+            "there"
+        ) from error
+    log.info("%s: taken from the hub, at revision %s", name, folder.name)
     return folder
+
+
+def _pinned(name: str) -> tuple[str, str | None]:
+    """Return a model's id, and the revision after an ``@``."""
+    model, _, revision = name.partition("@")
+    return model, revision or None
 
 
 def _packaged(name: str) -> Path | None:

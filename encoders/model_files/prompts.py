@@ -130,13 +130,24 @@ def family_of(folder: Path) -> Family | None:
 
 
 def is_among(folder: Path, ids: Sequence[str]) -> bool:
-    """Return whether a model's folder is that of one of the hub's ids, see ``family_of``."""
+    """Return whether a model's folder is that of one of the hub's ids, see ``family_of``.
+
+    A name with an owner, ``owner/name``, is another's model if the owner is.
+    """
     cached = [part for part in folder.parts if part.startswith("models--")]
     noted = read_object(transformer_folder(folder) / "config.json").get("_name_or_path")
     names = [*(part.removeprefix("models--").replace("--", "/") for part in cached), folder.name]
     names += [noted] if isinstance(noted, str) else []
-    known = {id_.partition("/")[2].lower() for id_ in ids}
-    return any(name.rpartition("/")[2].lower() in known for name in names)
+    whole = {id_.lower() for id_ in ids}
+    bare = {id_.partition("/")[2] for id_ in whole}
+    return any(
+        name.lower() in whole if _is_id(name) else name.rpartition("/")[2].lower() in bare
+        for name in names
+    )
+
+
+def _is_id(name: str) -> bool:
+    return name.count("/") == 1 and name[0] not in "./~"
 
 
 @functools.cache

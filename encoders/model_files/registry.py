@@ -21,7 +21,7 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.router import is_router, is_static, read_routes
-from sluice.encoders.table import ENCODERS, GIVEN, RERANKERS
+from sluice.encoders.table import ENCODERS, GIVEN, OPENED, RERANKERS
 
 GENERATES = ("ForCausalLM", "ForConditionalGeneration")  # in the names of architectures
 LANGUAGE_MODEL = "language_model"  # the kind of a folder that is neither encoder nor scorer
@@ -63,17 +63,13 @@ def open_encoder(name: str | Path, **options: Any) -> Any:
     """Load a saved encoder or cross-encoder of any built-in type, by folder or hub id."""
     folder = model_folder(str(name))
     kind = kind_of(folder)
-    if kind == "bm25":
-        return resolve("sluice.encoders.lexical.bm25:BM25Encoder.from_pretrained")(
-            folder, **options
-        )
     if kind == LANGUAGE_MODEL:
         raise ModelError(
             f"{folder}: a language model without modules.json, which does not say what it encodes "
             "by; name its use: {type: dense, model: ..., pooling: last} for an encoder, {type: "
             "generative, model: ...} for a reranker with a prompt"
         )
-    table = {**ENCODERS, **GIVEN, **RERANKERS}
+    table = {**ENCODERS, **GIVEN, **RERANKERS, **OPENED}
     if kind not in table:
         raise ModelError(f"{folder}: saved by an encoder of type {kind!r}, which is not built in")
     return resolve(table[kind])(folder, **options)

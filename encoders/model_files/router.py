@@ -73,6 +73,7 @@ def read_routes(folder: Path) -> dict[Side, Route]:
 
 def _is_inside(path: Path, folder: Path) -> bool:
     try:
+        path.exists()  # raises for a name that is too long
         return path.resolve().is_relative_to(folder.resolve())
     except (ValueError, OSError):  # a name that no file can have
         return False

@@ -10,13 +10,18 @@ from typing import Any
 from sluice.encoders.foundation.disk.files import read_model_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import read_object
+from sluice.encoders.model_files.weights import (
+    EXPLICIT,
+    check_weights,
+    has_weights,
+    refuse_pickle,
+)
 
 PEFT = "adapter_config.json"
 MODULE_FILES = ("modules.json", "router_config.json", "config.json")
 OWN_MODULES = re.compile(r"sentence_transformers(\.\w+)+")
 ACTIVATIONS = re.compile(r"torch\.nn(\.\w+)+|relu|log1p_relu|None")
 LOADING = "sentence_*_config.json"
-WEIGHTS = "model.safetensors"
 PICKLES = (".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib")
 KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation")
 
@@ -59,7 +64,7 @@ def refuse_own_modules(folder: Path) -> None:
     """Raise ``ModelError`` where a folder of sentence-transformers names classes of its own.
 
     Its modules may be that package's, their activations torch's. Pickled weights are refused too,
-    except beside ``model.safetensors``, which is taken instead.
+    except beside safetensors, which are taken instead.
     """
     refuse_code(folder)
     for file in sorted(folder.rglob(LOADING)):  # arguments of from_pretrained
@@ -71,6 +76,8 @@ def refuse_own_modules(folder: Path) -> None:
         value = read_model_json(file)
         if isinstance(value, Mapping) and "model_type" in value:  # a network of transformers
             refuse_code(file.parent)
+            if EXPLICIT in value or has_weights(file.parent):
+                check_weights(file.parent, folder)
             continue
         for name in _types(value):
             if not OWN_MODULES.fullmatch(name):
@@ -84,10 +91,11 @@ def refuse_own_modules(folder: Path) -> None:
                     f"{file}: {key} is {inner!r}, expected one of torch.nn; Sluice runs no code of "
                     "a model folder"
                 )
-    pickles = (file for file in folder.rglob("*") if file.suffix in PICKLES)
-    pickled = next((file for file in pickles if not file.with_name(WEIGHTS).exists()), None)
-    if pickled is not None:
-        raise ModelError(f"{pickled}: may be a pickle, which runs code; expected safetensors")
+    pickles = sorted(file for file in folder.rglob("*") if file.suffix in PICKLES)
+    read = [file for file in pickles if not has_weights(file.parent)]
+    refuse_pickle(folder, [file for file in read if file.name.startswith("pytorch_model")])
+    if read:
+        raise ModelError(f"{read[0]}: may be a pickle, which runs code; expected safetensors")
 
 
 def _types(value: Any) -> Iterator[str]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import choose_backend
+from sluice.encoders.backends.choice import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
@@ -21,6 +21,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.model_files.layout import read_layout, write_lower_case, write_sidecar
 from sluice.encoders.model_files.loading import Loaded, is_head, lengths_of, load, lowers, save
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.rerankers.labels import label_count, one_score, relevant_label
 from sluice.encoders.rerankers.pairs import check_pairs
@@ -284,6 +285,7 @@ class CrossEncoder(TransformerModel, EncoderBase):
             if self.similarity_head is not None:
                 self.similarity_head.save(folder)
             write_sidecar(folder, {**self.facts(), **self.save_backend(folder)})
+            write_probes(folder, self)
 
     def facts(self) -> dict[str, Any]:
         """Return what ``sluice.json`` notes."""

@@ -43,6 +43,16 @@ RECIPES = (
         MONO,
         ("true", "false"),
     ),
+    # Bonifacio et al., 2021, mMARCO, arXiv 2108.13897
+    Recipe(
+        "mT5",
+        (
+            "unicamp-dl/mt5-base-mmarco-v1", "unicamp-dl/mt5-base-mmarco-v2",
+            "unicamp-dl/mt5-base-en-msmarco",
+        ),
+        MONO,
+        ("yes", "no"),
+    ),
     # Zhang et al., 2025, arXiv 2506.05176
     Recipe(
         "Qwen3-Reranker",
@@ -59,8 +69,5 @@ def recipe_of(model: str) -> Recipe | None:
         folder = local_folder(model)
     except ModelError:
         folder = None
-    places = [Path(model), *([] if folder is None else [folder])]
-    for recipe in RECIPES:
-        if any(is_among(place, recipe.models) for place in places):
-            return recipe
-    return None
+    place = Path(model) if folder is None else folder
+    return next((recipe for recipe in RECIPES if is_among(place, recipe.models)), None)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import choose_backend
+from sluice.encoders.backends.choice import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
@@ -24,6 +24,7 @@ from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.loading import load, side_settings
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.splade.folder import NOTED, SpladeFolder, has_mlm_head, save_splade
 from sluice.encoders.splade.pooling import splade_max, splade_sum
 from sluice.encoders.splade.settings import (
@@ -433,6 +434,7 @@ class SpladeEncoder(TextEncoder):
         """Write a folder that sentence-transformers' SparseEncoder loads, in one step."""
         with replaced_folder(Path(path)) as folder:
             save_splade(self, folder)
+            write_probes(folder, self)
 
 
 def _passed_through(states: Tensor) -> Tensor:

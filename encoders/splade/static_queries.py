@@ -16,6 +16,7 @@ from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.layout import read_object
 from sluice.encoders.model_files.router import STATIC
+from sluice.encoders.model_files.weights import PICKLED, WEIGHTS, refuse_pickle
 from sluice.encoders.transformer.tokens import Ids
 
 STATIC_TYPE = f"sentence_transformers.sparse_encoder.models.{STATIC}"
@@ -77,7 +78,9 @@ def read_query_weights(place: Path, size: int) -> Tensor:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    file = place / "model.safetensors"
+    file = place / WEIGHTS
+    if not file.exists():
+        refuse_pickle(place.resolve().parent, [place / PICKLED])
     try:
         weights = load_file(file)["weight"].float()
     except (OSError, KeyError, SafetensorError) as error:
@@ -118,5 +121,5 @@ def write_query_weights(place: Path, queries: StaticQueries, tokenizer: Any, len
     finally:
         tokenizer.model_max_length = usual
     weights = queries.table().detach()[: len(tokenizer.get_vocab())].cpu().contiguous()
-    save_file({"weight": weights}, place / "model.safetensors", {"format": "pt"})
+    save_file({"weight": weights}, place / WEIGHTS, {"format": "pt"})
     write_json(place / "config.json", {"frozen": not queries.weights.requires_grad})

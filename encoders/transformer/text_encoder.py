@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +13,8 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.model import PackedTransformer
+from sluice.encoders.transformer.prompted_texts import look_for_prompts
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
-
-LOOKED_AT = 100  # texts of a call, in which prompts are looked for
-
-log = logging.getLogger("sluice")
 
 
 class TextEncoder(TransformerModel, EncoderBase):
@@ -81,7 +77,7 @@ class TextEncoder(TransformerModel, EncoderBase):
     ) -> None:
         """Check and tokenise texts, and pass batches to ``store``, see ``map_batches``."""
         check_texts(texts)
-        self._look_for_prompts(texts, side)
+        look_for_prompts(texts, side, self.prompts, self._prompts_met)
         self.map_batches(
             len(texts),
             lambda start, stop: self.tokens(texts[start:stop], side),
@@ -89,23 +85,6 @@ class TextEncoder(TransformerModel, EncoderBase):
             label=f"encode {side} texts",
             unit="texts",
         )
-
-    def _look_for_prompts(self, texts: Sequence[str], side: Side) -> None:
-        """Log once that texts bring a prompt of their own, or that of the other side."""
-        for of, prompt in self.prompts.items():
-            mark = prompt.strip()
-            if not mark or of in self._prompts_met:
-                continue
-            if any(text.startswith(mark) for text in texts[:LOOKED_AT]):
-                self._prompts_met.add(of)
-                ours = of == side or prompt == self.prompts[side]
-                why = "which is put before it once more" if ours else f"the prompt of a {of}"
-                remedy = (
-                    f"remove it from the texts, or set {side}_prompt: ''"
-                    if ours
-                    else ("remove it, or encode the texts as what they are")
-                )
-                log.warning("a %s begins with %r, %s; %s", side, mark, why, remedy)
 
     def token_ids(self, texts: Sequence[str], side: str) -> list[list[int]]:
         """Return token ids as lists, see ``tokens``."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import VectorModule, read_object
+from sluice.encoders.model_files.weights import PICKLED, WEIGHTS, refuse_pickle
 
 # Activations that have no settings and work on each number alone.
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -25,7 +26,6 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }  # fmt: skip
 _OF_TORCH = re.compile(r"torch\.nn(?:\.modules(?:\.activation|\.linear)?)?\.(\w+)")
 _UNNAMED = "torch.nn.modules.activation.Tanh"  # of a Dense module that names none
-WEIGHTS = "model.safetensors"
 
 
 class VectorLayer(nn.Module):
@@ -250,6 +250,7 @@ def _state(folder: Path, kind: str) -> dict[str, Tensor]:
 
     weights = folder / WEIGHTS
     if not weights.exists():
+        refuse_pickle(folder.resolve().parent, [folder / PICKLED])
         raise ModelError(
             f"{weights}: missing; the weights of a {kind} module are read from safetensors only"
         )

@@ -20,10 +20,12 @@ from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import FLOORS, SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import PROBES
 
 COMPARED = (".json", ".txt", ".model")  # files that decide the vectors besides the weights
 GRAPHS = ("onnx", "openvino")  # exported from the weights of one model
-OWN = (MANIFEST, "special_tokens_map.json")  # a model's origin, and copies of other files
+# A model's origin and probe texts, and copies of other files.
+OWN = (MANIFEST, PROBES, "special_tokens_map.json")
 # Keys about the tools that wrote a file.
 VOLATILE = frozenset(
     {"_name_or_path", "name_or_path", "transformers_version", "__version__", "backend",
@@ -67,7 +69,7 @@ def soup(
     with replaced_folder(target) as draft:
         shutil.copytree(
             first, draft, dirs_exist_ok=True,
-            ignore=shutil.ignore_patterns(*GRAPHS, "*.safetensors", MANIFEST, FLOORS),
+            ignore=shutil.ignore_patterns(*GRAPHS, "*.safetensors", MANIFEST, FLOORS, PROBES),
         )  # fmt: skip
         for file in files:
             save_file(_mean(folders, shares, file), draft / file, {"format": "pt"})

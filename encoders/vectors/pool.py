@@ -133,6 +133,11 @@ class EncodingPool:
                 "workers: an exported graph (backend) runs in one process, which uses all threads; "
                 "use workers: 1, or backend: torch"
             )
+        if hooks.kind == "http":
+            raise ConfigError(
+                "workers: an encoder behind HTTP makes its requests in one process; use workers: 1 "
+                "(concurrency is how many requests it makes at a time)"
+            )
         options = {  # of an encoder, not in its saved folder
             "device": hooks.device, "dtype": hooks.dtype, "batch_tokens": hooks.batch_tokens,
         }  # fmt: skip

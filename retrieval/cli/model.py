@@ -1,4 +1,4 @@
-"""Average or export models, or upgrade one.
+"""Average, convert, export or upgrade models.
 
 What is written are folders that open like any other.
 """
@@ -192,4 +192,42 @@ def upgrade(
             echo(f"{output}: the index with the new query encoder")
 
 
-COMMANDS: dict[str, Command] = {"soup": soup, "export": export, "upgrade": upgrade}
+def import_model(
+    folder: Annotated[Path, argument("FOLDER", "A model's folder of your own.")],
+    trust_pickle: Annotated[
+        bool, flag("You trust who made the pickles: read them.", "--trust-pickle")
+    ] = False,
+) -> None:
+    """Convert a model's pickled weights to safetensors.
+
+    Weights of older models are pickles (pytorch_model.bin, whole or in shards, those of modules
+    below, sparse_linear.pt and colbert_linear.pt of BGE-M3), which may run code when they are read.
+    No other verb opens them. Here another process reads them, makes tensors of them and nothing
+    else, and writes safetensors beside them, from which the model then opens. A file that names
+    anything but tensors is refused.
+
+    Examples:
+      sluice model import models/old-encoder --trust-pickle
+    """
+    from sluice.encoders.model_files.pickles import import_pickles, pickled_weights
+
+    waiting = pickled_weights(folder)
+    if not waiting:
+        echo(f"{folder}: no pickled weights without safetensors; nothing to convert")
+        return
+    if not trust_pickle:
+        raise ConfigError(
+            f"--trust-pickle: missing; {waiting[0]} is a pickle, which may run code when it is "
+            "read; here tensors alone are read, in a process of its own; add --trust-pickle if you "
+            "trust who made it"
+        )
+    for file in import_pickles(folder):
+        echo(f"{file.file}: {plural(file.tensors, 'tensor')} of {file.source.name}")
+
+
+COMMANDS: dict[str, Command] = {
+    "soup": soup,
+    "export": export,
+    "import": import_model,
+    "upgrade": upgrade,
+}

@@ -433,18 +433,30 @@ def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:
 
 
 def verify(path: Searched, allow: Allow = None) -> None:
-    """Check the checksums of retrievers.
+    """Check that retrievers and models are what was saved.
 
-    Reads every file of a retriever, or of all retrievers of an experiment.
+    Reads every file of a retriever, or of all retrievers and models of an experiment, and compares
+    checksums. Models are saved with twenty texts and their vectors, which are computed again: a
+    changed tokenizer, length or pooling is named, and so are libraries that compute otherwise.
 
-    Example:
+    Examples:
       sluice verify runs/x
+      sluice verify runs/x/models/dense
     """
-    from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
+    from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
+    from sluice.encoders.model_files.probes import PROBES
+    from sluice.retrieval.retrievers.folder import HEAD, verify_model, verify_retriever
 
     heads = [path] if (path / HEAD).exists() else sorted(path.glob(f"retrievers/*/{HEAD}"))
-    if not heads:
-        raise ConfigError(f"{path}: neither a retriever folder nor an experiment's output")
+    alone = not heads and any((path / name).exists() for name in MODEL_FILES)
+    saved = (model for model in sorted(path.glob("models/*")) if any(model.rglob(PROBES)))
+    models = [path] if alone else list(saved)
+    if not heads and not models:
+        raise ConfigError(
+            f"{path}: neither a retriever's folder nor a model's nor an experiment's output"
+        )
+    for model in models:
+        echo(f"{model}: gives the vectors of {verify_model(model)} texts that it gave when saved")
     for item in heads:
         folder = item if item.is_dir() else item.parent
         echo(f"{folder}: {verify_retriever(folder, allowed(allow))} files are intact")

@@ -15,7 +15,7 @@ from sluice.retrieval.config.sections import PruneSection, RetrieverSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.scorer import ScorerHooks
-from sluice.retrieval.pipelines.table import SCORERS
+from sluice.retrieval.pipelines.table import REMOTE, SCORERS
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase, as_loss
 
@@ -23,7 +23,7 @@ Allow = Collection[str] | None  # classes of your own that types may name; None 
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
 # Built-in types by the vectors they make or hold; an index around another may hold either.
-DENSE_ENCODERS = ("dense", "experts", "gaussian", "precomputed", "static")
+DENSE_ENCODERS = ("dense", "experts", "gaussian", "http", "precomputed", "static")
 ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot be compared
 SPARSE_ENCODERS = ("bm25", "concepts", "splade", "vocabulary")
 TOKEN_ENCODERS = ("tokens",)
@@ -36,18 +36,22 @@ PSEUDO_INDEXES = ("pseudo_queries",)
 NET_INDEXES = ("graph",)  # a dense query is a network without hidden layers
 
 
-def make_encoder(spec: Mapping[str, Any], *, where: str, model: Callable[[str], str]) -> Any:
+def make_encoder(
+    spec: Mapping[str, Any], *, where: str, model: Callable[[str], str], reranker: bool = False
+) -> Any:
     """Make the encoder or cross-encoder a component describes.
 
-    ``model`` maps the names of models trained in this experiment to their folders.
+    ``model`` maps the names of models trained in this experiment to their folders; a server has
+    its own names. Of a type that both have (``http``) it is the encoder, or the ``reranker``.
     """
     arguments = dict(spec)
-    if isinstance(arguments.get("model"), str):
+    if isinstance(arguments.get("model"), str) and spec.get("type") not in REMOTE:
         arguments["model"] = model(arguments["model"])
     for side, tower in towers_in(arguments).items():
         if isinstance(tower.get("model"), str):
             arguments[side] = {**tower, "model": model(tower["model"])}
-    made = build(arguments, {**ENCODERS, **SCORERS}, where=where)
+    table = {**ENCODERS, **SCORERS} if reranker else {**SCORERS, **ENCODERS}
+    made = build(arguments, table, where=where)
     hooks = ScorerHooks(made)
     if not (encodes(made) or hooks.scores_pairs or hooks.scores_lists):
         raise ConfigError(

@@ -13,10 +13,12 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.trust import (
     HUB,
     Allow,
+    key_of,
     refuse_class,
     refuse_fetching,
     refuse_server,
     refuse_writing,
+    word_for,
 )
 from sluice.encoders.model_files.locate import is_path, local_folder
 from sluice.retrieval.config.sections import ExperimentConfig, checked
@@ -29,6 +31,7 @@ Config = TypeVar("Config", bound=ExperimentConfig)
 Place = tuple[str, str, Any]  # of a value: its path of keys, its own key, the value
 
 MEASURES = ("measure", "measures")
+KEYS = ("api_key_env", "api_key_file")  # options that say where a server's key is
 # Keys of ``trainer`` that report or upload what is trained, or name files of settings.
 REPORTING = ("report_to", "push_to_hub", "hub_", "logging_dir", "project", "trackio_", "run_name")
 SETTINGS_FILES = ("deepspeed", "fsdp_config", "accelerator_config")
@@ -87,9 +90,9 @@ def _check_component(spec: dict[str, Any], where: str, allow: Allow) -> None:
     if isinstance(kind, str) and ":" in kind:
         refuse_class(kind, f"{where}.type", allow)
     elif isinstance(kind, str) and kind in REMOTE:
-        spec.pop("api_key_env", None)
-        if key := refuse_server(str(spec.get("url")), f"{where}.url", allow):
-            spec["api_key_env"] = key
+        for option in KEYS:
+            spec.pop(option, None)
+        spec.update(key_of(refuse_server(str(spec.get("url")), f"{where}.url", allow)))
 
 
 def _silence(trainer: dict[str, Any], where: str) -> None:
@@ -119,8 +122,7 @@ def named_in(config: ExperimentConfig, *, only_open: bool = False) -> set[str]:
         elif key == "cache" and not only_open and isinstance(value, str | Path):
             named.add(str(value))
         elif isinstance(value, dict) and value.get("type") in REMOTE:
-            variable = value.get("api_key_env")
-            named.add(f"{value.get('url')}={variable}" if variable else str(value.get("url")))
+            named.add(word_for(value))
     for name, text in config.pipelines.items():
         named.update(written_in(text, where=f"pipelines.{name}"))
     return named

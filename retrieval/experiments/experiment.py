@@ -61,7 +61,6 @@ from sluice.retrieval.experiments.training.tested_queries import (
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
 from sluice.retrieval.retrievers.corpus.fill_index import measures
 from sluice.retrieval.retrievers.folder import HEAD, discard_leftovers, read_head
@@ -435,10 +434,11 @@ class Experiment:
 
             if (read := read_by(spec)) is not None:
                 spec = {**spec, "retriever": self.retriever(read)}
-            model = str if spec.get("type") in REMOTE else self.model  # a server has its own names
 
             def make(**options: Any) -> Any:
-                return make_encoder({**spec, **options}, where=f"rerankers.{name}", model=model)
+                return make_encoder(
+                    {**spec, **options}, where=f"rerankers.{name}", model=self.model, reranker=True
+                )
 
             if self._quick and spec.get("type") == "cross_encoder":
                 from sluice.encoders.model_files.locate import model_folder

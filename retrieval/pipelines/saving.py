@@ -20,6 +20,7 @@ PIPELINE = "pipeline.json"
 FORMAT = "sluice.pipeline"
 VERSION = 1
 GIVEN = "given"  # the type of a reranker that is not saved: a function, a class of one's own
+HALF = "bfloat16"  # the arithmetic of a scorer, where it is not float32
 
 NameOf = Callable[[Any], str]  # the name, in an expression, of a retriever or a scorer
 
@@ -80,7 +81,8 @@ def _saved_scorer(scorer: Any, draft: Path, name: str) -> dict[str, Any]:
         return {"type": GIVEN, "of": kind}
     folder = f"rerankers/{name}"
     scorer.save_pretrained(draft / folder)
-    return {"type": kind, "folder": folder}
+    half = str(getattr(scorer, "dtype", "")).endswith(HALF)
+    return {"type": kind, "folder": folder, **({"dtype": HALF} if half else {})}
 
 
 def _plain(where: Mapping[str, Any] | None, name: str) -> Any:

@@ -12,6 +12,7 @@ SCORERS: Final[Mapping[str, str]] = {
     **RERANKERS,
     "generative": "sluice.retrieval.stages.generative.rerankers:generative",
     "http": "sluice.retrieval.stages.generative.rerankers:generative_http",
+    "http_rerank": "sluice.encoders.rerankers.http:HttpReranker",
     "max_sim": "sluice.retrieval.stages.rerankers.max_sim:max_sim_scorer",
 }
 
@@ -21,8 +22,8 @@ SAVED: Final[Mapping[str, str]] = {
     "max_sim": "sluice.retrieval.stages.rerankers.max_sim:MaxSim.from_pretrained",
 }
 
-# Those of these types, and of the judges', that talk to the server at their ``url``.
-REMOTE: Final = frozenset({"http"})
+# Those of these types, of the judges' and of encoders' that talk to the server at their ``url``.
+REMOTE: Final = frozenset({"http", "http_rerank"})
 
 # name(part, ..., option=constant): parts are stages and scorers, options are checked against the
 # signature. The result is a stage, or a scorer, which also takes the options of Rerank. A config is

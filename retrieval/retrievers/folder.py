@@ -33,7 +33,14 @@ from sluice.encoders.foundation.disk.generations import (
     verify,
     writer_lock,
 )
-from sluice.encoders.foundation.errors import IndexFormatError, SluiceError, suggest
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    IndexFormatError,
+    ModelError,
+    SluiceError,
+    suggest,
+)
+from sluice.encoders.model_files.probes import PROBES, verify_probes
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.table import ENCODERS, GIVEN
 from sluice.retrieval.pipelines.saving import PIPELINE
@@ -52,6 +59,7 @@ DOCUMENTS = "documents"
 ENCODING = ".encoding"  # vectors on their way into the index; a killed build continues with them
 ENCODER_FOLDER = re.compile(r"encoder(-[0-9a-f]{8})?")
 GENERATION = re.compile(r"g\d+")
+REMOTE = "http"  # an encoder whose server needs the reader's word
 LOOKED_AT = 500  # files of a folder without a retriever that are looked at for a better message
 
 
@@ -315,6 +323,19 @@ def open_placed_encoder(
 
     ``quick``: for a few queries, which ``opened_quickly`` encodes without loading torch.
     """
+    encoder = _placed_encoder(path, head, allow=allow, options=options, quick=quick)
+    check_encoder(path, head, encoder)
+    return encoder
+
+
+def _placed_encoder(
+    path: Path,
+    head: Head,
+    *,
+    allow: Collection[str] = (),
+    options: Mapping[str, Any] | None = None,
+    quick: bool = False,
+) -> Any:
     source = path / head.encoder
     given = dict(options or {})
     if head.encoder_type:
@@ -324,17 +345,18 @@ def open_placed_encoder(
             raise IndexFormatError(
                 f"{place}: {head.encoder_type!r} is not an encoder: it lacks from_pretrained"
             )
-        encoder = kind.from_pretrained(source, **given)
-    elif head.encoder_generation:
-        encoder = open_encoder(source, generation=head.encoder_generation)
-    elif quick:
+        return kind.from_pretrained(source, **given)
+    if head.encoder_generation:
+        return open_encoder(source, generation=head.encoder_generation)
+    if head.encoder_type is None and kind_of(source) == REMOTE:
+        if given:
+            raise ConfigError(f"{next(iter(given))}: an encoder behind HTTP takes no such option")
+        return open_encoder(source, allow=allow)
+    if quick:
         from sluice.encoders.quick import opened_quickly
 
-        encoder = opened_quickly(kind_of(source), source, given, partial(open_encoder, source))
-    else:
-        encoder = open_encoder(source, **given)
-    check_encoder(path, head, encoder)
-    return encoder
+        return opened_quickly(kind_of(source), source, given, partial(open_encoder, source))
+    return open_encoder(source, **given)
 
 
 def check_encoder(path: Path, head: Head, encoder: Any) -> None:
@@ -350,15 +372,49 @@ def check_encoder(path: Path, head: Head, encoder: Any) -> None:
 
 
 def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
-    """Check every checksum of index and documents, and the encoder's fingerprint; count files.
+    """Check every checksum of index and documents, and what the encoder computes; count files.
 
-    Nothing is written, so a retriever in use may be verified.
+    An encoder whose probe texts have other vectors than when it was saved is an
+    ``IndexFormatError`` that names what was changed. Nothing is written, so a retriever in use may
+    be verified.
     """
     head = read_head(path)
     files = verify(path / INDEX, generation=head.index_generation)
     files += verify(path / DOCUMENTS, generation=head.documents_generation)
-    open_placed_encoder(path, head, allow=allow)
+    encoder = _placed_encoder(path, head, allow=allow)
+    refuse_moved(path / head.encoder, encoder)
+    check_encoder(path, head, encoder)
     return files + 1
+
+
+def verify_model(folder: Path) -> int:
+    """Compute the probe texts of a saved model again; return how many there are.
+
+    Raises ``ModelError`` that names what differs, or for a folder without any.
+    """
+    texts = refuse_moved(folder, open_encoder(folder), ModelError)
+    if not texts:
+        raise ModelError(
+            f"{folder}: no {PROBES}, which Sluice writes when it saves a model; open it and "
+            "save it with save_pretrained"
+        )
+    return texts
+
+
+def refuse_moved(folder: Path, encoder: Any, error: type[SluiceError] = IndexFormatError) -> int:
+    """Raise ``error`` if the probe texts of a model's folder have other vectors than they had.
+
+    Returns how many texts there are, 0 in a folder without any.
+    """
+    verified = verify_probes(folder, encoder)
+    if verified is None:
+        return 0
+    if verified.differences:
+        raise error(
+            f"{folder}: is not as it was saved; {'; '.join(verified.differences)}; put the files "
+            "back, or save the model and build what was made with it again"
+        )
+    return verified.texts
 
 
 def usual_name(encoder: Any) -> str:

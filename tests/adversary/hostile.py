@@ -28,6 +28,8 @@ SERVER = "http://127.0.0.1:9/v1"
 SECRET = "SLUICE_TEST_SECRET"
 HUB_MODEL = "somebody/hostile-model"
 SYSTEM = "os:system"
+# It reads pickles when asked to, and runs nothing of them.
+CONVERTER = [sys.executable, "-P", "-m", "sluice.encoders.model_files.pickle_process"]
 HARMLESS = ("git", "uname", "lscpu")  # programs that provenance asks
 WRITES = {
     "os.mkdir": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.symlink": (1,),
@@ -112,8 +114,7 @@ class Watch:
                     return f"{event} {args[place]}"
         elif event in RUNS:
             words = args[1] if event == "subprocess.Popen" else args[0]
-            name = words[0] if isinstance(words, list | tuple) else words
-            if Path(os.fsdecode(name)).name not in HARMLESS:
+            if not _is_harmless(words):
                 return f"{event} {words!r}"
         elif event in REACHES:
             return f"{event} {args!r}"
@@ -142,6 +143,11 @@ class Watch:
             os.path.realpath("/proc/self") + os.sep,
         )
         return place.startswith(good) or "__pycache__" in place
+
+
+def _is_harmless(words: Any) -> bool:
+    name = words[0] if isinstance(words, list | tuple) else words
+    return words == CONVERTER or Path(os.fsdecode(name)).name in HARMLESS
 
 
 def _edit(path: Path, change: Callable[[Any], None]) -> None:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import choose_backend
+from sluice.encoders.backends.choice import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.dense.gaussian.divergence import (
     Gaussians,
@@ -34,6 +34,7 @@ from sluice.encoders.model_files.layout import (
     write_sidecar,
 )
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
@@ -315,3 +316,4 @@ class GaussianEncoder(TextEncoder):
                 **noted,
             }
             write_sidecar(folder, facts)
+            write_probes(folder, self)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.backends.devices import pick_device
+from sluice.encoders.dense.checks import dims_noted
 from sluice.encoders.dense.static.folder import read_static, write_static
 from sluice.encoders.encoder import Dense, EncoderBase, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
@@ -23,8 +24,10 @@ from sluice.encoders.foundation.token_counts import report_tokens
 from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import length_in, write_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.transformer.projection import cut_vectors, draw_projection
+from sluice.encoders.transformer.prompted_texts import look_for_prompts
 from sluice.encoders.transformer.tokens import Ids, check_texts, chunks, tokenized, tokenizer_state
 from sluice.encoders.transformer.vector_layers import (
     VectorLayer,
@@ -60,6 +63,7 @@ class StaticEncoder(EncoderBase):
         document_prompt: str = "",
         query_length: int | None = None,
         document_length: int | None = None,
+        matryoshka_dims: Sequence[int] = (),
         device: str = "auto",
     ) -> None:
         self.device: torch.device = pick_device(device)
@@ -78,6 +82,8 @@ class StaticEncoder(EncoderBase):
             if length is not None:
                 whole_number(length, f"{side}_length", 1)
                 self._check_room(self.prompts[side], side, length)
+        self.matryoshka_dims = tuple(matryoshka_dims)  # the prefixes it was trained for
+        self._prompts_met: set[str] = set()  # sides whose prompt texts were found to bring
         self._hashed: tuple[object, str] = ((), "")
 
     @classmethod
@@ -126,6 +132,7 @@ class StaticEncoder(EncoderBase):
             document_prompt=prompts["document"] if document_prompt is None else document_prompt,
             query_length=lengths["query"],
             document_length=lengths["document"],
+            matryoshka_dims=dims_noted(layout.sidecar, folder),
             device=device,
         )
 
@@ -236,6 +243,7 @@ class StaticEncoder(EncoderBase):
 
     def _encoded(self, texts: Sequence[str], side: Side) -> Dense:
         check_texts(texts)
+        look_for_prompts(texts, side, self.prompts, self._prompts_met)
         vectors = np.zeros((len(texts), self.dim), np.float32)
         show = len(texts) >= PROGRESS_FROM
         with (
@@ -281,7 +289,10 @@ class StaticEncoder(EncoderBase):
             )
             write_layers(self.projection, places)
             skips = {} if self.skip is None else {"skip_unknown": True}
-            write_sidecar(folder, {"type": self.kind, **noted, **skips})
+            dims = [dim for dim in self.matryoshka_dims if dim <= self.dim]
+            trained = {"matryoshka_dims": dims} if dims else {}
+            write_sidecar(folder, {"type": self.kind, **noted, **skips, **trained})
+            write_probes(folder, self)
         if self.skip is not None:
             log.warning(
                 "%s: its means leave out unknown words, as model2vec's do; sentence-transformers "

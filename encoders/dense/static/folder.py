@@ -18,9 +18,10 @@ from sluice.encoders.model_files.layout import (
     read_object,
 )
 from sluice.encoders.model_files.router import write_prompts
+from sluice.encoders.model_files.weights import PICKLED, WEIGHTS, refuse_pickle
 
 MODULE = "StaticEmbedding"
-WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
+TOKENIZER = "tokenizer.json"
 LARGEST = 1 << 30  # numbers of a table that a small file may unfold to
 MODEL2VEC_LENGTH = 512  # tokens that model2vec reads of a text
 
@@ -89,6 +90,7 @@ def _read_table(path: Path, tokenizer: Any) -> Tensor:
     from safetensors.torch import load_file
 
     if not path.exists():
+        refuse_pickle(path.resolve().parent, [path.with_name(PICKLED)])
         raise ModelError(f"{path}: missing; weights are read from safetensors only")
     try:
         tensors = load_file(path)

@@ -24,6 +24,7 @@ from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, pa
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.weights import refuse_pickle
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
@@ -313,18 +314,11 @@ def _read_head(folder: Path, head: str, hidden: int, outputs: int | None) -> nn.
 
     file = folder / FILES[head]
     if not file.exists():
-        pickle = file.with_suffix(".pt")
-        remedy = (
-            "expected a folder in BGE-M3's layout, its heads in safetensors; dim: 128 draws new "
-            "heads, to be trained"
+        refuse_pickle(folder, [file.with_suffix(".pt")])
+        raise ModelError(
+            f"{file}: missing; expected a folder in BGE-M3's layout, its heads in safetensors; "
+            "dim: 128 draws new heads, to be trained"
         )
-        if pickle.exists():
-            remedy = (
-                f"{pickle.name} is a pickle, which Sluice does not open; where you trust it, write "
-                f"safetensors.torch.save_file(torch.load('{pickle.name}', weights_only=True), "
-                f"'{file.name}')"
-            )
-        raise ModelError(f"{file}: missing; {remedy}")
     try:
         state = load_file(file)
     except (SafetensorError, OSError) as error:

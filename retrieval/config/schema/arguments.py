@@ -83,7 +83,11 @@ def component(name: str, target: str) -> Description:
         else:
             arguments[key]["default"] = plain(parameter.default)
     return Description(
-        name, SUMMARIES.get(name) or _summary(owner, make), arguments, required, parts
+        name,
+        SUMMARIES.get(target) or SUMMARIES.get(name) or _summary(owner, make),
+        arguments,
+        required,
+        parts,
     )
 
 

@@ -113,7 +113,20 @@ WORDS: Mapping[str, str] = {
     "bm25.fields": "Weights of title and text as fields of their own: {title: 2.0, text: 1.0}.",
     # language models as rerankers
     "url": "The base of an OpenAI-compatible endpoint, such as https://host/v1.",
+    "http_rerank.url": "The server's base, such as https://api.cohere.com/v2.",
     "api_key_env": "The environment variable that has the endpoint's key.",
+    "api_key_file": "The file that has the endpoint's key, in place of a variable.",
+    "api": "The shape of the server's requests: openai, cohere or tei (text-embeddings-inference).",
+    "http_rerank.api": "The shape of the server's requests: cohere (also Jina, vLLM) or tei.",
+    "http.dim": "Asks the server for vectors of so many dimensions; left out, its own.",
+    "max_characters": "Texts beyond so many characters are cut before they are sent.",
+    "http.model": "The name that the server knows the model by; api tei takes none.",
+    "http_rerank.model": "The name that the server knows the model by; api tei takes none.",
+    "http.batch_size": "Texts of a request, at most.",
+    "http_rerank.batch_size": "Texts of a request, at most.",
+    "requests_per_minute": "Requests begin so far apart; left out, at once.",
+    "http.price": "What a million tokens cost, by which the cost is counted.",
+    "http_rerank.price": "What a thousand searches cost, by which the cost is counted.",
     "logprobs": "Whether the endpoint returns probabilities of tokens.",
     "context_length": "Tokens of a prompt that the model reads.",
     "concurrency": "Requests at the same time.",
@@ -353,10 +366,14 @@ WORDS: Mapping[str, str] = {
     "overlap": "Tokens that neighbours share.",
     "rm3.by": "What a document counts: its score, or all equal.",
 }  # fmt: skip
-# What a component is, where its docstring is written for programmers.
+# What a component is, where its docstring is written for programmers; by its name, or by its class
+# where an encoder and a reranker have one name.
 SUMMARIES: Mapping[str, str] = {
     "generative": "A language model of transformers that judges, compares or orders candidates.",
     "http": "A language model behind an HTTP endpoint that judges, compares or orders candidates.",
+    "sluice.encoders.dense.remote.encoder:HttpEncoder": "Dense vectors from a server of OpenAI's, "
+    "Cohere's or TEI's shape.",
+    "http_rerank": "Scores from a server's /rerank, of Cohere's or TEI's shape.",
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "static": "A table of token vectors and no network: the mean of a text's is its vector.",

@@ -12,11 +12,13 @@ from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.trust import word_for
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
 from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
 from sluice.retrieval.config.yaml_file import read_yaml
 from sluice.retrieval.experiments.output.results import RESULTS
+from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 
@@ -96,6 +98,8 @@ def open_section(path: Path, section: RetrieverSection, *, quick: bool = False) 
 def opening(section: RetrieverSection) -> dict[str, Any]:
     """Return the arguments of ``Retriever.open`` for the retriever of a section."""
     own = [str(section.encoder["type"]), str((section.index or {}).get("type"))]
+    if section.encoder["type"] in REMOTE:
+        own.append(word_for(section.encoder))
     return {"allow": own, "params": section.search, **encoder_options(section.encoder)}
 
 

@@ -21,7 +21,7 @@ from sluice.retrieval.pipelines.expression import (
     parse,
 )
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
-from sluice.retrieval.pipelines.saving import FORMAT, GIVEN, PIPELINE, VERSION
+from sluice.retrieval.pipelines.saving import FORMAT, GIVEN, HALF, PIPELINE, VERSION
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import OF_STAGES, SAVED
 from sluice.retrieval.retrievers.retriever import Retriever
@@ -120,4 +120,5 @@ def _scorer(folder: Path, name: str, facts: Mapping[str, Any], given: Any) -> An
         raise IndexFormatError(
             f"{folder}: the model of its reranker {name!r} is missing; save the pipeline again"
         )
-    return resolve(SAVED[kind])(model)
+    options = {"dtype": HALF} if facts.get("dtype") == HALF else {}
+    return resolve(SAVED[kind])(model, **options)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.dense.remote.http_json import HttpJson
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.rerankers.prompt import Prompt, fitted
 from sluice.retrieval.stages.generative.answers import spoken
-from sluice.retrieval.stages.generative.http_json import HttpJson
 
 PATH = "/chat/completions"
 TOP = 20  # alternatives to a token that are asked for
@@ -33,7 +33,7 @@ class HttpLanguageModel:
     """A ``LanguageModel`` that asks ``/chat/completions``, one message a prompt, at temperature 0.
 
     ``url`` is the base of an OpenAI-compatible endpoint, such as ``https://host/v1``, and
-    ``api_key_env`` names the environment variable with its key.
+    ``api_key_env`` names the environment variable with its key, ``api_key_file`` a file.
     Probabilities come from the log-probabilities of the first token, where the endpoint returns
     them (``logprobs``); else the answer is read from the text and has probability 1. Texts are cut
     so that a prompt takes ``context_length`` tokens at most, counted as one for every three bytes.
@@ -48,6 +48,7 @@ class HttpLanguageModel:
         model: str,
         *,
         api_key_env: str | None = None,
+        api_key_file: str | None = None,
         logprobs: bool = True,
         context_length: int = 4096,
         document_length: int | None = None,
@@ -61,6 +62,7 @@ class HttpLanguageModel:
         self.endpoint = HttpJson(
             address if address.endswith(PATH) else address + PATH,
             api_key_env=api_key_env,
+            api_key_file=api_key_file,
             timeout_s=timeout_s,
             retries=retries,
             backoff_s=backoff_s,

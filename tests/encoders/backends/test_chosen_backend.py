@@ -1,6 +1,7 @@
 """Encoders that encode by an exported graph: chosen, saved, opened again, told apart."""
 
 import importlib.util
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.backends.export import export_onnx
+from sluice.encoders.backends.graph import MODEL_FILE
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Document, Retriever
@@ -117,3 +119,64 @@ def test_an_open_graph_keeps_its_mark(bert: Path, tmp_path: Path) -> None:
     before = encoder.fingerprint
     (tmp_path / "model" / INT8).unlink()
     assert encoder.fingerprint == before
+
+
+def as_published(source: Path, folder: Path, names: dict[str, str]) -> Path:
+    """Return a folder whose graph is another tool's: other names, nothing noted, both outputs."""
+    import onnx
+
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*qint8*"))
+    model = onnx.load_model(str(folder / MODEL_FILE))
+    del model.metadata_props[:]
+    for node in model.graph.node:
+        for number, name in enumerate(node.output):
+            node.output[number] = names.get(name, name)
+    for value in model.graph.output:
+        value.name = names.get(value.name, value.name)
+    shape = ["batch", model.graph.output[0].type.tensor_type.shape.dim[2].dim_value]
+    means = onnx.helper.make_tensor_value_info("sentence_embedding", 1, shape)
+    model.graph.output.append(means)
+    axes = onnx.helper.make_tensor("means.axes", onnx.TensorProto.INT64, [1], [1])
+    model.graph.initializer.append(axes)
+    name = model.graph.output[0].name
+    old = model.opset_import[0].version < 18
+    node = (
+        onnx.helper.make_node("ReduceMean", [name], ["sentence_embedding"], axes=[1], keepdims=0)
+        if old
+        else onnx.helper.make_node(
+            "ReduceMean", [name, "means.axes"], ["sentence_embedding"], keepdims=0
+        )
+    )
+    model.graph.node.append(node)
+    onnx.save_model(model, str(folder / MODEL_FILE))
+    return folder
+
+
+@pytest.mark.parametrize("output", ["last_hidden_state", "token_embeddings"])
+def test_a_graph_as_others_publish_it(
+    output: str, exported: Path, tmp_path: Path, texts: list[str], caplog: Any
+) -> None:
+    folder = as_published(exported, tmp_path / "m", {"last_hidden_state": output})
+    plain = DenseEncoder.from_pretrained(folder)
+    graph = DenseEncoder.from_pretrained(folder, backend="onnx")
+    np.testing.assert_allclose(
+        graph.encode_documents(texts), plain.encode_documents(texts), atol=1e-5
+    )
+    assert graph.fingerprint != plain.fingerprint  # nothing says that it is of these weights
+    graph.save_pretrained(tmp_path / "saved")
+    assert DenseEncoder.from_pretrained(tmp_path / "saved").fingerprint == graph.fingerprint
+    assert not caplog.records
+
+
+def test_a_published_graph_of_another_model_is_told(
+    exported: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = as_published(exported, tmp_path / "m", {})
+    encoder = DenseEncoder.from_pretrained(folder, backend="torch")
+    with torch.no_grad():
+        encoder.model.embeddings.word_embeddings.weight.mul_(-1)
+    encoder.save_pretrained(tmp_path / "other")
+    shutil.copytree(folder / "onnx", tmp_path / "other" / "onnx")
+    DenseEncoder.from_pretrained(tmp_path / "other", backend="onnx")
+    (record,) = caplog.records
+    assert "does not say which weights it was made from, and its vectors differ" in record.message

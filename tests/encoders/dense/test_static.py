@@ -17,8 +17,10 @@ from static_embeddings import DIM, TABLE, save_static, tokenizer
 
 from sluice.encoders import DenseEncoder, StaticEncoder, TowerEncoder, as_encoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files.probes import verify_probes
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.model_files.router import SIDES
+from sluice.training.losses.composed.matryoshka import note_dims
 
 TEXTS = ["gold in the river", "", "日本 gold", "x", "deep water " * 300, "gold in the river", "日"]
 
@@ -255,3 +257,16 @@ def test_damaged_folders(tmp_path: Path) -> None:
     (place.parent / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"tokenizer\.json: missing"):
         open_encoder(tmp_path / "m")
+
+
+def test_the_prefixes_it_was_trained_for_are_kept(tmp_path: Path) -> None:
+    save_static(tmp_path / "m")
+    StaticEncoder.from_pretrained(tmp_path / "m").save_pretrained(tmp_path / "a")
+    note_dims(tmp_path / "a", [2, 4])
+    assert StaticEncoder.from_pretrained(tmp_path / "a").matryoshka_dims == (4, 2)
+    opened = StaticEncoder.from_pretrained(tmp_path / "a", dim=3)
+    opened.save_pretrained(tmp_path / "b")
+    assert StaticEncoder.from_pretrained(tmp_path / "b").matryoshka_dims == (2,)
+    verified = verify_probes(tmp_path / "a", StaticEncoder.from_pretrained(tmp_path / "a"))
+    assert verified is not None
+    assert not verified.differences

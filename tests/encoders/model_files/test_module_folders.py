@@ -280,3 +280,13 @@ def test_orders_that_no_model_has(folder: Path) -> None:
         path.write_text(json.dumps(order))
         with pytest.raises(ModelError, match=r"modules\.json.*expected Transformer, Pooling"):
             kind_of(folder)
+
+
+@pytest.mark.parametrize("place", ["x" * 5_000, "a\0b"])
+def test_a_path_that_no_folder_has(place: str, bert: Path, tmp_path: Path) -> None:
+    shutil.copytree(bert, tmp_path / "m")
+    for kind in ("Transformer", "Router"):
+        entry = {"idx": 0, "name": "0", "path": place, "type": f"sentence_transformers.{kind}"}
+        (tmp_path / "m" / "modules.json").write_text(json.dumps([entry]))
+        with pytest.raises(ModelError, match=str(tmp_path)):
+            open_encoder(tmp_path / "m")

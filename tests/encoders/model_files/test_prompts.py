@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from static_embeddings import save_static
 
-from sluice.encoders import DenseEncoder, as_encoder
+from sluice.encoders import DenseEncoder, StaticEncoder, as_encoder
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.prompts import FAMILIES, family_of, side_prompts
 
@@ -42,6 +43,11 @@ def test_every_id_is_known_in_the_hubs_cache_by_name_and_in_its_config(tmp_path:
             assert family_of(folder) == family, place
             assert prompts_of(folder) == (family.query, family.document)
     assert family_of(folder_of(tmp_path / "my-e5-base-v2-finetuned")) is None
+    other = tmp_path / "models--somebody--e5-base-v2" / "snapshots" / "0f3a"
+    assert family_of(folder_of(other)) is None
+    assert family_of(folder_of(tmp_path / "n", _name_or_path="somebody/e5-base-v2")) is None
+    noted = folder_of(tmp_path / "p", _name_or_path="/models/intfloat/e5-base-v2")
+    assert family_of(noted) is not None
     assert len({model.lower() for _, model in IDS}) == len(IDS)
 
 
@@ -90,9 +96,16 @@ def test_a_family_supplies_what_a_folder_lacks_and_says_so_once(
     assert not caplog.records
 
 
-def test_texts_that_bring_a_prompt(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kind", ["dense", "static"])
+def test_texts_that_bring_a_prompt(
+    kind: str, bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options: dict[str, Any] = {"query_prompt": "query: ", "document_prompt": "passage: "}
-    encoder = DenseEncoder.from_pretrained(bert, **options)
+    if kind == "static":
+        save_static(tmp_path / "static")
+        encoder: Any = StaticEncoder.from_pretrained(tmp_path / "static", **options)
+    else:
+        encoder = DenseEncoder.from_pretrained(bert, **options)
     with caplog.at_level(logging.WARNING, "sluice"):
         encoder.encode_queries(["gold", "what is a query: a text"])
         assert not caplog.records

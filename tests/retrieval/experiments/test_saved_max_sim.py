@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import Call
 from small_world import documents
 from token_functions import token_vectors
 
-from sluice.encoders import DenseEncoder, FunctionEncoder, TokenEncoder
+from sluice.encoders import CrossEncoder, DenseEncoder, FunctionEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, ModelError
 from sluice.indexing import TokenIndex
 from sluice.retrieval import Rerank, Retriever, Stage, load_pipeline
@@ -127,6 +128,25 @@ def test_the_model_of_max_sim_is_saved(
     file.write_text(json.dumps(facts))
     with pytest.raises(IndexFormatError, match="the model of its reranker 'MaxSim' is missing"):
         load_pipeline(tmp_path / "p")
+
+
+@pytest.mark.usefixtures("bfloat16")
+def test_scorers_in_bfloat16_are_opened_so(
+    bm25: Retriever, bert: Path, pair_bert: Path, tmp_path: Path
+) -> None:
+    for scorer, kind in (
+        (MaxSim.from_pretrained(bert, dtype="bfloat16"), MaxSim),
+        (CrossEncoder.from_pretrained(pair_bert, dtype="bfloat16"), CrossEncoder),
+        (CrossEncoder.from_pretrained(pair_bert), CrossEncoder),
+    ):
+        stage = bm25 % 9 >> Rerank(scorer, 5)
+        stage.save(tmp_path / kind.__name__)
+        opened = load_pipeline(tmp_path / kind.__name__)
+        assert answers(opened) == answers(stage)
+        facts = json.loads((tmp_path / kind.__name__ / "pipeline.json").read_text())
+        (noted,) = facts["rerankers"].values()
+        half = scorer.dtype is torch.bfloat16
+        assert noted.get("dtype") == ("bfloat16" if half else None)
 
 
 def test_other_encoders_of_max_sim_are_given_again(bm25: Retriever, tmp_path: Path) -> None:

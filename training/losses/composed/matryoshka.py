@@ -17,6 +17,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.layout import SIDECAR, read_object
+from sluice.encoders.model_files.probes import note_files
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors
 from sluice.training.losses.math.reduction import refuse_idle
@@ -132,6 +133,7 @@ def note_dims(folder: Path, dims: Sequence[int]) -> None:
     path = folder / SIDECAR
     facts: Mapping[str, Any] = read_object(path)
     write_json(path, {**facts, "matryoshka_dims": sorted(dims, reverse=True)})
+    note_files(folder)
 
 
 @dataclass(eq=False)

@@ -1,17 +1,16 @@
 """Generative rerankers over HTTP, against a server of our own on the loopback device."""
 
-import json
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_language_models import Numbered
+from loopback import Server
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -27,7 +26,6 @@ from sluice.retrieval.stages.generative.http_language_model import (
 
 KEY = "sk-very-secret"
 PLAIN = Template("Q: {query} D: {document} A:", ["query", "document"])
-Reply = tuple[int, Any, dict[str, str]]  # status, body, headers
 
 
 def said(text: str | None, top: dict[str, float] | None = None) -> dict[str, Any]:
@@ -37,56 +35,6 @@ def said(text: str | None, top: dict[str, float] | None = None) -> dict[str, Any
         listed = [{"token": token, "logprob": math.log(p)} for token, p in top.items()]
         choice["logprobs"] = {"content": [{**listed[0], "top_logprobs": listed}]}
     return {"id": "x", "object": "chat.completion", "choices": [choice]}
-
-
-class Server:
-    """Replies by a function of the request's body; remembers requests and how many at a time."""
-
-    def __init__(self, reply: Callable[[dict[str, Any]], Reply | Any]) -> None:
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.paths: list[str] = []
-        self.most = self._now = 0
-        lock, server = threading.Lock(), self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with lock:
-                    server.requests.append(body)
-                    server.headers.append(dict(self.headers))
-                    server.paths.append(self.path)
-                    server._now += 1
-                    server.most = max(server.most, server._now)
-                try:
-                    try:
-                        found = reply(body)
-                    finally:  # before the client knows, who then asks again
-                        with lock:
-                            server._now -= 1
-                    status, content, headers = (
-                        found if isinstance(found, tuple) else (200, found, {})
-                    )
-                    data = content if isinstance(content, bytes) else json.dumps(content).encode()
-                    self.send_response(status)
-                    for name, value in {"Content-Length": str(len(data)), **headers}.items():
-                        self.send_header(name, value)
-                    self.end_headers()
-                    self.wfile.write(data)
-                except OSError:
-                    pass  # the client gave up
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 @pytest.fixture
@@ -262,7 +210,7 @@ def test_a_few_requests_at_a_time_and_answers_in_order(serve: Any) -> None:
 def test_the_first_error_ends_the_others(serve: Any) -> None:
     server = serve(lambda body: (401, {}, {}))
     model = HttpLanguageModel(server.url, "m", concurrency=2)
-    with pytest.raises(ModelError, match="check api_key_env"):
+    with pytest.raises(ModelError, match="check api_key_env or api_key_file"):
         model.completions([PLAIN.fill({"query": "q", "document": "d"})] * 200, 5)
     assert len(server.requests) < 50
 

@@ -14,6 +14,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.input.bounded import expanded
 
 log = logging.getLogger("sluice")
 
@@ -21,6 +22,8 @@ TRIED_AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 LONGEST_WAIT = 60.0  # seconds between two tries, whatever the server asks for
 LONGEST = 86_400  # seconds of a request
 MOST = 1_000  # retries
+MOST_A_MINUTE = 1_000_000  # requests
+LONGEST_KEY = 8_192  # bytes
 LARGEST = 16 * 1024 * 1024  # bytes of an answer
 SHOWN = 200  # characters of a server's message
 
@@ -32,8 +35,9 @@ class HttpJson:
     ``retries`` times after timeouts, broken connections, answers that cannot be read, and the
     statuses 408, 429 and 5xx: after ``backoff_s`` seconds, twice as many each further time, or as
     many as a ``Retry-After`` asks for. The key is read from the environment variable
-    ``api_key_env`` each time and is in no message. Redirects are not followed: they could carry it
-    elsewhere. Proxies are those of the environment.
+    ``api_key_env``, or from the file ``api_key_file``, each time and is in no message. Redirects
+    are not followed: they could carry it elsewhere. Proxies are those of the environment. With
+    ``requests_per_minute`` requests of all threads begin at least so far apart.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class HttpJson:
         url: str,
         *,
         api_key_env: str | None = None,
+        api_key_file: str | None = None,
+        requests_per_minute: float | None = None,
         timeout_s: float = 60.0,
         retries: int = 4,
         backoff_s: float = 1.0,
@@ -62,8 +68,18 @@ class HttpJson:
                 f"timeout_s {timeout_s}, backoff_s {backoff_s}, retries {retries}: expected a time "
                 f"above 0 and up to {LONGEST:,}, 0 or more, and 0 to {MOST}"
             )
+        if api_key_env is not None and api_key_file is not None:
+            raise ConfigError("api_key_file: beside api_key_env; give one of them")
+        if requests_per_minute is not None and not 0 < requests_per_minute <= MOST_A_MINUTE:
+            raise ConfigError(
+                f"requests_per_minute: {requests_per_minute}; expected above 0 and up to "
+                f"{MOST_A_MINUTE:,}"
+            )
         self.url = url
         self.api_key_env = api_key_env
+        self.api_key_file = api_key_file
+        self._pause = 60.0 / requests_per_minute if requests_per_minute else 0.0
+        self._next, self._turn = 0.0, threading.Lock()
         self.timeout_s = timeout_s
         self.retries = retries
         self.backoff_s = backoff_s
@@ -78,6 +94,7 @@ class HttpJson:
         """
         waiting = stop or threading.Event()
         for left in range(self.retries, -1, -1):
+            self._wait_for_turn(waiting)
             try:
                 answer = self._sent(body)
                 return answer if check is None else check(answer)
@@ -94,6 +111,13 @@ class HttpJson:
             f"{self.url}: {reason} ({self.retries + 1} tries of {self.timeout_s:g} s); check the "
             "address and the server, or raise retries or timeout_s"
         )
+
+    def _wait_for_turn(self, waiting: threading.Event) -> None:
+        if self._pause:
+            with self._turn:
+                begins = max(time.monotonic(), self._next)
+                self._next = begins + self._pause
+            waiting.wait(max(begins - time.monotonic(), 0.0))
 
     def _sent(self, body: Any) -> Any:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -116,23 +140,39 @@ class HttpJson:
             asked = error.headers.get("Retry-After", "") if error.headers else ""
         reason = f"status {error.code} {self._safe(message)}".strip()
         if error.code not in TRIED_AGAIN and error.code < 500:
-            hint = "; check api_key_env" if error.code in (401, 403) else ""
+            hint = "; check api_key_env or api_key_file" if error.code in (401, 403) else ""
             raise ModelError(f"{self.url}: {reason}{hint}")
         return reason, float(asked) if asked.strip().isdecimal() else None
 
     def _key(self) -> str:
-        if self.api_key_env is None:
+        if self.api_key_env is None and self.api_key_file is None:
             return ""
-        key = os.environ.get(self.api_key_env, "").strip()
+        key = self._found_key()
         if not key or not key.isascii() or not key.isprintable():
+            if self.api_key_file is not None:
+                raise ConfigError(f"api_key_file: {self.api_key_file} holds no key in one line")
             raise ConfigError(
                 f"api_key_env: the environment variable {self.api_key_env} is not set to a key"
             )
         return key
 
+    def _found_key(self) -> str:
+        if self.api_key_file is None:
+            return os.environ.get(self.api_key_env or "", "").strip()
+        try:
+            with expanded(self.api_key_file).open("rb") as file:
+                return file.read(LONGEST_KEY).decode("ascii", "replace").strip()
+        except OSError as error:
+            raise ConfigError(
+                f"api_key_file: {self.api_key_file}: {error.strerror or error}"
+            ) from None
+
     def _safe(self, text: str) -> str:
         """Return a message in one line, without the key."""
-        key = os.environ.get(self.api_key_env or "", "").strip()
+        try:
+            key = self._key()
+        except ConfigError:  # gone meanwhile
+            key = ""
         text = text.replace(key, "***") if key else text
         return " ".join(text.split())[:SHOWN]
 

@@ -1,0 +1,98 @@
+"""The weights of a network's folder: safetensors, whole or in shards; all else is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ModelError, listed
+from sluice.encoders.model_files.layout import read_object
+
+WEIGHTS = "model.safetensors"
+INDEX = f"{WEIGHTS}.index.json"  # names the shard of each tensor
+PICKLED = "pytorch_model.bin"
+PICKLED_INDEX = f"{PICKLED}.index.json"
+EXPLICIT = "transformers_weights"  # in config.json: another file than the usual one
+# What other libraries read: file endings, and their names.
+FOREIGN = {".h5": "TensorFlow's", ".msgpack": "Flax's", ".gguf": "llama.cpp's", ".onnx": "a graph"}
+
+
+def has_weights(home: Path) -> bool:
+    """Return whether a folder has weights as safetensors, whole or in shards."""
+    return (home / WEIGHTS).exists() or (home / INDEX).exists()
+
+
+def check_weights(home: Path, folder: Path) -> None:
+    """Raise ``ModelError`` unless the network in ``home`` has safetensors of its own.
+
+    ``folder`` is the whole model's, which the remedy names.
+    """
+    explicit = read_object(home / "config.json").get(EXPLICIT)
+    if explicit is not None:
+        _check_explicit(explicit, home)
+        return
+    if (home / WEIGHTS).exists():
+        return
+    if (home / INDEX).exists():
+        shards_in(home / INDEX, ".safetensors")
+        return
+    refuse_pickle(folder, [home / PICKLED, home / PICKLED_INDEX])
+    others = sorted(file for file in home.rglob("*") if file.suffix in FOREIGN)
+    if others:
+        raise ModelError(
+            f"{home}: no {WEIGHTS}; its {others[0].name} is {FOREIGN[others[0].suffix]}, which is "
+            "not read as weights; take the model in transformers' layout with safetensors"
+        )
+    if any(part.startswith("models--") for part in folder.parts):
+        raise ModelError(
+            f"{home}: no {WEIGHTS}, and pickles are not fetched; if the hub has them and you trust "
+            "who made them, fetch the whole model (hf download ID --local-dir FOLDER) and convert "
+            "it: sluice model import FOLDER --trust-pickle"
+        )
+    raise ModelError(f"{home}: no weights; expected {WEIGHTS}, or {INDEX} with its shards")
+
+
+def refuse_pickle(folder: Path, files: list[Path]) -> None:
+    """Raise ``ModelError`` if one of ``files`` exists: weights that only pickle can read."""
+    found = next((file for file in files if file.exists()), None)
+    if found is None:
+        return
+    raise ModelError(
+        f"{found}: weights in a pickle, which may run code when it is read; expected safetensors; "
+        f"if you trust who made it, convert it: sluice model import {folder} --trust-pickle"
+    )
+
+
+def shards_in(index: Path, suffix: str) -> dict[str, str]:
+    """Return the shard of each tensor, as an index of weights names them.
+
+    The shards are files beside the index; any other name, and a missing shard, is a ``ModelError``.
+    """
+    value: Any = read_object(index)
+    names = value.get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ModelError(f"{index}: no weight_map; expected the shard of each tensor by its name")
+    for name in dict.fromkeys(map(str, names.values())):
+        if Path(name).name != name or not name.endswith(suffix):
+            raise ModelError(f"{index}: shard {name!r}; expected a *{suffix} file beside it")
+        if not (index.parent / name).is_file():
+            raise ModelError(
+                f"{index}: no {name}; the model is not whole: copy all its shards "
+                f"({listed(sorted(set(names.values())))})"
+            )
+    return {str(tensor): str(name) for tensor, name in names.items()}
+
+
+def _check_explicit(name: Any, home: Path) -> None:
+    """Check the file that a config names itself, which transformers would read as it is."""
+    if not isinstance(name, str) or Path(name).name != name or not name.endswith(
+        (".safetensors", ".safetensors.index.json")
+    ):  # fmt: skip
+        raise ModelError(
+            f"{home / 'config.json'}: {EXPLICIT} is {name!r}; expected a *.safetensors file of the "
+            f"folder, or delete it and {WEIGHTS} is taken"
+        )
+    if name.endswith(".json"):
+        shards_in(home / name, ".safetensors")
+    elif not (home / name).is_file():
+        raise ModelError(f"{home / 'config.json'}: {EXPLICIT}: no {name} in the folder")

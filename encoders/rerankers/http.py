@@ -1,0 +1,140 @@
+"""A reranker behind HTTP: Cohere's ``/rerank``, and others of its shape."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.dense.remote.apis import (
+    RERANK,
+    RERANKING,
+    Answer,
+    Api,
+    address,
+    check_api,
+    rerank_body,
+    scores_in,
+)
+from sluice.encoders.dense.remote.http_json import HttpJson
+from sluice.encoders.dense.remote.usage import Usage
+from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import is_number, whole_number
+
+log = logging.getLogger("sluice")
+
+
+class HttpReranker:
+    """Scores from a server that is sent a query with up to ``batch_size`` of its texts.
+
+    ``url`` is the server's base, as ``https://api.cohere.com/v2``; ``api`` its shape: ``cohere``
+    (also Jina, vLLM, Infinity) or ``tei`` (text-embeddings-inference, which knows no ``model``).
+    Scores are the server's own. Texts beyond ``max_characters`` are cut. Requests, keys and
+    failures are as in ``HttpEncoder``; ``price`` is that of a thousand searches.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str = "",
+        *,
+        api: Api = "cohere",
+        max_characters: int | None = None,
+        batch_size: int = 64,
+        concurrency: int = 4,
+        requests_per_minute: float | None = None,
+        api_key_env: str | None = None,
+        api_key_file: str | None = None,
+        timeout_s: float = 60.0,
+        retries: int = 4,
+        backoff_s: float = 1.0,
+        price: float = 0.0,
+    ) -> None:
+        self._options = {name: value for name, value in locals().items() if name != "self"}
+        check_api(api, RERANKING, url, model)
+        if api == "tei" and model:
+            raise ConfigError("model: api tei serves one model, which it is not asked for by name")
+        if max_characters is not None:
+            whole_number(max_characters, "max_characters", 1)
+        if not is_number(price) or price < 0:
+            raise ConfigError(f"price: {price!r}; expected 0 or more, for a thousand searches")
+        self.url, self.model, self.api = url.rstrip("/"), model, api
+        self.max_characters = max_characters
+        self.batch_size = whole_number(batch_size, "batch_size", 1)
+        self.concurrency = whole_number(concurrency, "concurrency", 1, 64)
+        self.usage = Usage(per_thousand_searches=price)
+        self.name = model or self.url
+        self.endpoint = HttpJson(
+            address(self.url, RERANK),
+            api_key_env=api_key_env,
+            api_key_file=api_key_file,
+            requests_per_minute=requests_per_minute,
+            timeout_s=timeout_s,
+            retries=retries,
+            backoff_s=backoff_s,
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of address, model and settings; the server's weights cannot be hashed."""
+        facts = [self.url, self.model, self.api, self.max_characters]
+        return fingerprint_of("sluice.http_rerank", facts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes a reranker of the same settings, whose usage begins at nothing."""
+        return partial(type(self), **self._options), ()
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+        """Return the server's score of each (query, text) pair, float32 ``[n]``.
+
+        Blank texts are not sent: they get the lowest score of the call, as do pairs of a blank
+        query.
+        """
+        scores = np.full(len(pairs), np.nan, np.float32)
+        places: dict[str, list[int]] = {}
+        for place, (query, text) in enumerate(pairs):
+            if query.strip() and text.strip():
+                places.setdefault(query, []).append(place)
+        batches = [
+            (query, rows[start : start + self.batch_size])
+            for query, rows in places.items()
+            for start in range(0, len(rows), self.batch_size)
+        ]
+        stop = threading.Event()
+        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="sluice-http") as pool:
+            waiting = [
+                pool.submit(self._ask, query, [pairs[row][1] for row in rows], stop)
+                for query, rows in batches
+            ]
+            try:
+                for (_, rows), each in zip(batches, waiting, strict=True):
+                    scores[rows] = each.result()
+            finally:
+                stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+        if len(batches) > 1:
+            log.info("%s: so far %s", self.endpoint.url, self.usage)
+        unsent = np.isnan(scores)
+        scores[unsent] = np.min(scores[~unsent], initial=np.inf) if not unsent.all() else 0.0
+        return scores
+
+    def _ask(self, query: str, texts: Sequence[str], stop: threading.Event) -> list[float]:
+        sent = [text[: self.max_characters] for text in texts]
+        body = rerank_body(self.api, self.model, query[: self.max_characters], sent)
+
+        def read(answer: Any) -> Answer:
+            return scores_in(self.api, answer, len(texts))
+
+        answer = self.endpoint.post(body, read, stop)
+        self.usage.add(len(texts), answer.tokens, answer.searches)
+        return list(answer.rows)
+
+    def __repr__(self) -> str:
+        return f"HttpReranker({self.endpoint.url!r}, {self.model!r})"
