@@ -21,6 +21,7 @@ from static_embeddings import save_static
 from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.token_sequences import TokenSequences, WeightedNgrams
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.indexing import Index, InvertedIndex, open_index
@@ -50,23 +51,28 @@ def test_indexes(name: str, tmp_path: Path) -> None:
     vectors: Any = np.random.default_rng(1).random((30, 8), np.float32)
     if name == "tokens":
         vectors = TokenVectors(vectors, np.arange(0, 31, 3))
+    elif name == "fm":
+        vectors = TokenSequences(np.arange(90) % 7, np.arange(0, 91, 3))
     elif index.metric is None:
         vectors = sparse.csr_array(vectors)
     for each in (index, *empty):
         each.add(vectors)
         each.delete([3])
-    expected = index.search(vectors[:3], 5)
+    queries: Any = vectors[:3]
+    if name == "fm":
+        queries = WeightedNgrams.of([[([1, 2], 1.0), ([5], 0.5)]] * 3)
+    expected = index.search(queries, 5)
     index.save(tmp_path / "index")
     opened = open_index(tmp_path / "index")
     copies = [way(one) for one in (index, opened) for way in WAYS.values()]
     if isinstance(index, InvertedIndex):  # the addresses of its arrays stay its own
         assert all(each._present is None and each._tables is None for each in copies)
     for each in (*empty, *copies):
-        found = each.search(vectors[:3], 5)
+        found = each.search(queries, 5)
         assert (found.rows == expected.rows).all()
         assert (found.scores == expected.scores).all()
         each.delete([int(found.rows[0, 0])])
-    assert (index.search(vectors[:3], 5).rows == expected.rows).all()
+    assert (index.search(queries, 5).rows == expected.rows).all()
 
 
 def with_heads(bert: Path, folder: Path) -> Path:

@@ -1,0 +1,83 @@
+"""Scores documents by the n-grams of a query that they contain, without counting words twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.token_sequences import Ngram
+
+
+class Key(NamedTuple):
+    """An n-gram of a query: its token ids and its weight, above 0."""
+
+    ngram: tuple[int, ...]
+    weight: float
+
+
+class Part(NamedTuple):
+    """What one n-gram adds to a document's score.
+
+    ``score`` is the weight squared times ``share``: 1, less what of its tokens other n-grams had.
+    ``position`` is where it stands in the document.
+    """
+
+    ngram: tuple[int, ...]
+    weight: float
+    share: float
+    score: float
+    position: int
+
+
+def ranked_keys(pairs: Sequence[tuple[Ngram, float]]) -> list[Key]:
+    """Return the n-grams of weight above 0 as documents take them, each once, its best weight.
+
+    Those of two tokens and more come before single tokens; then the heavier, the longer, and the
+    one of lower ids.
+    """
+    best: dict[tuple[int, ...], float] = {}
+    for ids, weight in pairs:
+        ngram = tuple(int(token) for token in ids)
+        if weight > best.get(ngram, 0.0):
+            best[ngram] = float(weight)
+    keys = [Key(ngram, weight) for ngram, weight in best.items()]
+    keys.sort(key=lambda key: (len(key.ngram) == 1, -key.weight, -len(key.ngram), key.ngram))
+    return keys
+
+
+def document_parts(document: NDArray[np.int32], keys: Sequence[Key], repeated: float) -> list[Part]:
+    """Return what each n-gram adds to a document's score, in the order of ``ranked_keys``.
+
+    Each is taken at the first place where no taken one stands, or not at all. It adds
+    ``weight**2 * (1 - repeated + repeated * new / all)``: of its different tokens, those that no
+    taken one had. (SEAL; Bevilacqua et al. 2022, section 3.3, equations 3 and 4.)
+    """
+    tokens: list[int] = document.tolist()
+    places: dict[int, list[int]] = {}
+    for place, token in enumerate(tokens):
+        places.setdefault(token, []).append(place)
+    taken = bytearray(len(tokens))
+    covered: set[int] = set()
+    parts = list[Part]()
+    for ngram, weight in keys:
+        size = len(ngram)
+        position = next(
+            (
+                place
+                for place in places.get(ngram[0], ())
+                if not any(taken[place : place + size])
+                and tuple(tokens[place : place + size]) == ngram
+            ),
+            None,
+        )
+        if position is None:
+            continue
+        own = set(ngram)
+        share = 1 - repeated + repeated * len(own - covered) / len(own)
+        parts.append(Part(ngram, weight, share, weight**2 * share, position))
+        taken[position : position + size] = b"\1" * size
+        covered |= own
+    return parts
