@@ -148,20 +148,24 @@ def finish(text: Ints, suffixes: Ints, starts: Bounds, following: Ints, lists: I
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def count_following(following: Ints, first: int, last: int, seen: Ints, symbols: Ints) -> int:
-    """Count the symbols of a range in ``seen``; write those that occur, and return how many.
+def count_following(
+    following: Ints, first: int, last: int, sign: int, seen: Ints, symbols: Ints, distinct: int
+) -> int:
+    """Add ``sign`` in ``seen`` for each symbol of a range; return how many differ so far.
 
-    ``seen`` is zero before. -1 for a symbol beyond it: the file is not as it was written.
+    Those that were zero are written to ``symbols`` from ``distinct`` on. -1 for a symbol beyond
+    ``seen``, or more of them than there is room for: the file is not as it was written.
     """
-    distinct = 0
     for row in range(first, last):
         symbol = following[row]
         if symbol < 0 or symbol >= len(seen):
             return -1
         if seen[symbol] == 0:
+            if distinct == len(symbols):
+                return -1
             symbols[distinct] = symbol
             distinct += 1
-        seen[symbol] += 1
+        seen[symbol] += sign
     return distinct
 
 

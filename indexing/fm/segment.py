@@ -8,7 +8,6 @@ rank is one binary search.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -115,23 +114,6 @@ class Segment:
         low, high = own.searchsorted(np.array(rows, np.int32)).tolist()  # int64: a copy of own
         return first + low, first + high
 
-    def followed(self, rows: Range) -> tuple[Ints, Ints]:
-        """Return the tokens that follow in a range, ascending, and how often each does."""
-        from sluice.indexing.fm.kernels import count_following
-
-        size = len(self.starts) - 1
-        seen = _zeros(size)
-        symbols = np.empty(min(rows[1] - rows[0], size), np.int32)
-        distinct = count_following(self.following, rows[0], rows[1], seen[:size], symbols)
-        if distinct < 0:
-            seen[:] = 0
-            raise _damaged("following", size)
-        found = np.sort(symbols[:distinct])
-        counts = seen[found]
-        seen[found] = 0
-        first = int(distinct > 0 and found[0] == MARK)
-        return found[first:] - np.int32(1), counts[first:]
-
     def occurrences(self, rows: Range, length: int) -> Occurrences:
         """Return where an n-gram of so many tokens begins, in no order."""
         ends = self.places[rows[0] : rows[1]].astype(np.int64)
@@ -149,7 +131,7 @@ class Segment:
         ids = np.empty(int(bounds[-1]), np.int32)
         rows = self._mark_rows[texts]
         if not read_texts(self.following, self.lists, self.starts, rows, ids, bounds):
-            raise _damaged("following", len(self.starts) - 1)
+            raise damaged("following", len(self.starts) - 1)
         return TokenSequences(ids, bounds)
 
     def _all_texts(self) -> TokenSequences:
@@ -203,18 +185,8 @@ def open_segment(folder: Path, prefix: str, counts: Mapping[str, Any]) -> Segmen
     return Segment(**arrays)
 
 
-_scratch = threading.local()
-
-
-def _zeros(size: int) -> Ints:
-    """Return this thread's array of zeros, at least so long; who writes to it cleans it."""
-    zeros: Ints | None = getattr(_scratch, "zeros", None)
-    if zeros is None or len(zeros) < size:
-        zeros = _scratch.zeros = np.zeros(size, np.int32)
-    return zeros
-
-
-def _damaged(name: str, end: int) -> IndexFormatError:
+def damaged(name: str, end: int) -> IndexFormatError:
+    """Return the error for an array with a number beyond its range."""
     return IndexFormatError(
         f"{name}.npy of an FM-index has a number beyond {end - 1:,}; the file was edited: rebuild"
     )

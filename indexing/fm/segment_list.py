@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -10,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.token_sequences import TokenSequences
-from sluice.indexing.fm.segment import Keep, Occurrences, Range, Segment, open_segment
+from sluice.indexing.fm.segment import (
+    MARK,
+    Ints,
+    Keep,
+    Occurrences,
+    Range,
+    Segment,
+    damaged,
+    open_segment,
+)
 from sluice.indexing.storage.arrays import fact
 
 MOST_TOKENS: Final = 2**31 - 1  # of a segment, with its texts: places are int32
@@ -93,22 +103,37 @@ def total(segments: Segments, ranges: Ranges) -> int:
 
 def followed(segments: Segments, ranges: Ranges) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the tokens that follow an n-gram in live texts, ascending, with their counts."""
-    parts = [
-        (placed.sign, *placed.segment.followed(rows))
-        for placed, rows in zip(segments, ranges, strict=True)
-        if rows[0] < rows[1]
-    ]
-    if len(parts) == 1 and parts[0][0] > 0:
-        return parts[0][1], parts[0][2].astype(np.int64)
-    if not parts:
-        return np.zeros(0, np.int32), np.zeros(0, np.int64)
-    tokens, places = np.unique(np.concatenate([part[1] for part in parts]), return_inverse=True)
-    counts = np.zeros(len(tokens), np.int64)
-    np.add.at(
-        counts, places, np.concatenate([part[0] * part[2].astype(np.int64) for part in parts])
-    )
-    some = counts > 0
-    return tokens[some], counts[some]
+    from sluice.indexing.fm.kernels import count_following
+
+    size = max((len(placed.segment.starts) - 1 for placed in segments), default=1)
+    wide = sum(last - first for first, last in ranges)
+    seen, symbols = _zeros(size), np.empty(min(wide, size), np.int32)
+    distinct = 0
+    for placed, (first, last) in zip(segments, ranges, strict=True):  # the deleted ones are last
+        if first < last:
+            following = placed.segment.following
+            distinct = count_following(
+                following, first, last, placed.sign, seen[:size], symbols, distinct
+            )
+            if distinct < 0:
+                seen[:] = 0
+                raise damaged("following", size)
+    found = np.sort(symbols[:distinct])
+    counts = seen[found].astype(np.int64)
+    seen[found] = 0
+    some = (counts > 0) & (found != MARK)
+    return found[some] - np.int32(1), counts[some]
+
+
+_scratch = threading.local()
+
+
+def _zeros(size: int) -> Ints:
+    """Return this thread's array of zeros, at least so long; who writes to it cleans it."""
+    zeros: Ints | None = getattr(_scratch, "zeros", None)
+    if zeros is None or len(zeros) < size:
+        zeros = _scratch.zeros = np.zeros(size, np.int32)
+    return zeros
 
 
 def occurrences(segments: Segments, ranges: Ranges, length: int) -> Occurrences:
