@@ -329,7 +329,7 @@ class FmIndex(Index):
         texts = self._documents(candidates)
         scores = np.array(
             [
-                sum(part.score for part in document_parts(text, keys, self.repeated))
+                sum(part.contribution for part in document_parts(text, keys, self.repeated))
                 for text in texts
             ]
         )

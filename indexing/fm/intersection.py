@@ -21,15 +21,14 @@ class Key(NamedTuple):
 class Part(NamedTuple):
     """What one n-gram adds to a document's score.
 
-    ``score`` is the weight squared times ``share``: 1, less what of its tokens other n-grams had.
-    ``position`` is where it stands in the document.
+    ``term`` are its token ids, ``query_weight`` its weight and ``impact`` the same again, lowered
+    for tokens that other n-grams had; ``contribution`` is their product.
     """
 
-    ngram: tuple[int, ...]
-    weight: float
-    share: float
-    score: float
-    position: int
+    term: tuple[int, ...]
+    query_weight: float
+    impact: float
+    contribution: float
 
 
 def ranked_keys(pairs: Sequence[tuple[Ngram, float]]) -> list[Key]:
@@ -76,8 +75,8 @@ def document_parts(document: NDArray[np.int32], keys: Sequence[Key], repeated: f
         if position is None:
             continue
         own = set(ngram)
-        share = 1 - repeated + repeated * len(own - covered) / len(own)
-        parts.append(Part(ngram, weight, share, weight**2 * share, position))
+        impact = weight * (1 - repeated + repeated * len(own - covered) / len(own))
+        parts.append(Part(ngram, weight, impact, weight * impact))
         taken[position : position + size] = b"\1" * size
         covered |= own
     return parts

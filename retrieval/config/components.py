@@ -28,11 +28,13 @@ ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot b
 SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
 TOKEN_ENCODERS = ("tokens",)
 PSEUDO_ENCODERS = ("pseudo_queries",)  # documents are several vectors, queries one
+NGRAM_ENCODERS = ("seal",)  # documents are token sequences, queries n-grams of them
 NET_ENCODERS = ("hypencoder",)  # documents are dense vectors, queries networks
 DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented")
 SPARSE_INDEXES = ("inverted",)
 TOKEN_INDEXES = ("tokens",)
 PSEUDO_INDEXES = ("pseudo_queries",)
+NGRAM_INDEXES = ("fm",)
 NET_INDEXES = ("graph",)  # a dense query is a network without hidden layers
 
 
@@ -116,6 +118,7 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
     holds = {
         **dict.fromkeys(DENSE_INDEXES, "dense"), **dict.fromkeys(SPARSE_INDEXES, "sparse"),
         **dict.fromkeys(TOKEN_INDEXES, "token"), **dict.fromkeys(PSEUDO_INDEXES, "pseudo-query"),
+        **dict.fromkeys(NGRAM_INDEXES, "token sequences, no"),
     }  # fmt: skip
     if name in NET_INDEXES:
         holds[name] = "dense"
@@ -127,7 +130,8 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
     sides = ((DENSE_ENCODERS, "dense", DENSE_INDEXES[:3]),
              (SPARSE_ENCODERS, "sparse", SPARSE_INDEXES),
              (TOKEN_ENCODERS, "token", TOKEN_INDEXES),
-             (PSEUDO_ENCODERS, "pseudo-query", PSEUDO_INDEXES))  # fmt: skip
+             (PSEUDO_ENCODERS, "pseudo-query", PSEUDO_INDEXES),
+             (NGRAM_ENCODERS, "token sequences, no", NGRAM_INDEXES))  # fmt: skip
     for encoders, made, suited in sides:
         if kind in encoders and holds.get(name, made) != made:
             raise ConfigError(
@@ -209,6 +213,7 @@ def _check_search(section: RetrieverSection, where: str) -> None:
     """Check search parameters by name and value, where the kind of index is known."""
     from sluice.indexing import (
         FlatIndex,
+        FmIndex,
         GraphIndex,
         Index,
         InvertedIndex,
@@ -222,6 +227,7 @@ def _check_search(section: RetrieverSection, where: str) -> None:
             (DENSE_ENCODERS, FlatIndex), (SPARSE_ENCODERS, InvertedIndex),
             (TOKEN_ENCODERS, TokenIndex), (NET_ENCODERS, lambda: GraphIndex("exhaustive")),
             (PSEUDO_ENCODERS, lambda: PseudoQueryIndex(mode="exhaustive")),
+            (NGRAM_ENCODERS, FmIndex),
         )  # fmt: skip
         kind = vector_kind(section.encoder)
         index = next((make() for encoders, make in usual if kind in encoders), None)

@@ -91,7 +91,7 @@ def check_training(
     if section.sparsity is not None:
         if kind in (
             "dense", "gaussian", "hypencoder", "pseudo_queries", "tokens", "three_heads",
-            "cross_encoder",
+            "cross_encoder", "seal",
         ):  # fmt: skip
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
@@ -184,6 +184,8 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
 def _check_kind(loss: LossBase, kind: str | None, name: str, prefix: str) -> None:
     """Check that the loss trains this type of encoder."""
     encoders = loss.encoders
+    if encoders is None and kind == "seal":  # which has no vectors to score
+        encoders = ("encoders of vectors",)
     if encoders is None and kind == "three_heads":  # one head, and the others share its network
         encoders = ("dense", "splade", "tokens")
     if encoders is not None and kind in (*ENCODERS, *RERANKERS) and kind not in encoders:

@@ -21,7 +21,7 @@ UNMERGED: Final = ("adapter", "prefix")  # tunings that sentence-transformers ca
 MEASURED: Final = 20  # lines of dev measures at most
 TASKS: Final = {
     "dense": "sentence-similarity", "gaussian": "feature-extraction",
-    "splade": "feature-extraction", "tokens": "sentence-similarity",
+    "seal": "text-generation", "splade": "feature-extraction", "tokens": "sentence-similarity",
     "cross_encoder": "text-ranking", "static": "sentence-similarity",
 }  # fmt: skip
 _TWO_SIDES: Final = """\
@@ -57,6 +57,7 @@ print(model.predict([("a question", "a text")]))""",
 OURS: Final = {
     "dense": "DenseEncoder",
     "gaussian": "GaussianEncoder",
+    "seal": "SealEncoder",
     "splade": "SpladeEncoder",
     "tokens": "TokenEncoder",
     "hypencoder": "Hypencoder",

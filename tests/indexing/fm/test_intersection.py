@@ -87,9 +87,10 @@ def test_an_explanation_adds_up_to_the_score() -> None:
     index = index_of([[5], [1, 2, 3, 1]])
     query = WeightedNgrams.of([[([1, 2], 2.0), ([2, 3], 1.0), ([1], 0.5), ([4], 9.0)]])
     parts = index.explain(query, 1)
-    assert [(part.ngram, part.position) for part in parts] == [((1, 2), 0), ((1,), 3)]
-    assert [part.share for part in parts] == [1.0, pytest.approx(0.2)]
-    assert index.search(query, 1).scores[0, 0] == pytest.approx(sum(each.score for each in parts))
+    assert [(part.term, part.query_weight) for part in parts] == [((1, 2), 2.0), ((1,), 0.5)]
+    assert [part.impact for part in parts] == [2.0, pytest.approx(0.5 * 0.2)]
+    score = index.search(query, 1).scores[0, 0]
+    assert score == pytest.approx(sum(part.contribution for part in parts))
     assert index.explain(query, 0) == []
     with pytest.raises(DataError, match="no row 2"):
         index.explain(query, 2)
