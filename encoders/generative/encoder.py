@@ -192,10 +192,7 @@ class SealEncoder(TransformerModel, EncoderBase):
         """Return the weighted n-grams that the model writes for each query."""
         check_texts(texts)
         queries: list[list[tuple[Ngram, float]]] = []
-        with (
-            progress("decode", len(texts), "queries", show=len(texts) >= SHOWN_FROM) as advance,
-            self.arithmetic(),
-        ):
+        with progress("decode", len(texts), "queries", show=len(texts) >= SHOWN_FROM) as advance:
             for start in range(0, len(texts), BATCH):
                 block = texts[start : start + BATCH]
                 queries += [self._weighted(keys, index) for keys in self._keys(block, index)]
@@ -222,20 +219,21 @@ class SealEncoder(TransformerModel, EncoderBase):
         ids, mask = (features[name].to(self.device) for name in ("input_ids", "attention_mask"))
         never = set(self.tokenizer.all_special_ids)
         by = ConstrainedBeams(self.beams, self.length, self.unigrams, never)
-        keys = by.search(Continuations(self.model, ids, mask, self.beams), index, len(texts))
-        own = [
-            [
-                ngram
-                for ngram in self._query_ngrams(text, never)
-                if ngram not in known and index.prefix(ngram).count
+        with self.arithmetic():
+            keys = by.search(Continuations(self.model, ids, mask, self.beams), index, len(texts))
+            own = [
+                [
+                    ngram
+                    for ngram in self._query_ngrams(text, never)
+                    if ngram not in known and index.prefix(ngram).count
+                ]
+                for text, known in zip(texts, keys, strict=True)
             ]
-            for text, known in zip(texts, keys, strict=True)
-        ]
-        copies = max(map(len, own))
-        if copies:
-            rows = Continuations(self.model, ids, mask, copies)
-            for known, more in zip(keys, likelihoods(rows, own, copies), strict=True):
-                known.update(more)
+            copies = max(map(len, own))
+            if copies:
+                rows = Continuations(self.model, ids, mask, copies)
+                for known, more in zip(keys, likelihoods(rows, own, copies), strict=True):
+                    known.update(more)
         return keys
 
     def _query_ngrams(self, text: str, never: set[int]) -> Iterator[Ngram]:

@@ -11,7 +11,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
-from sluice.retrieval.config.sections import PruneSection, RetrieverSection
+from sluice.retrieval.config.sections import CachedEncoding, PruneSection, RetrieverSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.scorer import ScorerHooks
@@ -179,6 +179,12 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
     if section.encoder["type"] == "bm25":
         build(section.encoder, ENCODERS, where=f"{where}.encoder")
     check_index(section.index, section.encoder, where=f"{where}.index", allow=allow)
+    usual = (None, CachedEncoding(), CachedEncoding(cache=None))
+    if section.encoding not in usual and section.encoder["type"] in NGRAM_ENCODERS:
+        raise ConfigError(
+            f"{where}.encoding: a {section.encoder['type']} encoder makes token ids of documents, "
+            "which are not kept as vectors are; leave it out"
+        )
     if section.search:
         _check_search(section, f"{where}.search")
 

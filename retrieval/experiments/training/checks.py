@@ -31,6 +31,7 @@ from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, 
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
+from sluice.retrieval.experiments.training.span_checks import check_spans
 from sluice.retrieval.experiments.training.token_checks import check_scoring
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import (
@@ -114,6 +115,7 @@ def check_training(
     loss = _check_loss(section, prefix, allow)
     check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
+    check_spans(section, loss, prefix)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
 
 

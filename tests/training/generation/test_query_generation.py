@@ -3,9 +3,7 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from tiny_generators import END, save_gpt2, save_t5
-from tiny_models import save_tokenizer
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.input.same_text import same_text_key
