@@ -12,8 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.q_net import QNetShape
-from sluice.encoders.foundation.token_sequences import WeightedNgrams
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.token_vectors import TokenVectors, WeightedNgrams
 
 if TYPE_CHECKING:
     from builtins import property as hook

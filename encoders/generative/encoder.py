@@ -16,7 +16,7 @@ from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.token_sequences import TokenSequences, WeightedNgrams
+from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgrams
 from sluice.encoders.generative.constrained import (
     ConstrainedBeams,
     Keys,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.foundation.token_sequences import Ngram, TokenSequences, WeightedNgrams
+from sluice.encoders.foundation.token_vectors import Ngram, TokenSequences, WeightedNgrams
 from sluice.indexing.fm import segment_list
 from sluice.indexing.fm.intersection import Part, document_parts, ranked_keys
 from sluice.indexing.fm.segment import Keep, Occurrences

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.token_sequences import Ngram
+from sluice.encoders.foundation.token_vectors import Ngram
 
 
 class Key(NamedTuple):

@@ -16,7 +16,7 @@ from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 
 if TYPE_CHECKING:
-    from sluice.training.batches.spans import SpanCollator, SpanModule
+    from sluice.training.generation.spans import SpanCollator, SpanModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Spans(LossBase):
 
     In each epoch ``spans`` spans of ``length`` tokens are drawn from a query's positives, those
     that share more with the query the rather: the lower ``temperature``, the more so (see
-    ``sluice.training.batches.spans``). ``smoothing`` is that of labels. Negatives are not read.
+    ``sluice.training.generation.spans``). ``smoothing`` is that of labels. Negatives are not read.
     (SEAL; Bevilacqua et al. 2022, "Autoregressive search engines", section 3.4.)
     """
 
@@ -53,7 +53,7 @@ class Spans(LossBase):
 
     def own_pass(self, encoder: Any, *, seed: int, sparse: bool) -> tuple[SpanModule, SpanCollator]:
         """Return the forward pass and the collator that replace those of ranking losses."""
-        from sluice.training.batches.spans import SpanCollator, SpanModule
+        from sluice.training.generation.spans import SpanCollator, SpanModule
 
         if hooks_of(encoder).similarity != "ngrams":
             raise ConfigError(f"loss: spans trains a seal encoder, not a {type(encoder).__name__}")

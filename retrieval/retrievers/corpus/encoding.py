@@ -20,8 +20,7 @@ from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import duration, whole_number
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
-from sluice.encoders.foundation.token_sequences import TokenSequences
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.token_vectors import TokenSequences, TokenVectors
 from sluice.encoders.vectors.forms import EXACT, STORES, Store
 from sluice.retrieval.retrievers.corpus.reading import Reading, percent
 
@@ -198,7 +197,7 @@ def _timed(
     return time.perf_counter() - start, vectors
 
 
-def _stored_bytes(vectors: Vectors, encoding: Encoding) -> float:
+def _stored_bytes(vectors: Vectors | TokenSequences, encoding: Encoding) -> float:
     """Return the bytes of a vector on disk, on average."""
     size = {"float32": 4, "float16": 2, "int8": 1}[encoding.store]
     scale = 4 if encoding.store == "int8" else 0
