@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.token_vectors import Ngram, TokenSequences, WeightedNgrams
 from sluice.indexing.fm import segment_list
-from sluice.indexing.fm.intersection import Part, document_parts, ranked_keys
+from sluice.indexing.fm.intersection import Part, by_first_token, document_parts, ranked_keys
 from sluice.indexing.fm.segment import Keep, Occurrences
 from sluice.indexing.fm.segment_list import MOST_TOKENS, Ranges, Segments
 from sluice.indexing.hits import Hits, best_first
@@ -192,7 +192,8 @@ class FmIndex(Index):
         if not 0 <= row < self.rows:
             raise DataError(f"explain: no row {row}; this index has {self.rows:,} rows")
         keys = ranked_keys(pairs.query(0))
-        return document_parts(self.documents([row]).ids, keys, self.repeated)
+        text = self.documents([row]).ids
+        return document_parts(text, keys, by_first_token(keys), self.repeated)
 
     # What an index is.
 
@@ -326,13 +327,12 @@ class FmIndex(Index):
         some = np.flatnonzero(votes)
         order = np.lexsort((some, -votes[some]))[: max(k, self.candidates)]
         candidates = some[order]
-        texts = self._documents(candidates)
-        scores = np.array(
-            [
-                sum(part.contribution for part in document_parts(text, keys, self.repeated))
-                for text in texts
-            ]
+        grouped = by_first_token(keys)
+        parts = (
+            document_parts(text, keys, grouped, self.repeated)
+            for text in self._documents(candidates)
         )
+        scores = np.array([sum(part.contribution for part in each) for each in parts])
         return best_first(candidates, scores.astype(np.float32), k)
 
     def _write(self, folder: Path) -> dict[str, Any]:

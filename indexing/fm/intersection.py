@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +47,20 @@ def ranked_keys(pairs: Sequence[tuple[Ngram, float]]) -> list[Key]:
     return keys
 
 
-def document_parts(document: NDArray[np.int32], keys: Sequence[Key], repeated: float) -> list[Part]:
+Grouped = Mapping[int, Sequence[int]]  # the places of n-grams by their first token
+
+
+def by_first_token(keys: Sequence[Key]) -> Grouped:
+    """Return the places in ``keys`` of the n-grams that begin with each token."""
+    grouped: dict[int, list[int]] = {}
+    for place, key in enumerate(keys):
+        grouped.setdefault(key.ngram[0], []).append(place)
+    return grouped
+
+
+def document_parts(
+    document: NDArray[np.int32], keys: Sequence[Key], grouped: Grouped, repeated: float
+) -> list[Part]:
     """Return what each n-gram adds to a document's score, in the order of ``ranked_keys``.
 
     Each is taken at the first place where no taken one stands, or not at all. It adds
@@ -58,15 +71,16 @@ def document_parts(document: NDArray[np.int32], keys: Sequence[Key], repeated: f
     places: dict[int, list[int]] = {}
     for place, token in enumerate(tokens):
         places.setdefault(token, []).append(place)
+    begun = sorted(at for token in places.keys() & grouped.keys() for at in grouped[token])
     taken = bytearray(len(tokens))
     covered: set[int] = set()
     parts = list[Part]()
-    for ngram, weight in keys:
+    for ngram, weight in map(keys.__getitem__, begun):
         size = len(ngram)
         position = next(
             (
                 place
-                for place in places.get(ngram[0], ())
+                for place in places[ngram[0]]
                 if not any(taken[place : place + size])
                 and tuple(tokens[place : place + size]) == ngram
             ),
