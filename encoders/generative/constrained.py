@@ -86,6 +86,7 @@ class ConstrainedBeams:
         running = [[_Beam((), root, 0.0, text * self.beams)] for text in range(texts)]
         for step in range(self.length):
             scores = following.cpu().numpy()
+            scores[:, [token for token in self.never if token < scores.shape[1]]] = -np.inf
             for text, beams in enumerate(running):
                 chosen = list(self._best(beams, scores, index))
                 if step == 0:
@@ -113,9 +114,11 @@ class ConstrainedBeams:
         parts = []
         for number, beam in enumerate(beams):
             tokens = index.continuations(beam.place).tokens
-            tokens = tokens[(tokens < scores.shape[1]) & ~np.isin(tokens, list(self.never))]
+            tokens = tokens[: np.searchsorted(tokens, scores.shape[1])]
             sums = beam.score + scores[beam.row, tokens].astype(np.float64)
-            order = np.lexsort((tokens, -sums))[:most]
+            least = np.partition(sums, -most)[-most] if len(sums) > most else -np.inf
+            good = np.flatnonzero((sums >= least) & (sums > -np.inf))
+            order = good[np.lexsort((tokens[good], -sums[good]))][:most]
             parts += [(-sums[at], number, int(tokens[at])) for at in order.tolist()]
         for negative, number, token in sorted(parts)[:most]:
             yield token, -float(negative), beams[number]
@@ -123,7 +126,7 @@ class ConstrainedBeams:
     def _laid_out(
         self, running: Sequence[Sequence[_Beam]], device: torch.device
     ) -> tuple[Tensor, Tensor]:
-        """Return each row's next token, and which row it goes on from; rows without are filled."""
+        """Return each row's next token, and which row it continues; rows without are filled."""
         tokens = np.zeros(len(running) * self.beams, np.int64)
         sources = np.repeat(np.arange(len(running)) * self.beams, self.beams)
         for text, beams in enumerate(running):

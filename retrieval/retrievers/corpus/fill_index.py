@@ -100,7 +100,7 @@ def filled_index(
 
 
 def _sequences(encoder: Any, documents: DocumentStore) -> Iterator[Any]:
-    """Yield the documents' token ids in chunks; making them is no work that a kill may not lose."""
+    """Yield the documents' token ids in chunks, which are made anew after a kill."""
     for start in range(0, documents.rows_total, CHUNK):
         rows = np.arange(start, min(start + CHUNK, documents.rows_total))
         for chunk in _inputs(encoder, documents, rows):
