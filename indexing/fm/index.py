@@ -122,7 +122,7 @@ class FmIndex(Index):
     # What may be asked of n-grams.
 
     def prefix(self, ngram: Ngram = ()) -> Prefix:
-        """Return the place of an n-gram, to be ``extended``; that of the empty one is everywhere."""
+        """Return the place of an n-gram, to be ``extended``; the empty one is everywhere."""
         segments = self._flushed()
         place = Prefix(0, self.tokens, segment_list.every(segments), segments)
         for token in _ids(ngram):
