@@ -43,19 +43,13 @@ WORDS: Mapping[str, str] = {
     "pseudo_queries.factor": "Candidates of the first step for each hit: 4, and 100 at least.",
     "beams": "Beams of the search, 15.",
     "seal.length": "The most tokens of an n-gram, 10.",
-    "unigrams": "How many of the tokens most likely at the first step are keys, 5000.",
-    "query_ngrams": "The query's own n-grams of up to so many tokens are keys, 3; 0 for none.",
-    "seal.prompt": "What the model reads, with {query} for the query; left out, the query alone "
-    "for an encoder with a decoder, a question and `Evidence:` for a decoder.",
     "seal.query_length": "The most tokens of a query with its prompt.",
+    "seal.prompt": "What the model reads, with {query} where the query goes.",
     "most_hits": "N-grams of more occurrences find no documents, they only score them: 1500.",
     "fm.candidates": "Documents that are read and scored whole, 1500, or as many as asked for.",
     "repeated": "What a token that another n-gram had is worth less, from 0 to 1: 0.8.",
     "segment_tokens": "The most tokens that are sorted at a time, which bounds memory.",
-    "spans.spans": "Spans drawn for a query in each epoch, 10.",
-    "spans.length": "Tokens of a span, 10.",
     "spans.temperature": "The lower, the rather spans that share trigrams with the query, 0.1.",
-    "spans.smoothing": "Label smoothing, 0.1.",
     "tokens.dim": "Keeps only so many of the vectors' first dimensions; of another "
     "encoder, the dimensions of its new projection (128).",
     "tokens.projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
