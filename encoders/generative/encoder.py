@@ -121,7 +121,10 @@ class SealEncoder(TransformerModel, EncoderBase):
     ) -> SealEncoder:
         """Load a saved encoder, or any causal or encoder-decoder model, by folder or hub id.
 
-        Arguments left at None come from the folder, else from the class.
+        Arguments left at None come from the folder, else from the class. ``beams``: those of the
+        search, 15. ``unigrams``: so many of the tokens likeliest at the first step are keys, 5000.
+        ``query_ngrams``: the query's own n-grams of up to so many tokens are keys, 3.
+        ``query_length``: the most tokens of a query with its prompt.
         """
         from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 

@@ -59,8 +59,12 @@ class FmIndex(Index):
     ``repeated`` for tokens that others had. With both numbers as large as the corpus the result is
     that of scoring every document. Documents without an n-gram that votes are never hits.
 
-    A token takes 12 bytes on disk. At most ``segment_tokens`` are sorted at a time (a longer
-    document is a segment of its own), which bounds the memory of a build: about 24 bytes for each.
+    ``most_hits``: n-grams of more occurrences find no documents, they only score them.
+    ``repeated``: what a token that another n-gram had is worth less, from 0 to 1.
+    ``segment_tokens``: so many are sorted at a time, which bounds the memory of a build.
+
+    A token takes 12 bytes on disk. Sorting takes about 24 bytes for each; a document of more than
+    ``segment_tokens`` is a segment of its own.
     """
 
     type_name = "fm"

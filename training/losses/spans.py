@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 class Spans(LossBase):
     """Mean cross-entropy of the tokens of spans, which a language model writes for a query.
 
-    In each epoch ``spans`` spans of ``length`` tokens are drawn from a query's positives, those
-    that share more with the query the rather: the lower ``temperature``, the more so (see
-    ``sluice.training.generation.spans``). ``smoothing`` is that of labels. Negatives are not read.
+    ``spans``: so many are drawn for a query in each epoch, each of ``length`` tokens of a positive,
+    those that share more with the query the rather: the lower ``temperature``, the more so (see
+    ``sluice.training.generation.spans``). ``smoothing``: that of the labels. Negatives are not
+    read.
     (SEAL; Bevilacqua et al. 2022, "Autoregressive search engines", section 3.4.)
     """
 
