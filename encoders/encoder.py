@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.q_net import QNetShape
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.token_vectors import TokenVectors, WeightedNgrams
 
 if TYPE_CHECKING:
     from builtins import property as hook
@@ -100,11 +100,12 @@ class EncoderBase:
         return False
 
     @hook
-    def similarity(self) -> Literal["cosine", "dot", "max_sim", "q_net", "attention"]:
+    def similarity(self) -> Literal["cosine", "dot", "max_sim", "q_net", "attention", "ngrams"]:
         """What turns two of its vectors into a score; MaxSim takes all of two texts' tokens.
 
         ``q_net``: a query is a network that scores documents' vectors. ``attention``: a query is a
-        vector that attends to a document's several ones.
+        vector that attends to a document's several ones. ``ngrams``: documents are
+        ``TokenSequences`` and queries ``WeightedNgrams``, see ``decode_queries``.
         """
         return "dot"
 
@@ -190,6 +191,11 @@ class EncoderBase:
     @hook
     def map_texts(self) -> Callable[..., None] | None:
         """Passes batches of tokenised texts to a function, see ``TextEncoder.map_texts``."""
+        return None
+
+    @hook
+    def decode_queries(self) -> Callable[[Sequence[str], Any], WeightedNgrams] | None:
+        """Writes queries' n-grams with the index that they search; None: ``encode_queries``."""
         return None
 
     # What sparse vectors mean.
@@ -317,7 +323,7 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 FUNCTIONS = (
     "token_ids", "map_texts", "terms", "token_texts", "token_places", "fit_documents",
     "add_documents", "remove_documents", "uncertainty", "embed_layers", "hidden", "pooled",
-    "raises", "raise_bias", "of_source",
+    "raises", "raise_bias", "of_source", "decode_queries",
 )  # fmt: skip
 _ABSENT = object()
 

@@ -17,6 +17,7 @@ ENCODERS: Final[Mapping[str, str]] = {
     "pseudo_queries": (
         "sluice.encoders.dense.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained"
     ),
+    "seal": "sluice.encoders.generative.encoder:SealEncoder.from_pretrained",
     "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
     "static": "sluice.encoders.dense.static.encoder:StaticEncoder.from_pretrained",
     "three_heads": (

@@ -11,6 +11,7 @@ INDEXES: Final[Mapping[str, str]] = {
     "inverted": "sluice.indexing.inverted.index:InvertedIndex",
     "graph": "sluice.indexing.graph.index:GraphIndex",
     "tokens": "sluice.indexing.tokens.index:TokenIndex",
+    "fm": "sluice.indexing.fm.index:FmIndex",
     "funnel": "sluice.indexing.wrappers.funnel:FunnelIndex",
     "augmented": "sluice.indexing.wrappers.augmented:AugmentedIndex",
     "auto": "sluice.indexing.auto.index:AutoIndex",  # what it chooses is one of the others

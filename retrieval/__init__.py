@@ -27,5 +27,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.retrievers.corpus.passages import Passages as Passages
     from sluice.retrieval.retrievers.retriever import Retriever as Retriever
     from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
+    from sluice.retrieval.stages.context import Context as Context, pack as pack
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

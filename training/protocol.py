@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Side = Literal["query", "document"]
-Similarity = Literal["cosine", "dot", "max_sim", "mean_max_sim", "q_net", "attention"]
+Similarity = Literal["cosine", "dot", "max_sim", "mean_max_sim", "q_net", "attention", "ngrams"]
 Features = dict[str, "Tensor"]
 
 

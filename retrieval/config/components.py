@@ -11,7 +11,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
-from sluice.retrieval.config.sections import PruneSection, RetrieverSection
+from sluice.retrieval.config.sections import CachedEncoding, PruneSection, RetrieverSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.scorer import ScorerHooks
@@ -28,11 +28,13 @@ ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot b
 SPARSE_ENCODERS = ("bm25", "concepts", "splade", "vocabulary")
 TOKEN_ENCODERS = ("tokens",)
 PSEUDO_ENCODERS = ("pseudo_queries",)  # documents are several vectors, queries one
+NGRAM_ENCODERS = ("seal",)  # documents are token sequences, queries n-grams of them
 NET_ENCODERS = ("hypencoder",)  # documents are dense vectors, queries networks
 DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented")
 SPARSE_INDEXES = ("inverted",)
 TOKEN_INDEXES = ("tokens",)
 PSEUDO_INDEXES = ("pseudo_queries",)
+NGRAM_INDEXES = ("fm",)
 NET_INDEXES = ("graph",)  # a dense query is a network without hidden layers
 
 
@@ -124,6 +126,7 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
     holds = {
         **dict.fromkeys(DENSE_INDEXES, "dense"), **dict.fromkeys(SPARSE_INDEXES, "sparse"),
         **dict.fromkeys(TOKEN_INDEXES, "token"), **dict.fromkeys(PSEUDO_INDEXES, "pseudo-query"),
+        **dict.fromkeys(NGRAM_INDEXES, "token sequences, no"),
     }  # fmt: skip
     if name in NET_INDEXES:
         holds[name] = "dense"
@@ -135,7 +138,8 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
     sides = ((DENSE_ENCODERS, "dense", DENSE_INDEXES[:3]),
              (SPARSE_ENCODERS, "sparse", SPARSE_INDEXES),
              (TOKEN_ENCODERS, "token", TOKEN_INDEXES),
-             (PSEUDO_ENCODERS, "pseudo-query", PSEUDO_INDEXES))  # fmt: skip
+             (PSEUDO_ENCODERS, "pseudo-query", PSEUDO_INDEXES),
+             (NGRAM_ENCODERS, "token sequences, no", NGRAM_INDEXES))  # fmt: skip
     for encoders, made, suited in sides:
         if kind in encoders and holds.get(name, made) != made:
             article = "an" if kind[0] in "aeiou" else "a"
@@ -202,6 +206,12 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
     if section.encoder["type"] == "bm25":
         build(section.encoder, ENCODERS, where=f"{where}.encoder")
     check_index(section.index, section.encoder, where=f"{where}.index", allow=allow)
+    usual = (None, CachedEncoding(), CachedEncoding(cache=None))
+    if section.encoding not in usual and section.encoder["type"] in NGRAM_ENCODERS:
+        raise ConfigError(
+            f"{where}.encoding: a {section.encoder['type']} encoder makes token ids of documents, "
+            "which are not kept as vectors are; leave it out"
+        )
     if section.search:
         _check_search(section, f"{where}.search")
 
@@ -236,6 +246,7 @@ def _check_search(section: RetrieverSection, where: str) -> None:
     """Check search parameters by name and value, where the kind of index is known."""
     from sluice.indexing import (
         FlatIndex,
+        FmIndex,
         GraphIndex,
         Index,
         InvertedIndex,
@@ -249,6 +260,7 @@ def _check_search(section: RetrieverSection, where: str) -> None:
             (DENSE_ENCODERS, FlatIndex), (SPARSE_ENCODERS, InvertedIndex),
             (TOKEN_ENCODERS, TokenIndex), (NET_ENCODERS, lambda: GraphIndex("exhaustive")),
             (PSEUDO_ENCODERS, lambda: PseudoQueryIndex(mode="exhaustive")),
+            (NGRAM_ENCODERS, FmIndex),
         )  # fmt: skip
         kind = vector_kind(section.encoder)
         index = next((make() for encoders, make in usual if kind in encoders), None)

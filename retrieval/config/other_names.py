@@ -84,7 +84,7 @@ def refuse_other_loss(name: str, where: str) -> None:
 
 def losses_for(kind: str) -> list[str]:
     """Return the names of the losses that train a type of encoder, ``info_nce`` first."""
-    every = () if kind == "three_heads" else (kind,)  # whose heads belong together
+    every = () if kind in ("three_heads", "seal") else (kind,)  # heads that belong together, none
     names = [name for name in LOSSES if kind in (_encoders(name) or every)]
     return sorted(names, key=lambda name: (name != "info_nce", name))
 

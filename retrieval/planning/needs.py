@@ -21,8 +21,8 @@ from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 # Types whose `model` is loaded.
 LOADED = (
-    "concepts", "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens",
-    "three_heads", *RERANKERS, "max_sim", "static",
+    "concepts", "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "seal", "splade",
+    "tokens", "three_heads", *RERANKERS, "max_sim", "static",
 )  # fmt: skip
 
 

@@ -87,15 +87,16 @@ def explained(
     tokens = holds_tokens(searched)
     if not (index.explains or tokens):
         raise ConfigError(
-            f"{retriever.path}: explain needs a sparse index (BM25, SPLADE) or one of token "
-            f"vectors, this retriever has {type(index).__name__}; a dense score has no terms"
+            f"{retriever.path}: explain needs a sparse index (BM25, SPLADE), one of n-grams (SEAL) "
+            f"or of token vectors, this retriever has {type(index).__name__}; a dense score has "
+            "no terms"
         )
     if not isinstance(query, str):
         raise ConfigError(f"query: {query!r:.80}; expected text")
     row = retriever.store.row(doc_id)
     if row is None:
         raise DataError(f"{retriever.path}: no document {doc_id!r} to explain")
-    vector = retriever.encoder.encode_queries([query])
+    vector = retriever.query_vectors([query])
     plan = next(iter(index.plan(vector, k, params=retriever.params)), None)
     if isinstance(searched, PassageIndex):
         hits = searched.best_passages(vector, [row])

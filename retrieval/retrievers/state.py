@@ -28,6 +28,7 @@ from sluice.retrieval.documents.where import Where, conditions, matching_rows
 from sluice.retrieval.pipelines.tracing import Span, is_traced, note
 from sluice.retrieval.retrievers.corpus.best_passages import PassageFinder, keep_vectors
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.query_vectors import query_vectors
 from sluice.retrieval.retrievers.corpus.token_scores import TokenReader
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,
@@ -258,7 +259,7 @@ class RetrieverState:
         most = queries_at_a_time(self.encoder)
         if len(texts) > most:
             return self._in_blocks(queries, with_text, most, k, where=where, params=params)
-        vectors = self.encoder.encode_queries(texts) if texts else ()
+        vectors = self.query_vectors(texts) if texts else ()
         keep_vectors(vectors)
         if texts and is_traced():
             unsure = hooks_of(self.encoder).uncertainty
@@ -273,10 +274,14 @@ class RetrieverState:
         rankings = dict.fromkeys(queries, Ranking([], []))
         for start in range(0, len(with_text), most):
             block = with_text[start : start + most]
-            vectors = self.encoder.encode_queries([queries[query] for query in block])
+            vectors = self.query_vectors([queries[query] for query in block])
             found = self.nearest(queries, block, vectors, k, **options)
             rankings.update({query: found[query] for query in block})
         return Run(rankings, name=self.name)
+
+    def query_vectors(self, texts: Sequence[str]) -> Any:
+        """Return what the index searches with for queries."""
+        return query_vectors(self.encoder, texts, self.index)
 
     def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
         """Return the passage each document was found by, None for one that is not cut."""

@@ -1,4 +1,4 @@
-"""Makes texts to train on: queries for documents, and inverse cloze pairs.
+"""Makes texts to train on: queries for documents, inverse cloze pairs, spans of documents.
 
 May import: `training.batches` and below.
 """

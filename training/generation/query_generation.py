@@ -11,12 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.training.generation.decoding import (
-    Continuations,
-    DiverseBeams,
-    Hypothesis,
-    TopKSampling,
-)
+from sluice.encoders.generative.continuations import Continuations
+from sluice.training.generation.decoding import DiverseBeams, Hypothesis, TopKSampling
 from sluice.training.generation.inverse_cloze import Passage, sentences
 
 if TYPE_CHECKING:

@@ -49,6 +49,11 @@ WORDS: Mapping[str, str] = {
     "tokens; left out, flat.",
     "pseudo_queries.mode": "two_step scores the best by their nearest vector; exhaustive all.",
     "pseudo_queries.factor": "Candidates of the first step for each hit: 4, and 100 at least.",
+    "seal.length": "The most tokens of an n-gram, 10.",
+    "seal.prompt": "What the model reads, with {query} where the query goes.",
+    "fm.candidates": "Documents that are read and scored whole, 1500, or as many as asked for.",
+    "spans.length": "Tokens of a span, 10.",
+    "spans.temperature": "The lower, the rather spans that share trigrams with the query, 0.1.",
     "tokens.dim": "Keeps only so many of the vectors' first dimensions; of another "
     "encoder, the dimensions of its new projection (128).",
     "tokens.projection": "Adds a new linear layer to so many dimensions, or several: {dim, layers, "
@@ -382,6 +387,7 @@ SUMMARIES: Mapping[str, str] = {
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
     "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",
     "hypencoder": "Documents are vectors, a query a small network that scores them.",
+    "seal": "A language model writes n-grams of the documents for a query (SEAL).",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
     "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
     "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",

@@ -33,6 +33,7 @@ from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.expert_checks import check_experts
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
+from sluice.retrieval.experiments.training.span_checks import check_spans
 from sluice.retrieval.experiments.training.token_checks import check_matching, check_scoring
 from sluice.retrieval.experiments.training.tuning_checks import check_tuning
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
@@ -94,7 +95,7 @@ def check_training(
     if section.sparsity is not None:
         if kind in (
             "dense", "gaussian", "hypencoder", "pseudo_queries", "tokens", "three_heads",
-            "cross_encoder",
+            "cross_encoder", "seal",
         ):  # fmt: skip
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
@@ -115,6 +116,7 @@ def check_training(
     check_matching(section, loss, prefix)
     check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
+    check_spans(section, loss, prefix)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
 
 
@@ -185,6 +187,8 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
 def _check_kind(loss: LossBase, kind: str | None, name: str, prefix: str) -> None:
     """Check that the loss trains this type of encoder."""
     encoders = loss.encoders
+    if encoders is None and kind == "seal":  # which has no vectors to score
+        encoders = ("encoders of vectors",)
     if encoders is None and kind == "three_heads":  # one head, and the others share its network
         encoders = ("dense", "splade", "tokens")
     if encoders is not None and kind in (*ENCODERS, *RERANKERS) and kind not in encoders:

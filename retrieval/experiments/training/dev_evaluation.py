@@ -17,6 +17,7 @@ from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import at_level, depth_of, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.retrievers.corpus.fill_index import own_index
+from sluice.retrieval.retrievers.corpus.query_vectors import query_vectors
 from sluice.retrieval.retrievers.state import queries_at_a_time
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Ranking, Run
@@ -152,7 +153,7 @@ def _searched(encoder: Any, texts: list[str], queries: list[str], depth: int) ->
     elif isinstance(documents, np.ndarray):
         index = FlatIndex()
     index.add(documents)
-    return index.search(encoder.encode_queries(queries), depth)
+    return index.search(query_vectors(encoder, queries, index), depth)
 
 
 def _by_reranking(

@@ -23,7 +23,7 @@ UNMERGED: Final = ("adapter", "gated_prefix", "iaa", "prefix")
 MEASURED: Final = 20  # lines of dev measures at most
 TASKS: Final = {
     "dense": "sentence-similarity", "gaussian": "feature-extraction",
-    "splade": "feature-extraction", "tokens": "sentence-similarity",
+    "seal": "text-generation", "splade": "feature-extraction", "tokens": "sentence-similarity",
     "static": "sentence-similarity", **dict.fromkeys(RERANKERS, "text-ranking"),
     "experts": "sentence-similarity", "concepts": "feature-extraction",
 }  # fmt: skip
@@ -62,6 +62,7 @@ OURS: Final = {
     "dense": "DenseEncoder",
     "experts": "ExpertEncoder",
     "gaussian": "GaussianEncoder",
+    "seal": "SealEncoder",
     "splade": "SpladeEncoder",
     "tokens": "TokenEncoder",
     "hypencoder": "Hypencoder",

@@ -27,7 +27,7 @@ KINDS: Final = {
     "dense": "dense encoder", "gaussian": "Gaussian encoder", "hypencoder": "Hypencoder",
     "pseudo_queries": "pseudo-query encoder", "splade": "SPLADE encoder", "tokens": "token encoder",
     "cross_encoder": "cross-encoder", "three_heads": "encoder with three heads",
-    "static": "static encoder", "experts": "dense encoder with experts",
+    "static": "static encoder", "experts": "dense encoder with experts", "seal": "SEAL encoder",
     "concepts": "concept encoder",
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import duration, whole_number
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.token_vectors import TokenSequences, TokenVectors
 from sluice.encoders.vectors.forms import EXACT, STORES, Store
 from sluice.retrieval.retrievers.corpus.reading import Reading, percent
 
@@ -175,7 +175,7 @@ def estimated(
     if counts_twice is not None:
         full, tokens = counts_twice.full[: len(texts)], float(counts_twice.read.mean())
     each = _stored_bytes(vectors, encoding)
-    sparse = not isinstance(vectors, np.ndarray | TokenVectors)
+    sparse = not isinstance(vectors, np.ndarray | TokenVectors | TokenSequences)
     wide = 2 * each if sparse else _stored_bytes(vectors, replace(encoding, store=EXACT))
     shard = min(shard_of(encoder, encoding), counts.missing)
     return counts._replace(
@@ -197,7 +197,7 @@ def _timed(
     return time.perf_counter() - start, vectors
 
 
-def _stored_bytes(vectors: Vectors, encoding: Encoding) -> float:
+def _stored_bytes(vectors: Vectors | TokenSequences, encoding: Encoding) -> float:
     """Return the bytes of a vector on disk, on average."""
     size = {"float32": 4, "float16": 2, "int8": 1}[encoding.store]
     scale = 4 if encoding.store == "int8" else 0
@@ -205,4 +205,6 @@ def _stored_bytes(vectors: Vectors, encoding: Encoding) -> float:
         return vectors.shape[1] * size + scale
     if isinstance(vectors, TokenVectors):
         return len(vectors.values) / max(1, len(vectors)) * (vectors.dim * size + scale) + 8
+    if isinstance(vectors, TokenSequences):
+        return len(vectors.ids) / max(1, len(vectors)) * 4 + 8
     return vectors.nnz / max(1, vectors.shape[0]) * (size + 4) + 8 + scale

@@ -102,6 +102,10 @@ class Passages:
 
         And unless they can be aggregated: several vectors a text have no mean.
         """
+        if hooks_of(encoder).similarity == "ngrams":
+            raise ConfigError(
+                "passages: a seal encoder reads documents whole, however long; leave passages out"
+            )
         _Cutter(self, encoder)
         if self.aggregate == "mean" and hooks_of(encoder).similarity in (
             "max_sim",

@@ -3,16 +3,15 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
-from tiny_models import save_tokenizer
+from tiny_generators import END, save_gpt2, save_t5
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.training.generation.decoding import Continuations, DiverseBeams, TopKSampling
+from sluice.encoders.generative.continuations import Continuations
+from sluice.training.generation.decoding import DiverseBeams, TopKSampling
 from sluice.training.generation.inverse_cloze import Passage
 from sluice.training.generation.query_generation import KeySentences, ModelGenerator, distinct
 
-END = 3  # [SEP]
 DOCUMENTS = [
     Passage("a", "gold", "gold in the river and stone"),
     Passage("b", "", "deep water"),
@@ -22,29 +21,12 @@ DOCUMENTS = [
 
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "t5"
-    size = save_tokenizer(folder)
-    torch.manual_seed(3)
-    config = transformers.T5Config(
-        vocab_size=size, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2,
-        eos_token_id=END, pad_token_id=0, decoder_start_token_id=0, dropout_rate=0.1,
-        initializer_factor=8.0,
-    )  # fmt: skip
-    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
-    return folder
+    return save_t5(tmp_path_factory.mktemp("models") / "t5")
 
 
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "gpt2"
-    size = save_tokenizer(folder)
-    torch.manual_seed(5)
-    config = transformers.GPT2Config(
-        vocab_size=size, n_positions=64, n_embd=16, n_layer=2, n_head=2, eos_token_id=END,
-        bos_token_id=2, pad_token_id=0, initializer_range=1.0,
-    )  # fmt: skip
-    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
+    return save_gpt2(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 def loaded(folder: Path, **options: Any) -> ModelGenerator:

@@ -218,10 +218,15 @@ class Composed(LossBase, ABC):
             loss.save(folder)
 
 
-def refuse_texts_alone(loss: LossBase, name: str, where: str) -> None:
-    """Raise ``ConfigError`` for a loss that learns from texts without queries, inside another."""
+def refuse_alone(loss: LossBase, name: str, where: str) -> None:
+    """Raise ``ConfigError`` for a loss that learns from no scores of documents, inside another."""
     if loss.texts_alone:
         raise ConfigError(
             f"{where}: {name} learns from texts alone and cannot be combined: train with loss: "
             f"{{type: {name}}} first, then set encoder.model of the next training to its model"
+        )
+    if loss.encoders == ("seal",):
+        raise ConfigError(
+            f"{where}: {name} trains what a seal encoder writes, which has no vectors for other "
+            f"losses, and cannot be combined: train with loss: {{type: {name}}} alone"
         )

@@ -17,7 +17,7 @@ from sluice.encoders.foundation.numbers import is_number
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase, as_loss
-from sluice.training.losses.composed.members import Composed, Members, refuse_texts_alone
+from sluice.training.losses.composed.members import Composed, Members, refuse_alone
 from sluice.training.protocol import Similarity
 
 
@@ -70,7 +70,7 @@ class WeightedSum(Composed):
     def _check(self) -> None:
         """Raise ``ConfigError`` where the members do not agree."""
         for name, loss in self._members():
-            refuse_texts_alone(loss, name, "losses")
+            refuse_alone(loss, name, "losses")
         if self._common_encoders() == ():
             raise ConfigError(
                 f"losses: no type of encoder is trained by all of {', '.join(self.names)}"

@@ -14,7 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase, as_loss
-from sluice.training.losses.composed.members import Composed, Members, refuse_texts_alone
+from sluice.training.losses.composed.members import Composed, Members, refuse_alone
 from sluice.training.losses.description import type_name
 from sluice.training.protocol import Similarity
 
@@ -42,7 +42,7 @@ class Wrapping(Composed):
         self.step = 0
         self.seed = 0
         name = type(self.inner).__name__
-        refuse_texts_alone(self.inner, type_name(self.inner), f"{self.called}.loss")
+        refuse_alone(self.inner, type_name(self.inner), f"{self.called}.loss")
         inner = self.inner.encoders
         if self.trains and inner is not None and not set(inner) & set(self.trains):
             raise ConfigError(

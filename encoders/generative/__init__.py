@@ -1,0 +1,15 @@
+"""Encoders whose queries a language model writes, held to what an index contains: SEAL.
+
+May import: `encoders.transformer` and below.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.encoders.generative.encoder import SealEncoder as SealEncoder
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

@@ -1,0 +1,83 @@
+"""Runs a language model token by token over several continuations of each text."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Continuations:
+    """The rows of one batch that a transformers model continues, ``copies`` for each text.
+
+    ``ids`` and ``mask`` ``[texts, length]`` are the texts' tokens: what an encoder reads, or what a
+    decoder continues (padded on the left). Keys and values of earlier tokens are kept.
+    """
+
+    def __init__(self, model: Any, ids: Tensor, mask: Tensor, copies: int) -> None:
+        self._model = model
+        self._copies = copies
+        self._cache: Any = None
+        self._mask = mask.repeat_interleave(copies, dim=0)
+        self._encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._ids = ids
+        self._first_mask = mask
+        self._states: Tensor | None = None
+        self._positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def first(self) -> Tensor:
+        """Return the log-probabilities ``[texts * copies, vocabulary]`` of each first token."""
+        if self._encoder_decoder:
+            encoder = self._model.get_encoder()
+            states = encoder(input_ids=self._ids, attention_mask=self._first_mask)
+            hidden = states.last_hidden_state.repeat_interleave(self._copies, dim=0)
+            self._states = hidden
+            start = self._model.config.decoder_start_token_id
+            start = self._model.config.pad_token_id if start is None else start
+            return self._decoded(torch.full((len(hidden),), int(start), device=hidden.device))
+        output = self._forward(self._ids, self._first_mask)
+        self._cache.batch_repeat_interleave(self._copies)
+        following = torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+        return following.repeat_interleave(self._copies, dim=0)
+
+    def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Return log-probabilities after ``tokens`` ``[n]``, appended to the old rows ``rows``."""
+        self._cache.reorder_cache(rows)
+        if self._encoder_decoder:
+            return self._decoded(tokens)
+        mask = self._mask[rows]
+        self._mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+        output = self._forward(tokens[:, None], self._mask)
+        return torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+
+    def _decoded(self, tokens: Tensor) -> Tensor:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        output = self._model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
+            attention_mask=self._mask,
+            decoder_input_ids=tokens[:, None],
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        self._cache = output.past_key_values
+        return torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+
+    def _forward(self, ids: Tensor, mask: Tensor) -> Any:
+        places = {}
+        if self._positions:  # padding on the left takes no place
+            positions = (mask.cumsum(dim=1) - 1).clamp_min(0)
+            places["position_ids"] = positions[:, -ids.shape[1] :]
+        output = self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            past_key_values=self._cache,
+            use_cache=True,
+            **places,
+        )
+        self._cache = output.past_key_values
+        return output

@@ -1,0 +1,192 @@
+"""SEAL from YAML: trained, indexed, fused, explained, changed; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from command_line import Call
+from small_world import WordEncoder, documents, write_beir
+from tiny_generators import save_t5
+
+from sluice.encoders import SealEncoder
+from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, ModelError
+from sluice.indexing import FlatIndex, FmIndex
+from sluice.retrieval import Document, Passages, Retriever, load_pipeline
+from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
+from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.experiments.training.checks import check_training
+from sluice.training.example import Example, Text
+from sluice.training.losses.spans import Spans
+
+SMALL = {"beams": 5, "length": 3, "unigrams": 40}
+CORPUS = documents(12)
+QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document in enumerate(CORPUS)}
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_t5(tmp_path_factory.mktemp("models") / "t5")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> SealEncoder:
+    """Learnt by heart: for each of twelve queries the spans of its document."""
+    folder = save_t5(tmp_path_factory.mktemp("models") / "t5", d_model=32, initializer_factor=1.0)
+    encoder = SealEncoder.from_pretrained(folder, **SMALL)
+    pairs = zip(QUERIES.items(), CORPUS, strict=True)
+    examples = [
+        Example(Text(*query), (Text(document.id, document.text),)) for query, document in pairs
+    ]
+    loss = Spans(spans=4, length=4, smoothing=0.0)
+    module, collator = loss.own_pass(encoder, seed=1, sparse=False)
+    steps = torch.optim.AdamW(encoder.module.parameters(), lr=0.01)
+    for epoch in range(120):
+        collator.set_epoch(epoch)
+        inputs = collator(examples)
+        made = module(**inputs["features"])
+        steps.zero_grad()
+        loss.over(loss.batch(made, inputs)).backward()
+        steps.step()
+    return encoder
+
+
+def settings(folder: Path, model: Path) -> dict[str, Any]:
+    trainer = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
+    return {
+        "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
+        "train": {
+            "writer": {
+                "encoder": {"type": "seal", "model": str(model), **SMALL},
+                "loss": {"type": "spans", "spans": 2, "length": 4}, "trainer": trainer,
+                "evaluate": {"measures": ["nDCG@10"], "margin": 0},
+            },
+        },
+        "retrievers": {
+            "bm25": {"encoder": {"type": "bm25"}},
+            "seal": {
+                "encoder": {"type": "seal", "model": "writer"},
+                "index": {"type": "fm", "candidates": 20},
+            },
+        },
+        "pipelines": {"seal": "seal", "both": "bm25 | seal % 5"},
+        "evaluate": {"measures": ["nDCG@10"], "baseline": "seal", "latency_queries": 0},
+    }  # fmt: skip
+
+
+def test_a_journey(sluice: Call, tmp_path: Path, t5: Path) -> None:
+    file, output = tmp_path / "x.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(settings(tmp_path, t5), sort_keys=False), encoding="utf-8")
+    for words in (["config", "check"], ["run"]):
+        code, _, err = sluice(*words, file)
+        assert code == 0, err
+    systems = json.loads((output / "results.json").read_text())["systems"]
+    assert {each["name"] for each in systems} == {"seal", "both"}
+    assert "SealEncoder" in (output / "models" / "writer" / "README.md").read_text()
+    index = Retriever.open(output / "retrievers" / "seal").index
+    assert isinstance(index, FmIndex)
+    assert (index.candidates, len(index)) == (20, 40)
+    assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
+    for words in (["verify", output / "retrievers" / "seal"],
+                  ["search", output, "gold", "--pipeline", "seal", "-k", 100],
+                  ["explain", output, "gold river", "--pipeline", "seal", "-k", 2]):  # fmt: skip
+        code, out, err = sluice(*words)
+        assert code == 0, err
+    assert "gold" in out
+
+
+def test_what_was_learnt_is_found(trained: SealEncoder, t5: Path) -> None:
+    retriever = Retriever.build(trained, CORPUS)
+    run = retriever.run(QUERIES, 3)
+    first = [run[query].doc_ids[0] == CORPUS[row].id for row, query in enumerate(QUERIES)]
+    untrained = Retriever.build(SealEncoder.from_pretrained(t5, **SMALL), CORPUS).run(QUERIES, 1)
+    rows = enumerate(QUERIES)
+    lucky = sum(untrained[query].doc_ids[:1] == [CORPUS[row].id] for row, query in rows)
+    assert sum(first) >= 9 > 2 * lucky
+
+
+def test_a_retriever_searches_explains_and_changes(
+    trained: SealEncoder, t5: Path, tmp_path: Path
+) -> None:
+    retriever = Retriever.build(trained, CORPUS, path=tmp_path / "r")
+    query = QUERIES["q0"]
+    hits = retriever.search(query, 12)
+    explained = retriever.explain(query, hits[0].doc_id)
+    assert explained.rank == 1
+    assert explained.score == pytest.approx(sum(part.contribution for part in explained.terms))
+    assert [part.contribution for part in explained.terms] == sorted(
+        (part.contribution for part in explained.terms), reverse=True
+    )
+    assert len(retriever.search(query, 1_000)) <= 12
+    assert retriever.search("", 3) == []
+    retriever.add([Document("new", "", f"{CORPUS[0].text} gold")])
+    retriever.delete(["d00"])
+    retriever.update([Document("d04", "", "stone")])
+    opened = Retriever.open(tmp_path / "r")
+    names = {hit.doc_id for hit in opened.search(query, 20)}
+    assert "new" in names
+    assert "d00" not in names
+    assert opened.search(query, 20) == retriever.search(query, 20)
+    retriever.compact()
+    assert {hit.doc_id for hit in retriever.search(query, 20)} == names
+    other = SealEncoder.from_pretrained(t5, **{**SMALL, "length": 2})
+    with pytest.raises(IndexFormatError, match="encoder"):
+        Retriever.open(tmp_path / "r", encoder=other)
+    with pytest.raises(ModelError, match="written with the index that it searches"):
+        retriever.encoder.encode_queries(["gold"])
+
+
+def test_an_empty_corpus_and_a_single_document(t5: Path) -> None:
+    encoder = SealEncoder.from_pretrained(t5, **SMALL)
+    retriever = Retriever.build(encoder, [Document("a", "", "gold")])
+    assert [hit.doc_id for hit in retriever.search("gold", 5)] in (["a"], [])
+    retriever.delete(["a"])
+    assert retriever.search("gold", 5) == []
+
+
+def test_what_does_not_fit_is_refused(t5: Path, tmp_path: Path, bert: Path) -> None:
+    encoder = SealEncoder.from_pretrained(t5, **SMALL)
+    with pytest.raises(ConfigError, match="expected an FmIndex"):
+        Retriever.build(encoder, documents(3), index=FlatIndex())
+    with pytest.raises(ConfigError, match="it is for an encoder of type seal"):
+        Retriever.build(WordEncoder(), documents(3), index=FmIndex())
+    with pytest.raises(ConfigError, match="reads documents whole"):
+        Retriever.build(encoder, documents(3), passages=Passages(length=8, overlap=2))
+    facts = settings(tmp_path, t5)
+    facts["retrievers"]["seal"]["index"] = {"type": "flat"}
+    with pytest.raises(ConfigError, match=r"retrievers.seal.index.type: flat .* takes fm"):
+        check_experiment(checked(facts, ExperimentConfig))
+    facts["retrievers"]["seal"]["index"] = {"type": "fm"}
+    facts["retrievers"]["seal"]["encoding"] = {"shard": 4}
+    with pytest.raises(ConfigError, match=r"retrievers.seal.encoding: a seal encoder"):
+        check_experiment(checked(facts, ExperimentConfig))
+    del facts["retrievers"]["seal"]["encoding"]
+    facts["retrievers"]["bm25"]["index"] = {"type": "fm"}
+    with pytest.raises(ConfigError, match=r"retrievers.bm25.index.type: fm"):
+        check_experiment(checked(facts, ExperimentConfig))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "info_nce"}, "a seal encoder takes spans"),
+        ({"loss": {"type": "sum", "losses": [{"type": "spans"}]}}, "cannot be combined"),
+        ({"loss": {"type": "spans", "spans": 0}}, "spans.spans: 0, expected 1 or more"),
+        ({"loss": {"type": "spans", "smoothing": 1.0}}, "spans.smoothing"),
+        ({"negatives": {"type": "mined", "retriever": "bm25"}}, "negatives: spans learns from"),
+        ({"teacher": "bm25"}, "teacher"),
+        ({"sparsity": {"document": {"type": "flops", "weight": 1}}}, "has no terms"),
+        ({"encoder": {"type": "dense", "model": "m"}}, "loss: spans trains seal"),
+    ],
+)
+def test_settings_that_mean_nothing(
+    changes: dict[str, Any], message: str, t5: Path, tmp_path: Path
+) -> None:
+    training = {"dataset": "d", "output": "o", **settings(tmp_path, t5)["train"]["writer"]}
+    section = checked({**training, **changes}, TrainConfig)
+    with pytest.raises(ConfigError, match=message):
+        check_training(section, "")

@@ -1,0 +1,22 @@
+"""docs/generative.md: its YAML is valid, and its Python runs."""
+
+import re
+
+import pytest
+import yaml
+from places import ROOT
+
+from sluice.retrieval.config.sections import ExperimentConfig, checked
+from sluice.retrieval.experiments.checks import check_experiment
+
+PAGE = (ROOT / "docs" / "generative.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+def test_the_yaml_is_valid(text: str) -> None:
+    check_experiment(checked(yaml.safe_load(text), ExperimentConfig))
+
+
+@pytest.mark.parametrize("text", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_the_python_runs(text: str) -> None:
+    exec(text, {})

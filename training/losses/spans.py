@@ -1,0 +1,98 @@
+"""Cross-entropy of spans of relevant documents: what a SEAL encoder learns to write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import LossBase
+
+if TYPE_CHECKING:
+    from sluice.training.generation.spans import SpanCollator, SpanModule
+
+
+@dataclass(frozen=True, slots=True)
+class Spans(LossBase):
+    """Mean cross-entropy of the tokens of spans, which a language model writes for a query.
+
+    ``spans``: so many are drawn for a query in each epoch, each of ``length`` tokens of a positive,
+    those that share more with the query the rather: the lower ``temperature``, the more so (see
+    ``sluice.training.generation.spans``). ``smoothing``: that of the labels. Negatives are not
+    read.
+    (SEAL; Bevilacqua et al. 2022, "Autoregressive search engines", section 3.4.)
+    """
+
+    summary = "spans of relevant documents, written by a language model: SEAL"
+    paper = "Bevilacqua et al. 2022 (SEAL, arXiv 2204.10628), section 3.4"
+
+    encoders: ClassVar[tuple[str, ...]] = ("seal",)  # the types it trains
+
+    spans: int = 10
+    length: int = 10
+    temperature: float = 0.1
+    smoothing: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("spans", "length"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"spans.{name}: {value!r}, expected 1 or more")
+        if not 0 < self.temperature < math.inf:
+            raise ConfigError(f"spans.temperature: {self.temperature!r}, expected more than 0")
+        if not 0 <= self.smoothing < 1:
+            raise ConfigError(
+                f"spans.smoothing: {self.smoothing!r}, expected a share from 0, below 1"
+            )
+
+    def own_pass(self, encoder: Any, *, seed: int, sparse: bool) -> tuple[SpanModule, SpanCollator]:
+        """Return the forward pass and the collator that replace those of ranking losses."""
+        from sluice.training.generation.spans import SpanCollator, SpanModule
+
+        if hooks_of(encoder).similarity != "ngrams":
+            raise ConfigError(f"loss: spans trains a seal encoder, not a {type(encoder).__name__}")
+        collator = SpanCollator(
+            encoder,
+            spans=self.spans,
+            length=self.length,
+            temperature=self.temperature,
+            seed=seed,
+        )
+        return SpanModule(encoder, smoothing=self.smoothing), collator
+
+    def batch(self, made: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> VectorBatch:
+        """Lay out what ``SpanModule`` made: no vectors, sums and numbers."""
+        sums = made["query"]
+        none = torch.zeros(0, dtype=torch.long, device=sums.device)
+        empty = sums.new_zeros((0, 1))
+        return VectorBatch(
+            queries=empty,
+            documents=empty,
+            labels=sums.new_zeros((0, len(sums))),
+            mask=torch.zeros((0, len(sums)), dtype=torch.bool, device=sums.device),
+            positives=none,
+            owners=none,
+            features=inputs["features"],
+            ids=inputs["ids"],
+            matrix=sums,
+        )
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the mean over the tokens of the batch's spans, 0 where there are none.
+
+        ``matrix`` is ``[n, 2]``: of each query the summed cross-entropy and the number of tokens.
+        """
+        if batch.matrix is None or len(batch.queries):
+            raise ConfigError(
+                "loss: spans cannot be combined with ranking: a seal encoder has no vectors"
+            )
+        total, count = batch.matrix.sum(0)
+        mean: Tensor = total / count.clamp(min=1)
+        return mean
