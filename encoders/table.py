@@ -1,32 +1,106 @@
-"""The built-in encoder types by the names that YAML files and saved folders use."""
+"""The built-in encoder types by the names that YAML files and saved folders use.
+
+A new type is a line here: what the house must know of it before it is imported stands in its line.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple
 
-ENCODERS: Final[Mapping[str, str]] = {
-    "bm25": "sluice.encoders.lexical.bm25:BM25Encoder",
-    "concepts": "sluice.encoders.splade.concepts.encoder:ConceptEncoder.from_pretrained",
-    "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
-    "experts": "sluice.encoders.dense.experts.encoder:ExpertEncoder.from_pretrained",
-    "gaussian": "sluice.encoders.dense.gaussian.encoder:GaussianEncoder.from_pretrained",
-    "http": "sluice.encoders.dense.remote.encoder:HttpEncoder",
-    "hypencoder": "sluice.encoders.dense.hypencoder.encoder:Hypencoder.from_pretrained",
-    "precomputed": "sluice.encoders.dense.precomputed:PrecomputedEncoder.from_pretrained",
-    "pseudo_queries": (
-        "sluice.encoders.dense.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained"
+Made = Literal["dense", "sparse", "tokens", "pseudo_queries", "q_net", "ngrams", "parts", "scores"]
+Model = Literal["network", "folder", ""]
+
+
+class EncoderType(NamedTuple):
+    """A built-in type, and what is asked of it before it is imported.
+
+    ``make`` is the class or classmethod that YAML calls. ``called`` is its name in reports, empty
+    for what is never trained, ``task`` the hub's name of what it does. ``vectors`` are those of its
+    documents, but ``q_net`` is a dense one for queries that are networks, and ``parts`` is as the
+    encoders in it make. ``model`` is what its ``model`` names: a network's folder or hub id,
+    another folder of ours, or neither. ``learns_as`` is the type whose losses and settings train
+    it, where that is another. ``one_way``: two of its queries, or documents, cannot be compared.
+    ``teaches``: it may be a training run's teacher.
+    """
+
+    make: str
+    called: str = ""
+    task: str = ""
+    vectors: Made = "dense"
+    model: Model = "network"
+    learns_as: str = ""
+    one_way: bool = False
+    teaches: bool = False
+
+    @property
+    def class_name(self) -> str:
+        """The name of its class, which ``sluice.encoders`` has."""
+        return self.make.partition(":")[2].partition(".")[0]
+
+
+_SIMILAR, _FEATURES, _RANKS = "sentence-similarity", "feature-extraction", "text-ranking"
+_DENSE, _LATE = "sluice.encoders.dense", "sluice.encoders.late_interaction"
+
+TYPES: Final[Mapping[str, EncoderType]] = {
+    "bm25": EncoderType(
+        "sluice.encoders.lexical.bm25:BM25Encoder", vectors="sparse", model="", teaches=True
     ),
-    "seal": "sluice.encoders.generative.encoder:SealEncoder.from_pretrained",
-    "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
-    "static": "sluice.encoders.dense.static.encoder:StaticEncoder.from_pretrained",
-    "three_heads": (
-        "sluice.encoders.late_interaction.three_heads.encoder:HeadEncoder.from_pretrained"
+    "concepts": EncoderType(
+        "sluice.encoders.splade.concepts.encoder:ConceptEncoder.from_pretrained",
+        "concept encoder", _FEATURES, "sparse", learns_as="splade", teaches=True,
     ),
-    "tokens": "sluice.encoders.late_interaction.encoder:TokenEncoder.from_pretrained",
-    "towers": "sluice.encoders.towers:TowerEncoder.from_pretrained",
-    "vocabulary": "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
-}
+    "dense": EncoderType(
+        f"{_DENSE}.encoder:DenseEncoder.from_pretrained", "dense encoder", _SIMILAR, teaches=True
+    ),
+    "experts": EncoderType(
+        f"{_DENSE}.experts.encoder:ExpertEncoder.from_pretrained",
+        "dense encoder with experts", _SIMILAR, learns_as="dense", teaches=True,
+    ),
+    "gaussian": EncoderType(
+        f"{_DENSE}.gaussian.encoder:GaussianEncoder.from_pretrained",
+        "Gaussian encoder", _FEATURES, one_way=True, teaches=True,
+    ),
+    "http": EncoderType(f"{_DENSE}.remote.encoder:HttpEncoder", model=""),
+    "hypencoder": EncoderType(
+        f"{_DENSE}.hypencoder.encoder:Hypencoder.from_pretrained", "Hypencoder", vectors="q_net"
+    ),
+    "precomputed": EncoderType(
+        f"{_DENSE}.precomputed:PrecomputedEncoder.from_pretrained", model=""
+    ),
+    "pseudo_queries": EncoderType(
+        f"{_DENSE}.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained",
+        "pseudo-query encoder", vectors="pseudo_queries",
+    ),
+    "seal": EncoderType(
+        "sluice.encoders.generative.encoder:SealEncoder.from_pretrained",
+        "SEAL encoder", "text-generation", "ngrams",
+    ),
+    "splade": EncoderType(
+        "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
+        "SPLADE encoder", _FEATURES, "sparse", teaches=True,
+    ),
+    "static": EncoderType(
+        f"{_DENSE}.static.encoder:StaticEncoder.from_pretrained",
+        "static encoder", _SIMILAR, learns_as="dense", teaches=True,
+    ),
+    "three_heads": EncoderType(
+        f"{_LATE}.three_heads.encoder:HeadEncoder.from_pretrained",
+        "encoder with three heads", vectors="parts",
+    ),
+    "tokens": EncoderType(
+        f"{_LATE}.encoder:TokenEncoder.from_pretrained",
+        "token encoder", _SIMILAR, "tokens", teaches=True,
+    ),
+    "towers": EncoderType(
+        "sluice.encoders.towers:TowerEncoder.from_pretrained", vectors="parts", model="folder"
+    ),
+    "vocabulary": EncoderType(
+        "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
+        vectors="sparse", model="folder",
+    ),
+}  # fmt: skip
+ENCODERS: Final[Mapping[str, str]] = {name: each.make for name, each in TYPES.items()}
 
 # Those that YAML makes by their constructor, and what opens their folders.
 OPENED: Final[Mapping[str, str]] = {
@@ -52,23 +126,33 @@ GIVEN: Final[Mapping[str, str]] = {
     ),
 }
 
-# Rerankers that are a head over the token vectors of an encoder.
-MATCHING: Final[Mapping[str, str]] = {
-    "conv_knrm": "sluice.encoders.rerankers.matching.conv_knrm:ConvKNRM.from_pretrained",
-    "drmm": "sluice.encoders.rerankers.matching.drmm:DRMM.from_pretrained",
-    "duet": "sluice.encoders.rerankers.matching.duet:Duet.from_pretrained",
-    "knrm": "sluice.encoders.rerankers.matching.knrm:KNRM.from_pretrained",
-    "match_pyramid": (
-        "sluice.encoders.rerankers.matching.match_pyramid:MatchPyramid.from_pretrained"
-    ),
-    "pacrr": "sluice.encoders.rerankers.matching.pacrr:PACRR.from_pretrained",
-}
 
-RERANKERS: Final[Mapping[str, str]] = {
-    "cross_encoder": "sluice.encoders.rerankers.cross_encoder:CrossEncoder.from_pretrained",
-    "pyramid": "sluice.encoders.rerankers.pyramid:PyramidEncoder.from_pretrained",
-    **MATCHING,
+def _ranker(make: str, called: str, **facts: Any) -> EncoderType:
+    return EncoderType(
+        f"sluice.encoders.rerankers.{make}.from_pretrained", called, _RANKS, "scores", **facts
+    )
+
+
+# Rerankers that are a head over the token vectors of an encoder.
+_HEADS: Final[Mapping[str, EncoderType]] = {
+    name: _ranker(f"matching.{name}:{own}", f"{own} ranker", learns_as="cross_encoder")
+    for name, own in {
+        "conv_knrm": "ConvKNRM",
+        "drmm": "DRMM",
+        "duet": "Duet",
+        "knrm": "KNRM",
+        "match_pyramid": "MatchPyramid",
+        "pacrr": "PACRR",
+    }.items()
 }
+RANKERS: Final[Mapping[str, EncoderType]] = {
+    "cross_encoder": _ranker("cross_encoder:CrossEncoder", "cross-encoder", teaches=True),
+    "pyramid": _ranker("pyramid:PyramidEncoder", "pyramid ranker", learns_as="cross_encoder"),
+    **_HEADS,
+}
+MATCHING: Final[Mapping[str, str]] = {name: each.make for name, each in _HEADS.items()}
+RERANKERS: Final[Mapping[str, str]] = {name: each.make for name, each in RANKERS.items()}
+KNOWN: Final[Mapping[str, EncoderType]] = {**TYPES, **RANKERS}
 
 TUNINGS: Final[Mapping[str, str]] = {
     "adapter": "sluice.encoders.tuning.bottleneck:Bottlenecks",

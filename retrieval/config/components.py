@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from sluice.encoders.encoder import encodes
 from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.encoders.table import ENCODERS, KNOWN, TYPES, Made
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import CachedEncoding, PruneSection, RetrieverSection
@@ -23,13 +23,17 @@ Allow = Collection[str] | None  # classes of your own that types may name; None 
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
 # Built-in types by the vectors they make or hold; an index around another may hold either.
-DENSE_ENCODERS = ("dense", "experts", "gaussian", "http", "precomputed", "static")
-ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot be compared
-SPARSE_ENCODERS = ("bm25", "concepts", "splade", "vocabulary")
-TOKEN_ENCODERS = ("tokens",)
-PSEUDO_ENCODERS = ("pseudo_queries",)  # documents are several vectors, queries one
-NGRAM_ENCODERS = ("seal",)  # documents are token sequences, queries n-grams of them
-NET_ENCODERS = ("hypencoder",)  # documents are dense vectors, queries networks
+_MADE = {
+    made: tuple(name for name, each in TYPES.items() if each.vectors == made)
+    for made in get_args(Made)
+}
+DENSE_ENCODERS = _MADE["dense"]
+ONE_WAY_ENCODERS = tuple(name for name, each in TYPES.items() if each.one_way)
+SPARSE_ENCODERS = _MADE["sparse"]
+TOKEN_ENCODERS = _MADE["tokens"]
+PSEUDO_ENCODERS = _MADE["pseudo_queries"]  # documents are several vectors, queries one
+NGRAM_ENCODERS = _MADE["ngrams"]  # documents are token sequences, queries n-grams of them
+NET_ENCODERS = _MADE["q_net"]  # documents are dense vectors, queries networks
 DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented")
 SPARSE_INDEXES = ("inverted",)
 TOKEN_INDEXES = ("tokens",)
@@ -94,16 +98,13 @@ def vector_kind(spec: Mapping[str, Any]) -> Any:
 def trained_kind(spec: Mapping[str, Any]) -> Any:
     """Return the type of encoder that is trained: that of its vectors, but three heads are one.
 
-    Static encoders, and those with experts, learn what dense ones do, those of concepts what SPLADE
-    does, and every reranker what cross-encoders do.
+    Some learn as another type does: static encoders as dense ones, rerankers as cross-encoders.
     """
     if spec.get("type") == "three_heads":
         return "three_heads"
     kind = vector_kind(spec)
-    if kind in RERANKERS:
-        return "cross_encoder"
-    learns_as = {"static": "dense", "experts": "dense", "concepts": "splade"}
-    return learns_as.get(kind, kind)
+    known = KNOWN.get(kind)
+    return known.learns_as or kind if known else kind
 
 
 def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:

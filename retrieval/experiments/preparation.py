@@ -9,15 +9,14 @@ from typing import Any
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, ModelError, SluiceError
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.table import RERANKERS
+from sluice.encoders.table import KNOWN
 from sluice.retrieval.config.components import Allow, towers_in
 from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.experiment import Experiment
 
 # Types whose `model` is a folder or an id of the hub; that of `http`, say, is not.
 WITH_MODELS = (
-    "concepts", "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "seal", "splade",
-    "tokens", "three_heads", "towers", "vocabulary", *RERANKERS, "generative", "max_sim", "static",
+    *(name for name, each in KNOWN.items() if each.model), "generative", "max_sim",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.model_files.locate import hub_reachable, local_folder, model_folder
-from sluice.encoders.table import RERANKERS
+from sluice.encoders.table import KNOWN
 from sluice.retrieval.config.components import towers_in
 from sluice.retrieval.config.sections import (
     ExperimentConfig,
@@ -20,10 +20,7 @@ from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 # Types whose `model` is loaded.
-LOADED = (
-    "concepts", "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "seal", "splade",
-    "tokens", "three_heads", *RERANKERS, "max_sim", "static",
-)  # fmt: skip
+LOADED = (*(name for name, each in KNOWN.items() if each.model == "network"), "max_sim")
 
 
 def models(config: Any) -> Iterator[tuple[str, str]]:

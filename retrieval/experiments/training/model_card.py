@@ -10,7 +10,7 @@ import yaml
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.provenance import provenance
-from sluice.encoders.table import RERANKERS
+from sluice.encoders.table import KNOWN, RERANKERS, TYPES
 from sluice.retrieval.experiments.training.summary import without_folders
 
 if TYPE_CHECKING:
@@ -21,12 +21,6 @@ HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 # Tunings that sentence-transformers cannot load.
 UNMERGED: Final = ("adapter", "gated_prefix", "iaa", "prefix")
 MEASURED: Final = 20  # lines of dev measures at most
-TASKS: Final = {
-    "dense": "sentence-similarity", "gaussian": "feature-extraction",
-    "seal": "text-generation", "splade": "feature-extraction", "tokens": "sentence-similarity",
-    "static": "sentence-similarity", **dict.fromkeys(RERANKERS, "text-ranking"),
-    "experts": "sentence-similarity", "concepts": "feature-extraction",
-}  # fmt: skip
 _TWO_SIDES: Final = """\
 from sentence_transformers import SentenceTransformer
 
@@ -56,20 +50,6 @@ from sentence_transformers import CrossEncoder
 
 model = CrossEncoder("FOLDER")
 print(model.predict([("a question", "a text")]))""",
-}
-OURS: Final = {
-    "concepts": "ConceptEncoder",
-    "dense": "DenseEncoder",
-    "experts": "ExpertEncoder",
-    "gaussian": "GaussianEncoder",
-    "seal": "SealEncoder",
-    "splade": "SpladeEncoder",
-    "tokens": "TokenEncoder",
-    "hypencoder": "Hypencoder",
-    "pseudo_queries": "PseudoQueryEncoder",
-    "cross_encoder": "CrossEncoder",
-    "static": "StaticEncoder",
-    "towers": "TowerEncoder",
 }
 SEARCH: Final = """\
 {imports}
@@ -132,8 +112,9 @@ def _metadata(facts: Mapping[str, Any], *, loads: bool) -> str:
     if loads:
         values = {"library_name": "sentence-transformers", **values}
         values["tags"].insert(0, "sentence-transformers")
-    if facts["type"] in TASKS:
-        values["pipeline_tag"] = TASKS[facts["type"]]
+    known = KNOWN.get(facts["type"])
+    if known and known.task:
+        values["pipeline_tag"] = known.task
     if HUB_ID.fullmatch(facts["base"]):
         values["base_model"] = facts["base"]
     return f"---\n{yaml.safe_dump(values, sort_keys=False)}---"
@@ -200,14 +181,15 @@ def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool) -> str:
         module = "sluice" if kind == "cross_encoder" else made.__module__
         code = RERANK.format(module=module, name=made.__name__)
         parts.append(f"With Sluice:\n\n```python\n{code}\n```")
-    elif kind in OURS:
-        imports = f"from sluice import {', '.join(sorted([OURS[kind], 'Document', 'Retriever']))}"
+    elif kind in TYPES and kind != "three_heads":
+        name = TYPES[kind].class_name
+        imports = f"from sluice import {', '.join(sorted([name, 'Document', 'Retriever']))}"
         if kind not in ("dense", "splade"):
-            own = f"from sluice.encoders import {OURS[kind]}"
+            own = f"from sluice.encoders import {name}"
             imports = f"from sluice import Document, Retriever\n{own}"
         named = encoder.mixture.names if kind == "experts" else ()
         expert = f", expert={named[0]!r}" if named else ""
-        code = SEARCH.format(imports=imports, name=OURS[kind], expert=expert)
+        code = SEARCH.format(imports=imports, name=name, expert=expert)
         parts.append(f"With Sluice:\n\n```python\n{code}\n```")
     else:
         parts.append("With Sluice: `sluice.encoders.model_files.registry.open_encoder(FOLDER)`.")

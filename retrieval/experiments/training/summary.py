@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.numbers import duration, plural
-from sluice.encoders.table import RERANKERS
+from sluice.encoders.table import KNOWN, RERANKERS
 from sluice.retrieval.config.components import START_KEY, towers_in, trained_kind
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.parts import judged, judged_by
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from sluice.training.fit_encoder import FitReport
 
 KEY: Final = "summary"  # of the manifest
-KINDS: Final = {
-    "dense": "dense encoder", "gaussian": "Gaussian encoder", "hypencoder": "Hypencoder",
-    "pseudo_queries": "pseudo-query encoder", "splade": "SPLADE encoder", "tokens": "token encoder",
-    "cross_encoder": "cross-encoder", "three_heads": "encoder with three heads",
-    "static": "static encoder", "experts": "dense encoder with experts", "seal": "SEAL encoder",
-    "concepts": "concept encoder",
-}  # fmt: skip
 
 
 def facts_of(
@@ -47,13 +40,14 @@ def facts_of(
     """
     own = str(section.encoder.get("type"))
     kind = str(trained_kind(section.encoder) or own)
+    named = [KNOWN[each] for each in (own, kind) if each in KNOWN]
     measure = dev_measure(section.evaluate) if section.evaluate is not None else None
     measured = _series(report.history, f"eval_{measure}")
     losses = _series(report.history, "loss") or _series(report.history, "train_loss")
     return {
-        "kind": KINDS.get(own, f"{own} ranker" if own in RERANKERS else KINDS.get(kind, kind)),
+        "kind": next((each.called for each in named if each.called), kind),
         "towers": own == "towers",
-        "type": own if own in ("static", "experts", "concepts", *RERANKERS) else kind,
+        "type": own if named and named[0].learns_as else kind,
         "base": base_of(section),
         "loss_type": section.loss["type"],
         "source": source_words(section, " and ".join(part.data.train.name for part in parts)),

@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
 from sluice.encoders.model_files.locate import is_path
-from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.encoders.table import KNOWN
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 Scores = NDArray[np.float64]  # [pairs], NaN where there is none
 
 BM25 = "bm25"
-KINDS = (
-    BM25, "concepts", "cross_encoder", "dense", "experts", "gaussian", "splade", "static", "tokens",
-)  # fmt: skip
 STORED = "examples"  # the name of the scores that the training examples bring
 
 Texts = Callable[[], Iterable[str]]  # the texts of a corpus, streamed anew
@@ -243,7 +240,7 @@ def check_teacher(
     if not isinstance(spec, Mapping):
         raise ConfigError(f"{where}: {spec!r:.60}; expected a name or a component")
     if spec.get("type") != ENSEMBLE:
-        table = {k: v for k, v in {**ENCODERS, **RERANKERS}.items() if k in KINDS}
+        table = {name: each.make for name, each in KNOWN.items() if each.teaches}
         check(spec, table, where=where, allow=allow)
         if spec.get("fields") is not None:
             raise ConfigError(f"{where}.fields: training texts have no fields; leave it out")
