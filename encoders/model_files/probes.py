@@ -25,6 +25,7 @@ from sluice.encoders.foundation.provenance import versions
 from sluice.encoders.foundation.token_counts import counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.model_files.layout import read_object
+from sluice.encoders.table import RERANKERS
 
 PROBES = "probes.json"
 VERSION = 1
@@ -143,7 +144,7 @@ def verify_probes(folder: Path, encoder: Any) -> Verified | None:
 
 def _vectors(encoder: Any) -> list[Row]:
     """Return the vectors of the queries and documents, or the scores of both in pairs."""
-    if hooks_of(encoder).kind == "cross_encoder":
+    if hooks_of(encoder).kind in RERANKERS:
         pairs = list(zip(QUERIES, DOCUMENTS, strict=True))
         return [Row(np.asarray(encoder.score(pairs), np.float32))]
     return [
