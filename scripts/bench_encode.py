@@ -123,7 +123,7 @@ def dense(texts: list[str], label: str, rounds: int) -> list[dict[str, Any]]:
     return list(rows(label, "texts/s", len(texts), calls, rounds, note))
 
 
-def families(count: int, rounds: int) -> Iterator[list[dict[str, Any]]]:
+def families(names: list[str], count: int, rounds: int) -> Iterator[list[dict[str, Any]]]:
     """Yield the row of each family of published encoders, in float32."""
     import numpy as np
     from bench_encode_families import folders
@@ -133,6 +133,8 @@ def families(count: int, rounds: int) -> Iterator[list[dict[str, Any]]]:
 
     texts = passages(count, words=60)  # 12 to 160 words, most of them below 60
     for name, folder in folders():
+        if names and name not in names:
+            continue
         theirs = SentenceTransformer(str(folder), device="cpu")
         ours = open_encoder(folder, device="cpu")
         calls: dict[str, Callable[[], Any]] = {
@@ -304,8 +306,8 @@ def compared(options: argparse.Namespace) -> dict[str, Any]:
                 flush=True,
             )
 
-    if options.families:
-        for each in families(options.texts, options.rounds):
+    if options.families is not None:
+        for each in families(options.families, options.texts, options.rounds):
             show(each)
         return {"rows": found}
     if "passages" in options.only:
@@ -335,7 +337,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=["passages", "mixed", "splade", "cross"])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--neighbour", action="store_true", help="idle against a busy machine")
-    parser.add_argument("--families", action="store_true", help="each family of encoders")
+    parser.add_argument(
+        "--families", nargs="*", metavar="NAME", help="these families of encoders; alone: all"
+    )
     parser.add_argument("--peak", nargs=2, metavar=("SIDE", "FOLDER"))
     options = parser.parse_args()
     if options.peak:
