@@ -236,7 +236,7 @@ def test_shards_that_do_not_fit_their_index(bert: Path, tmp_path: Path) -> None:
     index = json.loads(path.read_text())
     names = index["weight_map"]
     for changes, message in (
-        ({"more": f"pytorch_{SHARDS[0]}.bin"}, "more is not in the shards"),
+        ({"more": f"pytorch_{SHARDS[0]}.bin"}, "more is not in the shard it names"),
         ({"more": "../pytorch_model.bin"}, r"shard '\.\./pytorch_model.bin'; expected"),
         ({"more": "training_args.pt"}, "expected a"),
         ({"more": "pytorch_model-3.bin"}, "the model is not whole"),
@@ -248,6 +248,11 @@ def test_shards_that_do_not_fit_their_index(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no weight_map"):
         import_pickles(folder)
     assert not list(folder.glob("*.safetensors*"))
+    left_out = sorted(names)[0]
+    write_json(path, {"weight_map": {k: v for k, v in names.items() if k != left_out}})
+    import_pickles(folder)
+    written = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    assert set(written) == set(names)
 
 
 @pytest.mark.usefixtures("in_process")
