@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,7 +152,8 @@ def _place(part: _Part, written: Sequence[tuple[Path, dict[str, int]]], draft: P
     """Move the files of one part into place, and last the index that makes shards count."""
     home = part.files[0][0].parent
     shards = _shards_found(part, [tensors for _, tensors in written], home)
-    for (_, target), (new, _) in zip(part.files, written, strict=True):
+    for (source, target), (new, _) in zip(part.files, written, strict=True):
+        shutil.copymode(source, new)  # safetensors writes for its owner alone
         commit(new, target)
     if part.shards is not None:
         total = sum(sum(tensors.values()) for _, tensors in written)
