@@ -4,6 +4,7 @@
     python scripts/bench_encode.py
     python scripts/bench_encode.py --texts 256 --rounds 7 --data ../shared/data --json FILE
     python scripts/bench_encode.py --neighbour
+    python scripts/bench_encode.py --families
 
 Both sides encode the same texts with the same weights in one process, in turn; a ratio is the
 median over the rounds of their time over ours. sentence-transformers runs ``encode`` or ``predict``
@@ -11,6 +12,8 @@ with its defaults (batches of 32); how far its vectors are from ours is printed 
 Peak memory is that of two processes that do nothing else. ``--data`` is a folder of collections in
 BEIR layout; without it the texts come from the interpreter's own documentation. ``--neighbour``
 measures our side alone, idle and beside one process that takes all it can get of a core, in turn.
+``--families`` compares both on each family of published encoders, with random weights in four
+layers of 256 dimensions, over texts of mixed lengths (targets: 1x, 1.5x).
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ LENGTH = 256
 COLLECTIONS = ("scifact", "nfcorpus")
 TARGETS = {
     "passages bfloat16": (2.4, 3.0), "passages float32": (1.35, 1.45),
-    "splade": (2.0, 3.0), "cross-encoder": (2.0, 3.0), "mixed": (2.0, 3.0),
+    "splade": (2.0, 3.0), "cross-encoder": (2.0, 3.0), "mixed": (2.0, 3.0), "family": (1.0, 1.5),
 }  # fmt: skip
 MEMORY_TARGET = 0.25
 
@@ -118,6 +121,31 @@ def dense(texts: list[str], label: str, rounds: int) -> list[dict[str, Any]]:
     cosines = {kind: (calls[kind]() * expected).sum(axis=1).min() for kind in ours}
     note = ", ".join(f"least cosine {kind} {cosine:.6f}" for kind, cosine in cosines.items())
     return list(rows(label, "texts/s", len(texts), calls, rounds, note))
+
+
+def families(names: list[str], count: int, rounds: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield the row of each family of published encoders, in float32."""
+    import numpy as np
+    from bench_encode_families import folders
+    from sentence_transformers import SentenceTransformer
+
+    from sluice.encoders.model_files.registry import open_encoder
+
+    texts = passages(count, words=60)  # 12 to 160 words, most of them below 60
+    for name, folder in folders():
+        if names and name not in names:
+            continue
+        theirs = SentenceTransformer(str(folder), device="cpu")
+        ours = open_encoder(folder, device="cpu")
+        calls: dict[str, Callable[[], Any]] = {
+            "theirs": lambda model=theirs: model.encode_document(texts, show_progress_bar=False),
+            "float32": lambda encoder=ours: encoder.encode_documents(texts),
+        }
+        mine, expected = calls["float32"](), calls["theirs"]()
+        lengths = np.linalg.norm(expected, axis=1, keepdims=True) if ours.normalize else 1.0
+        apart = float(np.abs(mine - expected / lengths).max())
+        note = f"largest difference {apart:.2g}"
+        yield list(rows(f"family {name}", "texts/s", len(texts), calls, rounds, note))
 
 
 def splade_folder(texts: list[str]) -> str:
@@ -278,6 +306,10 @@ def compared(options: argparse.Namespace) -> dict[str, Any]:
                 flush=True,
             )
 
+    if options.families is not None:
+        for each in families(options.families, options.texts, options.rounds):
+            show(each)
+        return {"rows": found}
     if "passages" in options.only:
         show(dense(texts, "passages", options.rounds))
     if "mixed" in options.only:
@@ -305,6 +337,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", default=["passages", "mixed", "splade", "cross"])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--neighbour", action="store_true", help="idle against a busy machine")
+    parser.add_argument(
+        "--families", nargs="*", metavar="NAME", help="these families of encoders; alone: all"
+    )
     parser.add_argument("--peak", nargs=2, metavar=("SIDE", "FOLDER"))
     options = parser.parse_args()
     if options.peak:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,29 +151,33 @@ def _renamed(shard: str) -> str:
 def _place(part: _Part, written: Sequence[tuple[Path, dict[str, int]]], draft: Path) -> None:
     """Move the files of one part into place, and last the index that makes shards count."""
     home = part.files[0][0].parent
-    if part.shards is not None:
-        _check_index(part, [tensors for _, tensors in written], home)
-    for (_, target), (new, _) in zip(part.files, written, strict=True):
+    shards = _shards_found(part, [tensors for _, tensors in written], home)
+    for (source, target), (new, _) in zip(part.files, written, strict=True):
+        shutil.copymode(source, new)  # safetensors writes for its owner alone
         commit(new, target)
     if part.shards is not None:
         total = sum(sum(tensors.values()) for _, tensors in written)
-        names = dict(sorted(part.shards.items()))
-        write_json(draft / INDEX, {"metadata": {"total_size": total}, "weight_map": names})
+        write_json(draft / INDEX, {"metadata": {"total_size": total}, "weight_map": shards})
         commit(draft / INDEX, home / INDEX)
 
 
-def _check_index(part: _Part, sizes: Sequence[dict[str, int]], home: Path) -> None:
+def _shards_found(part: _Part, sizes: Sequence[dict[str, int]], home: Path) -> dict[str, str]:
+    """Return the file of each tensor; ``ModelError`` if it is not the one that the index names.
+
+    Shards may hold tensors that the index leaves out, second names of others.
+    """
     found = {
-        (tensor, target.name)
+        tensor: target.name
         for (_, target), tensors in zip(part.files, sizes, strict=True)
         for tensor in tensors
     }
-    missing = sorted(set((part.shards or {}).items()) ^ found)
-    if missing:
-        raise ModelError(
-            f"{home / PICKLED_INDEX}: {missing[0][0]} is not in the shards as it says; the model "
-            "is not whole or its files do not belong together"
-        )
+    for tensor, name in sorted((part.shards or {}).items()):
+        if found.get(tensor) != name:
+            raise ModelError(
+                f"{home / PICKLED_INDEX}: {tensor} is not in the shard it names; the model is not "
+                "whole or its files do not belong together"
+            )
+    return dict(sorted(found.items()))
 
 
 def _read_apart(files: Sequence[tuple[Path, Path]], draft: Path) -> list[dict[str, int]]:

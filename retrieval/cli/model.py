@@ -198,7 +198,7 @@ def import_model(
         bool, flag("You trust who made the pickles: read them.", "--trust-pickle")
     ] = False,
 ) -> None:
-    """Convert a model's pickled weights to safetensors.
+    """Convert pickled weights to safetensors.
 
     Weights of older models are pickles (pytorch_model.bin, whole or in shards, those of modules
     below, sparse_linear.pt and colbert_linear.pt of BGE-M3), which may run code when they are read.

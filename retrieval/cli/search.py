@@ -433,7 +433,7 @@ def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:
 
 
 def verify(path: Searched, allow: Allow = None) -> None:
-    """Check that retrievers and models are what was saved.
+    """Check that retrievers and models are intact.
 
     Reads every file of a retriever, or of all retrievers and models of an experiment, and compares
     checksums. Models are saved with twenty texts and their vectors, which are computed again: a

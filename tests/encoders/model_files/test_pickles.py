@@ -105,6 +105,8 @@ def test_a_folder_of_pickles_is_converted_by_the_command(
         "2_Dense/model.safetensors", "sparse_linear.safetensors",
     }  # fmt: skip
     assert all(path.read_bytes() == data for path, data in before.items())
+    modes = {path.stat().st_mode for path in folder.rglob("*.*") if path.suffix != ".json"}
+    assert len(modes) == 1
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     assert set(index["weight_map"]) == set(state)
     assert index["metadata"]["total_size"] == sum(4 * each.numel() for each in state.values())
@@ -236,7 +238,7 @@ def test_shards_that_do_not_fit_their_index(bert: Path, tmp_path: Path) -> None:
     index = json.loads(path.read_text())
     names = index["weight_map"]
     for changes, message in (
-        ({"more": f"pytorch_{SHARDS[0]}.bin"}, "more is not in the shards"),
+        ({"more": f"pytorch_{SHARDS[0]}.bin"}, "more is not in the shard it names"),
         ({"more": "../pytorch_model.bin"}, r"shard '\.\./pytorch_model.bin'; expected"),
         ({"more": "training_args.pt"}, "expected a"),
         ({"more": "pytorch_model-3.bin"}, "the model is not whole"),
@@ -248,6 +250,11 @@ def test_shards_that_do_not_fit_their_index(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no weight_map"):
         import_pickles(folder)
     assert not list(folder.glob("*.safetensors*"))
+    left_out = sorted(names)[0]
+    write_json(path, {"weight_map": {k: v for k, v in names.items() if k != left_out}})
+    import_pickles(folder)
+    written = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
+    assert set(written) == set(names)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -333,4 +340,6 @@ def test_other_weights_named_by_the_config(name: Any, tmp_path: Path) -> None:
             opened(folder)
     (folder / "other.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     write_json(folder / "config.json", {**config, "transformers_weights": "other.safetensors"})
-    assert open_encoder(folder).dim == 32
+    encoder = open_encoder(folder)
+    encoder.save_pretrained(tmp_path / "saved")
+    assert open_encoder(tmp_path / "saved").fingerprint == encoder.fingerprint
