@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class SealEncoder(TransformerModel, EncoderBase):
     """
 
     kind = "seal"
-    similarity = "ngrams"
+    similarity: Literal["ngrams"] = "ngrams"
 
     def __init__(
         self,
