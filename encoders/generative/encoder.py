@@ -89,17 +89,27 @@ class SealEncoder(TransformerModel, EncoderBase):
                 f"prompt: {self.prompt!r}; expected {{query}} once, where the query goes"
             )
         usual, longest = lengths_of(tokenizer, model.config)
-        most = usual if self.encoder_decoder else longest - max(self.length, WRITTEN)
+        self.written = usual if self.encoder_decoder else max(self.length, WRITTEN)
+        most = usual if self.encoder_decoder else longest - self.written
+        self._frame = self._frame_of(tokenizer)
+        framed = sum(map(len, self._frame))
+        if framed >= most:
+            raise ConfigError(
+                f"length: {self.written} tokens that may be written and {framed} of the prompt "
+                f"leave no room for a query; the model takes {longest}: lower length, or shorten "
+                "the prompt"
+            )
         self.query_length = whole_number(
             min(usual, most) if query_length is None else query_length, "query_length", 1
         )
-        if self.query_length > most:
-            raise ConfigError(f"query_length: {query_length}; the model takes 1 to {most} tokens")
-        self._frame = self._frame_of(tokenizer)
-        if sum(map(len, self._frame)) >= self.query_length:
+        if not framed < self.query_length <= most:
             raise ConfigError(
-                f"prompt: takes {sum(map(len, self._frame))} tokens, but query_length is "
-                f"{self.query_length}, which leaves no room for the query"
+                f"query_length: {self.query_length}; the prompt takes {framed} tokens and the model "
+                f"{most}: expected {framed + 1} to {most}"
+            )
+        if self.query_ngrams > self.written:
+            raise ConfigError(
+                f"query_ngrams: {query_ngrams}, and the model writes at most {self.written} tokens"
             )
         if not self.encoder_decoder:
             self._check_causal()
