@@ -90,27 +90,12 @@ class SealEncoder(TransformerModel, EncoderBase):
             )
         usual, longest = lengths_of(tokenizer, model.config)
         self.written = usual if self.encoder_decoder else max(self.length, WRITTEN)
-        most = usual if self.encoder_decoder else longest - self.written
         self._frame = self._frame_of(tokenizer)
-        framed = sum(map(len, self._frame))
-        if framed >= most:
-            raise ConfigError(
-                f"length: {self.written} tokens that may be written and {framed} of the prompt "
-                f"leave no room for a query; the model takes {longest}: lower length, or shorten "
-                "the prompt"
-            )
-        self.query_length = whole_number(
-            min(usual, most) if query_length is None else query_length, "query_length", 1
-        )
-        if not framed < self.query_length <= most:
-            raise ConfigError(
-                f"query_length: {self.query_length}; the prompt takes {framed} tokens and the model "
-                f"{most}: expected {framed + 1} to {most}"
-            )
-        if self.query_ngrams > self.written:
-            raise ConfigError(
-                f"query_ngrams: {query_ngrams}, and the model writes at most {self.written} tokens"
-            )
+        most = usual if self.encoder_decoder else longest - self.written
+        self.query_length = min(usual, most)
+        if query_length is not None:
+            self.query_length = whole_number(query_length, "query_length", 1)
+        self._check_room(most)
         if not self.encoder_decoder:
             self._check_causal()
 
@@ -324,6 +309,25 @@ class SealEncoder(TransformerModel, EncoderBase):
         full = list(tokenizer("a").input_ids)
         at = next(n for n in range(len(full)) if full[n : n + len(bare)] == bare)
         return [*full[:at], *before], [*after, *full[at + len(bare) :]]
+
+    def _check_room(self, most: int) -> None:
+        """Raise ``ConfigError`` where the settings leave no room for a query of ``most`` tokens."""
+        framed = sum(map(len, self._frame))
+        if framed >= most:
+            raise ConfigError(
+                f"length: {self.written} tokens to write and {framed} of the prompt leave no room "
+                "for a query in this model; lower length, or shorten the prompt"
+            )
+        if not framed < self.query_length <= most:
+            raise ConfigError(
+                f"query_length: {self.query_length}; the prompt takes {framed} tokens and the "
+                f"model {most}: expected {framed + 1} to {most}"
+            )
+        if self.query_ngrams > self.written:
+            raise ConfigError(
+                f"query_ngrams: {self.query_ngrams}, expected at most {self.written}, which the "
+                "model writes"
+            )
 
     def _check_causal(self) -> None:
         """Raise ``ModelError`` where what comes later changes what came before."""

@@ -182,7 +182,7 @@ def test_what_it_refuses(folder: Path, bert: Path, masked_bert: Path, tmp_path: 
         SealEncoder.from_pretrained(folder, prompt="gold {query}", query_length=1)
     with pytest.raises(ConfigError, match="query_length: 9999; the prompt takes"):
         SealEncoder.from_pretrained(folder, query_length=9_999)
-    with pytest.raises(ConfigError, match="query_ngrams: 99, and the model writes at most"):
+    with pytest.raises(ConfigError, match="query_ngrams: 99, expected at most"):
         SealEncoder.from_pretrained(folder, query_ngrams=99)
     with pytest.raises(ConfigError, match="beams"):
         SealEncoder.from_pretrained(folder, beams=0)
