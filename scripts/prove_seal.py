@@ -127,7 +127,7 @@ def trained(count: int, steps: int, seed: int) -> None:
 def figures(retriever: Any, asked: dict[str, str], qrels: Any) -> dict[str, float]:
     from sluice.retrieval import evaluate
 
-    return dict(evaluate(retriever.run(asked, 10), qrels, ["R@1", "R@10", "RR@10"]).mean)
+    return dict(evaluate(retriever.run(asked, k=10), qrels, ["R@1", "R@10", "RR@10"]).mean)
 
 
 def main() -> None:

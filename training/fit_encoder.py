@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sluice.training.loop.refresh import Refresh
     from sluice.training.loop.trainer import Evaluate
     from sluice.training.losses.base import LossBase
-    from sluice.training.protocol import BiEncoder, Loss, PairEncoder
+    from sluice.training.protocol import BiEncoder, Loss, PairEncoder, SpanWriter
     from sluice.training.sparsity.regulariser import Regulariser
 
 log = logging.getLogger("sluice")
@@ -53,7 +53,7 @@ class FitReport:
 
 
 def fit(
-    encoder: BiEncoder | PairEncoder,
+    encoder: BiEncoder | PairEncoder | SpanWriter,
     examples: Iterable[Example],
     loss: Loss,
     *,
@@ -255,7 +255,7 @@ def _check_dev(
         raise ConfigError(f"evaluate.shares: {list(shares)}, expected numbers between 0 and 1")
 
 
-def _check_precision(encoder: BiEncoder | PairEncoder) -> None:
+def _check_precision(encoder: BiEncoder | PairEncoder | SpanWriter) -> None:
     import torch
 
     for name, parameter in encoder.module.named_parameters():
@@ -284,11 +284,11 @@ def _check_sampling(temperature: float | None, examples: Sequence[Example]) -> N
 
 
 def _regulariser(
-    encoder: BiEncoder | PairEncoder,
+    encoder: BiEncoder | PairEncoder | SpanWriter,
     sparsity: Mapping[str, Any] | None,
     examples: Sequence[Example],
 ) -> Regulariser | None:
-    from sluice.training.protocol import PairEncoder
+    from sluice.training.protocol import PairEncoder, SpanWriter
     from sluice.training.sparsity.regulariser import Regulariser
     from sluice.training.sparsity.settings import Sparsity
     from sluice.training.sparsity.term_frequency import document_idf
@@ -302,8 +302,9 @@ def _regulariser(
             "sparsity.document.by_rank: every training example has one document, so all are of one "
             "rank; add negatives, or leave by_rank out"
         )
-    idf = None if isinstance(encoder, PairEncoder) else partial(document_idf, encoder, examples)
-    return Regulariser(penalties, idf)
+    if isinstance(encoder, PairEncoder | SpanWriter):  # without terms: refused where parts meet
+        return Regulariser(penalties, None)
+    return Regulariser(penalties, partial(document_idf, encoder, examples))
 
 
 def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
+from sluice.encoders.foundation.token_vectors import TokenSequences
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -68,6 +70,27 @@ class PairEncoder(Trainable, Protocol):
 
     def logits(self, features: Features) -> Tensor:
         """Return raw scores ``[n]`` through which gradients flow."""
+        ...
+
+
+@runtime_checkable
+class SpanWriter(Trainable, Protocol):
+    """Writes spans of documents for a query, and has no vectors (SEAL)."""
+
+    def tokenize(self, texts: Sequence[str], side: Side) -> Features:
+        """Return one padded batch of features for queries."""
+        ...
+
+    def encode_documents(self, texts: Sequence[str]) -> TokenSequences:
+        """Return the token ids of documents."""
+        ...
+
+    def terms(self, columns: Sequence[Sequence[int]]) -> list[str]:
+        """Return the texts of spans."""
+        ...
+
+    def span_logits(self, features: Features, spans: Tensor) -> Tensor:
+        """Return logits ``[n * s, L, vocabulary]`` of the tokens of spans ``[n, s, L]``."""
         ...
 
 

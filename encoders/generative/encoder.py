@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class SealEncoder(TransformerModel, EncoderBase):
     """
 
     kind = "seal"
-    similarity = "ngrams"
+    similarity: Literal["ngrams"] = "ngrams"
 
     def __init__(
         self,
@@ -89,18 +89,13 @@ class SealEncoder(TransformerModel, EncoderBase):
                 f"prompt: {self.prompt!r}; expected {{query}} once, where the query goes"
             )
         usual, longest = lengths_of(tokenizer, model.config)
-        most = usual if self.encoder_decoder else longest - max(self.length, WRITTEN)
-        self.query_length = whole_number(
-            min(usual, most) if query_length is None else query_length, "query_length", 1
-        )
-        if self.query_length > most:
-            raise ConfigError(f"query_length: {query_length}; the model takes 1 to {most} tokens")
+        self.written = usual if self.encoder_decoder else max(self.length, WRITTEN)
         self._frame = self._frame_of(tokenizer)
-        if sum(map(len, self._frame)) >= self.query_length:
-            raise ConfigError(
-                f"prompt: takes {sum(map(len, self._frame))} tokens, but query_length is "
-                f"{self.query_length}, which leaves no room for the query"
-            )
+        most = usual if self.encoder_decoder else longest - self.written
+        self.query_length = min(usual, most)
+        if query_length is not None:
+            self.query_length = whole_number(query_length, "query_length", 1)
+        self._check_room(most)
         if not self.encoder_decoder:
             self._check_causal()
 
@@ -314,6 +309,25 @@ class SealEncoder(TransformerModel, EncoderBase):
         full = list(tokenizer("a").input_ids)
         at = next(n for n in range(len(full)) if full[n : n + len(bare)] == bare)
         return [*full[:at], *before], [*after, *full[at + len(bare) :]]
+
+    def _check_room(self, most: int) -> None:
+        """Raise ``ConfigError`` where the settings leave no room for a query of ``most`` tokens."""
+        framed = sum(map(len, self._frame))
+        if framed >= most:
+            raise ConfigError(
+                f"length: {self.written} tokens to write and {framed} of the prompt leave no room "
+                "for a query in this model; lower length, or shorten the prompt"
+            )
+        if not framed < self.query_length <= most:
+            raise ConfigError(
+                f"query_length: {self.query_length}; the prompt takes {framed} tokens and the "
+                f"model {most}: expected {framed + 1} to {most}"
+            )
+        if self.query_ngrams > self.written:
+            raise ConfigError(
+                f"query_ngrams: {self.query_ngrams}, expected at most {self.written}, which the "
+                "model writes"
+            )
 
     def _check_causal(self) -> None:
         """Raise ``ModelError`` where what comes later changes what came before."""

@@ -8,6 +8,7 @@ rank is one binary search.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +36,8 @@ READ_ALL: Final = 64  # above one in so many tokens, all texts are read back at 
 Ints = NDArray[np.int32]
 Keep = Callable[[Ints], Ints]  # where a large array is put: in memory, or in a file
 Range = tuple[int, int]  # rows [first, last)
+Mark = tuple[int, int]  # of a file, see ``_mark``
+Files = Mapping[str, tuple[Path, Mark]]
 
 
 class Occurrences(NamedTuple):
@@ -67,6 +70,7 @@ class Segment:
         self.following = lent(following)
         self.lists = lent(lists)
         self.places = lent(places)
+        self.files: Files = {}  # where its arrays lie, if they are files
 
     @classmethod
     def build(cls, texts: TokenSequences, keep: Keep = lambda array: array) -> Self:
@@ -155,10 +159,17 @@ class Segment:
         return rows
 
     def write(self, folder: Path, prefix: str) -> dict[str, int]:
-        """Write the arrays' files; return the counts that ``open_segment`` needs."""
+        """Write the arrays' files; return the counts that ``open_segment`` needs.
+
+        Those that are files already are linked, where that is possible.
+        """
+        files = {}
         for name, dtype in LAYOUT.items():
-            array = getattr(self, name)
-            write_array(folder / f"{prefix}{name}.npy", [array], array.shape, dtype)
+            array, target = getattr(self, name), folder / f"{prefix}{name}.npy"
+            if not _linked(self.files.get(name), target):
+                write_array(target, [array], array.shape, dtype)
+            files[name] = target, _mark(target)
+        self.files = files
         return {"texts": self.texts, "tokens": self.tokens, "symbols": len(self.starts) - 1}
 
 
@@ -182,7 +193,27 @@ def open_segment(folder: Path, prefix: str, counts: Mapping[str, Any]) -> Segmen
             raise IndexFormatError(
                 f"{folder / f'{prefix}{name}.npy'}: does not rise from 0 to {end:,}; rebuild"
             )
-    return Segment(**arrays)
+    segment = Segment(**arrays)
+    paths = {name: folder / f"{prefix}{name}.npy" for name in LAYOUT}
+    segment.files = {name: (path, _mark(path)) for name, path in paths.items()}
+    return segment
+
+
+def _linked(file: tuple[Path, Mark] | None, target: Path) -> bool:
+    """Link a file to ``target`` and return whether that was possible: if it is as it was."""
+    try:
+        if file is None or _mark(file[0]) != file[1]:
+            return False
+        os.link(file[0], target)
+    except OSError:  # gone, on another file system, or on one without links
+        return False
+    return True
+
+
+def _mark(path: Path) -> Mark:
+    """Return what identifies a file, not just its path: inode and time of writing."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def damaged(name: str, end: int) -> IndexFormatError:

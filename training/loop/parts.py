@@ -26,7 +26,7 @@ from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.objective import Objective
 from sluice.training.losses.base import LossBase, as_loss
 from sluice.training.losses.description import type_name
-from sluice.training.protocol import BiEncoder, Loss, PairEncoder
+from sluice.training.protocol import BiEncoder, Loss, PairEncoder, SpanWriter
 from sluice.training.sparsity.regulariser import Regulariser
 
 
@@ -82,7 +82,7 @@ class Parts:
 
 
 def choose_parts(
-    encoder: BiEncoder | PairEncoder,
+    encoder: BiEncoder | PairEncoder | SpanWriter,
     loss: Loss,
     *,
     live: bool,
@@ -98,6 +98,9 @@ def choose_parts(
     vectors, MaxSim by default. Raises ``ConfigError`` where these do not fit the encoder.
     """
     hooks = as_loss(loss)
+    if isinstance(encoder, SpanWriter):
+        fits = not (live or sparse or teacher is not None or scoring)
+        return _writing(encoder, hooks, seed=seed, fits=fits)
     made = _scoring(encoder, hooks, scoring, live=live, sparse=sparse)
     by_batch = hooks.teacher_matrix or hooks.teacher_vectors
     if by_batch and (live or isinstance(encoder, PairEncoder)):
@@ -147,6 +150,17 @@ def choose_parts(
         teacher_vectors=hooks.teacher_vectors,
     )
     return Parts(module, in_batch, hooks, cosine=cosine, distinct=True, scoring=made)
+
+
+def _writing(encoder: SpanWriter, loss: LossBase, *, seed: int, fits: bool) -> Parts:
+    """Return the parts that train an encoder to write; ``ConfigError`` for another loss."""
+    own_pass = loss.own_pass(encoder, seed=seed, sparse=False) if fits else None
+    if own_pass is None or loss.encoders != ("seal",):
+        raise ConfigError(
+            "loss: a seal encoder writes spans of documents and has no vectors; train it with "
+            "the loss spans alone, without sparsity, a teacher, scoring or live candidates"
+        )
+    return Parts(*own_pass, loss, cosine=False, distinct=False)
 
 
 def _scoring(

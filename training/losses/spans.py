@@ -58,6 +58,11 @@ class Spans(LossBase):
 
         if hooks_of(encoder).similarity != "ngrams":
             raise ConfigError(f"loss: spans trains a seal encoder, not a {type(encoder).__name__}")
+        if self.length > encoder.written:
+            raise ConfigError(
+                f"spans.length: {self.length}, and this model writes at most {encoder.written} "
+                "tokens after a query; lower it, or raise the encoder's length"
+            )
         collator = SpanCollator(
             encoder,
             spans=self.spans,

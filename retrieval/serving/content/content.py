@@ -148,5 +148,5 @@ def tokens_of(text: str, most: int | None = None) -> int:
 
 
 def encodable(model: Any) -> bool:
-    """Return whether a model turns texts into vectors."""
-    return encodes(model)
+    """Return whether a model turns texts into vectors: SEAL writes n-grams for queries."""
+    return encodes(model) and hooks_of(model).decode_queries is None

@@ -163,7 +163,7 @@ def _content(
     if tried:
         for stage in stages.values():
             _try(stage)
-    encoders = {name: each.encoder for name, each in retrievers.items()}
+    encoders = {name: each.encoder for name, each in retrievers.items() if encodable(each.encoder)}
     own = dict(scorers) or {
         stage.name: stage.scorer
         for pipeline in stages.values()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny import examples
 from tiny_generators import save_gpt2, save_t5
 
 from sluice.encoders.encoder import hooks_of
@@ -15,6 +16,8 @@ from sluice.encoders.generative import SealEncoder
 from sluice.encoders.generative.constrained import key_weight
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.indexing import FmIndex
+from sluice.training import fit
+from sluice.training.losses.contrastive.info_nce import InfoNCE
 
 DOCUMENTS = [
     "gold in the river and stone",
@@ -168,18 +171,22 @@ def test_documents_are_read_whole_and_without_special_tokens(encoder: SealEncode
     assert hooks_of(encoder).lengths.get("document") is None
 
 
-def test_what_it_refuses(folder: Path, bert: Path, masked_bert: Path) -> None:
+def test_what_it_refuses(folder: Path, bert: Path, masked_bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="seal needs a model that writes text"):
         SealEncoder.from_pretrained(bert)
     with pytest.raises(ModelError, match="reads a text from both sides and cannot write one"):
         SealEncoder.from_pretrained(masked_bert)
     with pytest.raises(ConfigError, match=r"expected \{query\} once"):
         SealEncoder.from_pretrained(folder, prompt="no place")
-    with pytest.raises(ConfigError, match="leaves no room for the query"):
+    with pytest.raises(ConfigError, match="query_length: 1; the prompt takes"):
         SealEncoder.from_pretrained(folder, prompt="gold {query}", query_length=1)
-    with pytest.raises(ConfigError, match="query_length: 9999; the model takes 1 to"):
+    with pytest.raises(ConfigError, match="query_length: 9999; the prompt takes"):
         SealEncoder.from_pretrained(folder, query_length=9_999)
+    with pytest.raises(ConfigError, match="query_ngrams: 99, expected at most"):
+        SealEncoder.from_pretrained(folder, query_ngrams=99)
     with pytest.raises(ConfigError, match="beams"):
         SealEncoder.from_pretrained(folder, beams=0)
+    with pytest.raises(ConfigError, match="writes spans of documents and has no vectors"):
+        fit(SealEncoder.from_pretrained(folder), examples(4), InfoNCE(), output=tmp_path / "fit")
     with pytest.raises(ModelError, match="written with the index that it searches"):
         SealEncoder.from_pretrained(folder).encode_queries(["gold"])

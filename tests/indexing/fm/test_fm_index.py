@@ -172,6 +172,17 @@ def test_a_saved_index_is_the_same(tmp_path: Path, spooled: bool) -> None:
     check(open_index(tmp_path / "index"), [[1, 2, 3], [1, 2, 2], [9]], [[], [2], [9]])  # type: ignore[arg-type]
 
 
+def test_what_did_not_change_is_linked_not_written(tmp_path: Path) -> None:
+    filled([[1, 2, 3] * 20]).save(tmp_path)
+    opened = open_index(tmp_path)
+    opened.add(TokenSequences.of([[1, 2]]))
+    opened.delete([0])
+    opened.save(tmp_path)
+    first, second = (tmp_path / name / "s000001-lists.npy" for name in ("g000001", "g000002"))
+    assert first.stat().st_ino == second.stat().st_ino
+    check(open_index(tmp_path), [[1, 2, 3] * 20, [1, 2]], [[1], [2, 3]], [0])  # type: ignore[arg-type]
+
+
 def test_a_failed_addition_leaves_the_index_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     index = filled([[1, 2]], segment_tokens=4)
 

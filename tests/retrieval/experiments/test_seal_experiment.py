@@ -23,7 +23,7 @@ from sluice.retrieval.experiments.training.checks import check_training
 from sluice.training.example import Example, Text
 from sluice.training.losses.spans import Spans
 
-SMALL = {"beams": 5, "length": 3, "unigrams": 40}
+SMALL: dict[str, Any] = {"beams": 5, "length": 3, "unigrams": 40}
 CORPUS = documents(12)
 QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document in enumerate(CORPUS)}
 
@@ -101,9 +101,9 @@ def test_a_journey(sluice: Call, tmp_path: Path, t5: Path) -> None:
 
 def test_what_was_learnt_is_found(trained: SealEncoder, t5: Path) -> None:
     retriever = Retriever.build(trained, CORPUS)
-    run = retriever.run(QUERIES, 3)
+    run = retriever.run(QUERIES, k=3)
     first = [run[query].doc_ids[0] == CORPUS[row].id for row, query in enumerate(QUERIES)]
-    untrained = Retriever.build(SealEncoder.from_pretrained(t5, **SMALL), CORPUS).run(QUERIES, 1)
+    untrained = Retriever.build(SealEncoder.from_pretrained(t5, **SMALL), CORPUS).run(QUERIES, k=1)
     rows = enumerate(QUERIES)
     lucky = sum(untrained[query].doc_ids[:1] == [CORPUS[row].id] for row, query in rows)
     assert sum(first) >= 9 > 2 * lucky

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from serving import asker
 from small_world import documents
+from tiny_generators import save_t5
 
-from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder
+from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder, SealEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Document, Rerank, Retriever
 from sluice.retrieval.experiments.experiment import Experiment
@@ -26,6 +27,15 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     Retriever.build(BM25Encoder(), texts, path=folder)
     return folder
+
+
+def test_what_writes_its_queries_is_searched_and_makes_no_vectors(own: Any, tmp_path: Path) -> None:
+    encoder = SealEncoder.from_pretrained(save_t5(tmp_path / "t5"), beams=2, length=2)
+    Retriever.build(encoder, documents(12), path=tmp_path / "seal")
+    ask = asker(own(tmp_path / "seal"))
+    assert ask("POST", "/search", {"query": "gold"}).status_code == 200
+    answer = ask("POST", "/embed_sparse", {"inputs": "gold"})
+    assert (answer.status_code, "nothing here makes sparse vectors" in answer.text) == (404, True)
 
 
 def test_filters(own: Any, tagged: Path) -> None:

@@ -129,6 +129,11 @@ def test_gradients_reach_the_model(encoder: SealEncoder) -> None:
     assert any(grad is not None and bool(grad.any()) for grad in gradients)
 
 
+def test_spans_longer_than_the_model_writes_are_refused(encoder: SealEncoder) -> None:
+    with pytest.raises(ConfigError, match=r"spans\.length: 65, and this model writes at most"):
+        parts(encoder, length=65)
+
+
 def test_another_encoder_is_refused() -> None:
     with pytest.raises(ConfigError, match="spans trains a seal encoder, not a"):
         parts(object())  # type: ignore[arg-type]
