@@ -168,7 +168,7 @@ def upgrade(
     """
     from sluice.encoders.model_files.locate import model_folder
     from sluice.retrieval.datasets.dataset import load_dataset, training_splits
-    from sluice.retrieval.retrievers.folder import HEAD, read_head
+    from sluice.retrieval.retrievers.folder import HEAD, read_head, refuse_foreign
     from sluice.retrieval.retrievers.retriever import Retriever
     from sluice.retrieval.studies.upgrades import upgrade as upgrade_of
 
@@ -176,6 +176,8 @@ def upgrade(
     retriever = Retriever.open(old, allow=allowed(allow))
     if output is not None and output.resolve() == old.resolve():
         raise ConfigError(f"--output: {output} is the old retriever's own folder; choose another")
+    if output is not None:
+        refuse_foreign(output)  # before anything is measured
     if (Path(new) / HEAD).exists():
         new = str(Path(new) / read_head(Path(new)).encoder)
     model_folder(new)  # before the dataset is read

@@ -174,7 +174,7 @@ def pruned(
 
     if section.scores is not None:
         return PrunedCorpus(corpus, QualityScores.load(section.scores), section.share)
-    if not score:
+    if not score or section.share == 0:
         return corpus
     from sluice.retrieval.retrievers.quality.scorers import score_quality
     from sluice.retrieval.retrievers.quality.text_models import text_quality

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.build import check, check_type
-from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.model_files.locate import is_path
+from sluice.encoders.model_files.locate import is_path, local_folder
 from sluice.encoders.table import ENCODERS, MATCHING
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
@@ -112,6 +113,18 @@ def _check_prune(config: ExperimentConfig, prune: PruneSection, where: str, allo
         if is_path(prune.model) and not path.exists():
             raise ConfigError(f"{where}.model: no model folder {prune.model}")
         refuse_unknown_model(prune.model, f"{where}.model", allow)
+        folder = local_folder(prune.model)
+        if folder is not None:
+            _check_reads_text(folder, f"{where}.model")
+
+
+def _check_reads_text(folder: Path, where: str) -> None:
+    from sluice.retrieval.retrievers.quality.text_models import checked_kind
+
+    try:
+        checked_kind(folder)
+    except ModelError as error:
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def _check_reranker(config: ExperimentConfig, spec: Mapping[str, Any], where: str) -> None:

@@ -82,8 +82,7 @@ def text_quality(model: str | Path) -> PassageQuality:
     names a cross-encoder that was trained with queries. ``ModelError`` for any other model.
     """
     folder = model_folder(str(model))
-    kind = kind_of(folder)
-    if kind == "cross_encoder":
+    if checked_kind(folder) == "cross_encoder":
         from sluice.encoders.rerankers.cross_encoder import CrossEncoder
 
         if not trained_on_quality(folder):
@@ -92,15 +91,21 @@ def text_quality(model: str | Path) -> PassageQuality:
                 "without a query may mean nothing", folder,
             )  # fmt: skip
         return TextQuality(CrossEncoder.from_pretrained(folder))
-    if kind == LANGUAGE_MODEL:
-        from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
+    from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 
-        return AnswerQuality(LocalLanguageModel.from_pretrained(folder))
-    raise ModelError(
-        f"{folder}: a {kind} encoder; expected a cross_encoder trained by examples: {{type: "
-        "quality}, or a language model that answers true or false (fit quality --retriever fits a "
-        "head on a dense one's vectors)"
-    )
+    return AnswerQuality(LocalLanguageModel.from_pretrained(folder))
+
+
+def checked_kind(folder: Path) -> str:
+    """Return the type of a model of documents' quality; ``ModelError`` for any other."""
+    kind = kind_of(folder)
+    if kind not in ("cross_encoder", LANGUAGE_MODEL):
+        raise ModelError(
+            f"{folder}: a {kind} encoder; expected a cross_encoder trained by examples: {{type: "
+            "quality}, or a language model that answers true or false (fit quality --retriever "
+            "fits a head on a dense one's vectors)"
+        )
+    return kind
 
 
 def trained_on_quality(folder: Path) -> bool:

@@ -183,6 +183,7 @@ def test_what_cannot_be_is_refused_with_file_key_and_remedy(
         upgrade(old, bert, dev).save(tmp_path / "mine")
     for wrong, message in (
         (("--output", old), "is the old retriever's own folder; choose another"),
+        (("--output", tmp_path / "mine"), "contains 'letter.txt', which is not part of a ret"),
         (("-m", "nDDG@10"), "nDCG"),
         (("--format", "xml"), "--format"),
     ):

@@ -227,6 +227,10 @@ def test_data_that_tells_nothing_apart_is_refused(world: Path) -> None:
         ({"share": 0.3, "scores": "a", "model": "b"}, "expected either scores, a file, or model"),
         ({"share": 0.3, "model": "./none"}, r"prune.model: no model folder ./none"),
         ({"share": 0.3, "model": "plain"}, r"prune.model: train.plain learns from queries, and"),
+        (
+            {"share": 0.3, "model": "dense"},
+            r"one.prune.model: .*: a dense encoder; expected a cros",
+        ),
         ({"share": 0.3, "scores": "none"}, "prune.scores: no file 'none'; sluice fit quality"),
     ],
 )
@@ -235,6 +239,8 @@ def test_a_prune_section_that_cannot_be(
 ) -> None:
     plain = {"encoder": {"type": "dense", "model": str(bert)}, "loss": "info_nce"}
     other = {**config, "train": {**config["train"], "plain": plain}}
+    if prune.get("model") == "dense":
+        prune = {**prune, "model": str(bert)}
     other["retrievers"] = {"one": {"encoder": "bm25", "prune": prune}}
     with pytest.raises(ConfigError, match=message):
         check_experiment(checked(other, ExperimentConfig))
