@@ -29,7 +29,7 @@ from sluice.encoders.transformer.packed.families import classification_head
 BLOCK = 512  # pairs whose bodies are held together
 SPECIAL = 3  # tokens around a query and a title
 USUAL = {"query_length": 32, "title_tokens": 16}
-BODY = 200  # tokens of a body at most, where nothing else is said
+BODY = 200  # tokens of a body, where nobody sets them
 
 
 class Shape(NamedTuple):

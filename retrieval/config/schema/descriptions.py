@@ -78,7 +78,7 @@ WORDS: Mapping[str, str] = {
     "query_length": "Tokens of a query that are read; the rest is cut.",
     "document_length": "Tokens of a document that are read; the rest is cut.",
     "max_length": "Tokens of a query and a document together that are read; the rest is cut.",
-    "cross_encoder.head": "classifier, or similarity: the texts' states are compared, which is the "
+    "head": "classifier, or similarity: the texts' states are compared, which is the "
     "better start from a sentence encoder.",
     "device": "auto (a GPU if there is one), cpu, cuda, cuda:1, mps.",
     "dtype": "The arithmetic: float32, bfloat16 (faster, less exact), or auto (what suits the "
