@@ -1,12 +1,14 @@
 """Measures `sluice serve` against the library and a server without batches, in one run.
 
     python scripts/bench_serve.py runs/quickstart [--seconds 8] [--clients 32] [--json FILE]
+                                  [--infinity PROGRAM]
 
 Needs the extras serve and offline, and sentence-transformers. Measures what the service adds to a
 BM25 search at low load; dense searches at saturation beside the library's own batches, of 256
 queries and of as many as there are clients; an open loop of Poisson arrivals at shares of the
 saturation, where latency counts from when a request was due; one and several workers, with their
-memory; and mixed lengths at /v1/embeddings beside sentence-transformers with one call a request.
+memory; and mixed lengths at /v1/embeddings beside sentence-transformers with one call a request,
+and beside Infinity where ``--infinity`` says which ``infinity_emb`` (of an environment of its own).
 Ends with the table of issue 22, also when it is interrupted or a part fails. Takes about 18 times
 `--seconds`, and a minute or two for servers to start.
 """
@@ -94,7 +96,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace, queries: list[str]) -> None:
         self.folder, self.queries = options.folder, queries
         self.seconds, self.clients = options.seconds, options.clients
-        self.windows = options.window_ms
+        self.windows, self.infinity_program = options.window_ms, options.infinity
         self.log = options.folder / "bench_serve.log"
         self.facts: dict[str, Any] = {}
 
@@ -103,6 +105,8 @@ class Bench:
         steps = [self.library, self.low_load, self.saturated, self.many_clients]
         steps += [partial(self.workers, count) for count in (1, 2)]
         steps += [self.naive, *(partial(self.embeddings, window) for window in self.windows)]
+        if self.infinity_program:
+            steps.append(self.infinity)
         for step in steps:
             try:
                 step()
@@ -181,6 +185,16 @@ class Bench:
         with serving(lambda port: ["-c", NAIVE, str(port), model], self.log, "/health") as port:
             self.note("naive", self.embedded(port))
 
+    def infinity(self) -> None:
+        """Ask Infinity, which makes batches of several requests too."""
+        from sluice.encoders.model_files.locate import model_folder
+
+        words = ["v2", "--model-id", str(model_folder(MODEL)), "--served-model-name", "dense"]
+        words += ["--engine", "torch", "--device", "cpu", "--url-prefix", "/v1", "--port"]
+        program = str(self.infinity_program)
+        with serving(lambda port: [*words, str(port)], self.log, "/health", program) as port:
+            self.note("infinity", self.embedded(port))
+
     def embeddings(self, window: float) -> None:
         """Ask for vectors, with a window for batches."""
         with self.serving("--window-ms", str(window)) as port:
@@ -227,9 +241,11 @@ class Bench:
         def dense(clients: int, *sizes: int) -> Callable[[], str]:
             return lambda: ", ".join(f"{rate(clients) / of_batches(size):.0%}" for size in sizes)
 
-        def embeddings() -> str:
-            ours = max(facts[name]["rate"] for name in facts if name.startswith("embeddings"))
-            return f"{ours / facts['naive']['rate']:.1f}x"
+        def embeddings(server: str) -> Callable[[], str]:
+            names = [name for name in facts if name.startswith("embeddings")]
+            return lambda: (
+                f"{max(facts[name]['rate'] for name in names) / facts[server]['rate']:.1f}x"
+            )
 
         def tail() -> str:
             ratios = [p99("open_2.0") / p99(f"dense_{clients}_clients") for clients in (few, more)]
@@ -256,7 +272,8 @@ class Bench:
                 f"answered at twice the load, of batches of {LARGE}",
                 lambda: f"{facts['open_2.0']['rate'] / of_batches(LARGE):.0%}", "-",
             ),
-            ("embeddings, to one call a request", embeddings, "3x"),
+            ("embeddings, to one call a request", embeddings("naive"), "3x"),
+            ("embeddings, to Infinity", embeddings("infinity"), "1.5x"),
             (f"twice the load: p99 of accepted, to {few} and {more} clients'", tail, "3x"),
             ("refused: p99", lambda: f"{facts['open_2.0']['refused_p99_ms']:.0f} ms", "at once"),
             ("lost", lost, "0"),
@@ -277,6 +294,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8, help="of each measurement")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--window-ms", type=float, nargs="*", default=[0])
+    parser.add_argument("--infinity", type=Path, metavar="PROGRAM")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.seconds <= 0 or options.clients < 1:

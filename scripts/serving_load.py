@@ -157,16 +157,19 @@ def free_port() -> int:
 
 @contextmanager
 def serving(
-    words: Callable[[int], list[str]], log: Path, path: str | None = "/ready"
+    words: Callable[[int], list[str]],
+    log: Path,
+    path: str | None = "/ready",
+    program: str = sys.executable,
 ) -> Iterator[int]:
     """Run a server as a process of its own until the block ends; yield its port.
 
-    ``words`` are those behind the interpreter's name, for a port. It answers when ``path`` does,
-    with 200; a ``path`` of None is any answer to a connection. ``StepError`` if it does not start.
+    ``words`` are those behind the program's name, for a port. It answers when ``path`` does, with
+    200; a ``path`` of None is any answer to a connection. ``StepError`` if it does not start.
     """
     port = free_port()
     with log.open("w") as stream:
-        process = subprocess.Popen([sys.executable, *words(port)], stdout=stream, stderr=stream)
+        process = subprocess.Popen([program, *words(port)], stdout=stream, stderr=stream)
     PROCESSES.append(process)
     try:
         ends = time.monotonic() + START

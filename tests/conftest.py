@@ -24,12 +24,17 @@ from pathlib import Path
 import pytest
 from command_line import Call
 from shared_compiling import share_compiling
+from shared_rewriting import rewrite_a_share
 from tiny_models import save_model
 
 atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
 # No power cut here: what is flushed, and when, tests/adversary/power_loss.py looks at.
 os.fsync = lambda handle: None  # type: ignore[assignment]
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    rewrite_a_share(config, Path(__file__).parent)
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""Runs a script in a fork of the test's process: nothing is imported again, which takes seconds."""
+"""Runs a script in forks of the test's process: nothing is imported again, which takes seconds."""
 
 from __future__ import annotations
 
@@ -14,17 +14,31 @@ def run_forked(script: Path, *words: object) -> int:
 
     What it prints and the traceback of what it raises go where this process writes.
     """
+    return _ended(_forked(script, words, {}))
+
+
+def run_together(script: Path, *words: object, environments: list[dict[str, str]]) -> list[int]:
+    """Run a script once for each environment, at the same time; return the exit codes."""
+    return [_ended(child) for child in [_forked(script, words, each) for each in environments]]
+
+
+def _forked(script: Path, words: tuple[object, ...], environment: dict[str, str]) -> int:
     child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            sys.argv = [str(script), *map(str, words)]
-            runpy.run_path(str(script), run_name="__main__")
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+    if child:
+        return child
+    code = 1
+    try:
+        os.environ.update(environment)
+        sys.argv = [str(script), *map(str, words)]
+        runpy.run_path(str(script), run_name="__main__")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
+import socket
 import sys
 from pathlib import Path
 
 import safetensors.torch
 import tiny_models
 import torch
+from forks import run_together
 from places import SUPPORT
 
 SCRIPT = SUPPORT / "distributed.py"
@@ -25,10 +26,7 @@ def test_two_processes_are_one_with_the_whole_batch(tmp_path: Path) -> None:
         tmp_path / "model", "ForMaskedLM", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     one, two = tmp_path / "one", tmp_path / "two"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*launcher, "--nproc_per_node", "2", str(SCRIPT), str(two), str(model), "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert run_together(SCRIPT, two, model, 2, environments=_of_torchrun(2)) == [0, 0]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for kind in distributed.KINDS:
@@ -41,3 +39,15 @@ def test_two_processes_are_one_with_the_whole_batch(tmp_path: Path) -> None:
             assert torch.equal(first[name], second[name]), (kind, name)
             assert torch.allclose(first[name], expected, atol=2e-5), (kind, name)
     torch.set_num_threads(threads)
+
+
+def _of_torchrun(processes: int) -> list[dict[str, str]]:
+    """Return the variables that torchrun gives to each of its processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    sizes = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    return [
+        {**address, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        for rank in range(processes)
+    ]
