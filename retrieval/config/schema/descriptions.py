@@ -311,6 +311,8 @@ WORDS: Mapping[str, str] = {
     "normalised.beta": "How sharply hubs differ from other documents.",
     "normalised.documents": "Documents that normalisers are made for; 0: those seen.",
     "normalised.depth": "Hits that are reordered.",
+    "evidence.sharpness": "1 joins by products, larger values ever more by the best part (MaxP).",
+    "evidence.temperature": "How many points of score make the odds e times as large.",
     "max_sim.retriever": "Instead of a model: a retriever, whose stored token vectors are "
     "compared; only queries are encoded.",
     "prf.kind": "average of the query and the first documents, or rocchio.",
