@@ -9,8 +9,8 @@ first hundred documents. Rows of ``PARTS`` join an untrained cross-encoder's sco
 head) of a document's parts, and share a file of these. Then the first ``--queries`` of the split
 are searched by BM25, and the row reorders the first ``--depth``: alone, and averaged with BM25's
 score. What is made already is not made again; ``--only-write`` makes nothing and prints what is
-there. Milliseconds are of one query's candidates, for a hundred of them, texts included, the median
-of twenty, on this machine as it was.
+there. Milliseconds are processor time of one query's candidates, for a hundred of them, texts
+included, the median of twenty.
 """
 
 from __future__ import annotations
@@ -110,15 +110,15 @@ def measured(scorer: Any, asked: argparse.Namespace, home: Path) -> dict[str, An
 
 
 def hundred(stage: Any, run: Any, queries: Mapping[str, str]) -> float:
-    """Return the median milliseconds of reranking a query's candidates, of each hundred."""
+    """Return the median milliseconds of processor time of reranking a query's candidates, of each hundred."""
     from sluice.retrieval import Run
 
     seconds = []
     for query in [query for query in queries if len(run[query])][:TIMED]:
         own = Run({query: run[query]})
-        start = time.perf_counter()
+        start = time.process_time()
         stage.run({query: queries[query]}, own)
-        seconds.append((time.perf_counter() - start) * 100 / len(run[query]))
+        seconds.append((time.process_time() - start) * 100 / len(run[query]))
     return 1_000 * statistics.median(seconds)
 
 
