@@ -110,7 +110,7 @@ def measured(scorer: Any, asked: argparse.Namespace, home: Path) -> dict[str, An
 
 
 def hundred(stage: Any, run: Any, queries: Mapping[str, str]) -> float:
-    """Return the median milliseconds of processor time of reranking a query's candidates, of each hundred."""
+    """Return the median milliseconds of processor time of reranking a hundred candidates."""
     from sluice.retrieval import Run
 
     seconds = []
