@@ -158,6 +158,8 @@ def test_what_does_not_fit_is_refused(pair_bert: Path, bert: Path, tmp_path: Pat
     encoder = PyramidEncoder.from_pretrained(pair_bert)
     assert encoder.shape == (1, 32, 16, 13)
     encoder.save_pretrained(tmp_path / "m")
+    with pytest.raises(ModelError, match=r"a model of type pyramid, which scores otherwise; open"):
+        CrossEncoder.from_pretrained(tmp_path / "m")
     file = tmp_path / "m" / "sluice.json"
     text = file.read_text()
     for shape in ('"no"', '{"layers": 1}'):
