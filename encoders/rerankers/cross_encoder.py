@@ -114,7 +114,7 @@ class CrossEncoder(TransformerModel, EncoderBase):
         own = layout.sidecar.get("type")
         if own in RERANKERS and own not in ("cross_encoder", cls.kind):
             raise ModelError(
-                f"{model}: a model of type {own}, which scores otherwise; open it by {{type: {own}}}"
+                f"{model}: a model of type {own}, which scores otherwise; open it by that type"
             )
         noted = layout.sidecar.get("head", "classifier")
         if noted not in HEADS:
