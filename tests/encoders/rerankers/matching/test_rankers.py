@@ -154,7 +154,7 @@ def test_training_moves_the_head_alone_unless_vectors_are_trained(
             )
             for n, word in enumerate(["gold", "river", "stone", "water"])
         ]
-        trainer = {"max_steps": 6, "learning_rate": 0.05, "per_device_train_batch_size": 4,
+        trainer = {"max_steps": 8, "learning_rate": 0.05, "per_device_train_batch_size": 4,
                    "save_strategy": "no", "logging_steps": 1}  # fmt: skip
         report = fit(
             ranker, examples, build({"type": "localized_softmax"}, LOSSES, where="loss"),
