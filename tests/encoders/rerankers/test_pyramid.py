@@ -162,7 +162,7 @@ def test_what_does_not_fit_is_refused(pair_bert: Path, bert: Path, tmp_path: Pat
         CrossEncoder.from_pretrained(tmp_path / "m")
     file = tmp_path / "m" / "sluice.json"
     text = file.read_text()
-    for shape in ('"no"', '{"layers": 1}'):
+    for shape in ('"no"', '{"layers": 1}', '{"query_length": "x"}'):
         start = text.index('"shape"')
         file.write_text(text[:start] + f'"shape": {shape}' + text[text.index("}", start) + 1 :])
         with pytest.raises(ModelError, match=r"sluice\.json: shape is"):
