@@ -14,9 +14,9 @@ The pipeline's own cost is that of ``Rerank.run`` with a scorer that returns one
 100 candidates, in microseconds a query, processor time of the best of several runs. Its ids are
 drawn from 100,000, so most texts lie outside the processor's cache; ``lists`` has no texts to find.
 
-With ``--light`` only the rankers over token vectors are measured: milliseconds of a query's hundred
-candidates, texts of up to 128 tokens included, over the states and over the table of the encoder's
-embeddings, in turn, the median of the rounds; ``max_sim`` over the same states stands beside them.
+With ``--light`` only the rankers over token vectors are measured: milliseconds of processor time of
+a query's hundred candidates, their texts cut to 128 tokens, over the states and over the table of
+the encoder's embeddings, in turn, the median of the rounds; ``max_sim`` stands beside them.
 """
 
 from __future__ import annotations
@@ -200,10 +200,10 @@ def light(model: str, pairs: list[tuple[str, str]], rounds: int) -> dict[str, fl
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(rounds + 1):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = time.process_time()
             call()
             if turn:  # the first is a warm-up
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(time.process_time() - start)
     return {name: 1_000 * statistics.median(each) for name, each in seconds.items()}
 
 

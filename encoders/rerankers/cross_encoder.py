@@ -27,6 +27,7 @@ from sluice.encoders.rerankers.labels import label_count, one_score, relevant_la
 from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.rerankers.recipes import recipe_of
 from sluice.encoders.rerankers.similarity_head import SimilarityHead, draw_similarity_head, sides
+from sluice.encoders.table import RERANKERS
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.families import classification_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -111,6 +112,11 @@ class CrossEncoder(TransformerModel, EncoderBase):
             near = suggest(str(head), HEADS)
             raise ConfigError(f"head: {head!r}; expected {' or '.join(HEADS)}{near}")
         layout = read_layout(model_folder(str(model)))
+        own = layout.sidecar.get("type")
+        if own in RERANKERS and own not in ("cross_encoder", cls.kind):
+            raise ModelError(
+                f"{model}: a model of type {own}, which scores otherwise; open it by that type"
+            )
         noted = layout.sidecar.get("head", "classifier")
         if noted not in HEADS:
             raise ModelError(f"{model}: sluice.json: head is {noted!r}, expected one of {HEADS}")

@@ -29,7 +29,7 @@ from sluice.encoders.transformer.packed.families import classification_head
 BLOCK = 512  # pairs whose bodies are held together
 SPECIAL = 3  # tokens around a query and a title
 USUAL = {"query_length": 32, "title_tokens": 16}
-BODY = 200  # tokens of a body at most, where nothing else is said
+BODY = 200  # tokens of a body, where nobody sets them
 
 
 class Shape(NamedTuple):
@@ -103,9 +103,12 @@ class PyramidEncoder(CrossEncoder):
         if config.model_type != "bert":
             raise ModelError(f"{folder}: a {config.model_type}; a pyramid is made of a BERT")
         noted = read_sidecar(folder).get("shape", {})
-        if not isinstance(noted, dict) or not noted.keys() <= set(Shape._fields):
+        right = isinstance(noted, dict) and noted.keys() <= set(Shape._fields)
+        if not right or not all(type(value) is int for value in noted.values()):
             known = ", ".join(Shape._fields)
-            raise ModelError(f"{folder / SIDECAR}: shape is {noted!r:.80}, expected {known}")
+            raise ModelError(
+                f"{folder / SIDECAR}: shape is {noted!r:.80}, expected whole numbers of {known}"
+            )
         positions, count = int(config.max_position_embeddings), len(self._layers)
         values = {"lower_layers": count // 2, **USUAL, **noted, **given}
         for name, least in (("lower_layers", 0), ("query_length", 1), ("title_tokens", 0)):

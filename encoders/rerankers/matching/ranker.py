@@ -37,10 +37,10 @@ from sluice.encoders.rerankers.matching.texts import OneText, Pairs, Texts, stac
 from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.transformer.model import Features
 
-BYTES = 256 << 20  # of document token vectors held together, at most
+BYTES = 256 << 20  # of document token vectors held together, about
 CELLS = 1 << 18  # similarities of tokens that a head sees at once
 PROGRESS_FROM = 2_000  # pairs; shorter calls stay silent
-USUAL_TOKENS = 512  # of a document at most, where the encoder does not say
+CHARACTERS = 3  # of a token, in the estimate of these
 INNER = "encoder"  # the folder of the encoder in that of a ranker
 SEED = 13
 
@@ -278,15 +278,22 @@ class MatchingRanker(EncoderBase):
 
     def _blocks(self, pairs: Sequence[tuple[str, str]]) -> Iterator[list[int]]:
         """Yield the places of pairs with some of the documents, whose vectors fit into memory."""
-        longest = self.lengths.get("document", USUAL_TOKENS)
-        most = max(1, BYTES // (4 * longest * self.source.dim))
+        longest = self.lengths.get("document")
         places: dict[str, list[int]] = {}
         for place, (_, document) in enumerate(pairs):
             places.setdefault(document, []).append(place)
-        texts = list(places)
-        for start in range(0, len(texts), most):
-            chosen = [place for text in texts[start : start + most] for place in places[text]]
-            yield sorted(chosen)
+        block: list[int] = []
+        held = 0
+        for text, own in places.items():
+            tokens = 1 + len(text) // CHARACTERS
+            size = 4 * self.source.dim * (tokens if longest is None else min(tokens, longest))
+            if block and held + size > BYTES:
+                yield sorted(block)
+                block, held = [], 0
+            block += own
+            held += size
+        if block:
+            yield sorted(block)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write the head and the encoder, in one step; ``from_pretrained`` loads them."""

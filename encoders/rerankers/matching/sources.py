@@ -254,10 +254,11 @@ def _table_of(encoder: Any) -> Any:
 
     from sluice.encoders.dense.static.encoder import StaticEncoder
 
-    backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
+    tokenizer: Any = encoder.tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ModelError(
-            f"{type(encoder.tokenizer).__name__}: not one of the tokenizers package, as a table of "
+            f"{type(tokenizer).__name__}: not one of the tokenizers package, as a table of "
             "token vectors needs; use vectors: states"
         )
     plain = Tokenizer.from_str(backend.to_str())

@@ -91,7 +91,7 @@ WORDS: Mapping[str, str] = {
     "query_length": "Tokens of a query that are read; the rest is cut.",
     "document_length": "Tokens of a document that are read; the rest is cut.",
     "max_length": "Tokens of a query and a document together that are read; the rest is cut.",
-    "cross_encoder.head": "classifier, or similarity: the texts' states are compared, which is the "
+    "head": "classifier, or similarity: the texts' states are compared, which is the "
     "better start from a sentence encoder.",
     "device": "auto (a GPU if there is one), cpu, cuda, cuda:1, mps.",
     "dtype": "The arithmetic: float32, bfloat16 (faster, less exact), or auto (what suits the "
@@ -351,6 +351,8 @@ WORDS: Mapping[str, str] = {
     "normalised.beta": "How sharply hubs differ from other documents.",
     "normalised.documents": "Documents that normalisers are made for; 0: those seen.",
     "normalised.depth": "Hits that are reordered.",
+    "evidence.sharpness": "1 joins by products, larger values ever more by the best part (MaxP).",
+    "evidence.temperature": "How many points of score make the odds e times as large.",
     "max_sim.retriever": "Instead of a model: a retriever, whose stored token vectors are "
     "compared; only queries are encoded.",
     "prf.kind": "average of the query and the first documents, or rocchio.",

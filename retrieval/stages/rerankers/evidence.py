@@ -38,7 +38,8 @@ class Evidence(ScorerAround):
 
     ``by``: the parts are ``"sentences"`` of each field, or whole ``"fields"``: the title, the text,
     and every text of the metadata, of which a list has several. A score becomes a probability by
-    ``sigmoid((score - threshold) / temperature)``. A document is relevant if some part of it is,
+    ``sigmoid((score - threshold) / temperature)``; ``threshold`` is the score at which relevance is
+    as likely as not. A document is relevant if some part of it is,
     or, with ``required``, if some part of each of these fields is; a field that it lacks is not.
     The result is turned into a score again, so that one part alone scores as the scorer says.
     (Entity-based relevance model, EBRM; the way of joining is ours, see ``soft_logic``.)

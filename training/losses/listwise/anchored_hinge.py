@@ -26,7 +26,7 @@ class AnchoredHinge(LossBase):
     with the middle ``c = (y + 1/2) / grades`` and half the width ``h = 1 / (2 grades)``. A hinge
     alone leaves every query a scale of its own; so a probability above ``k / grades`` says grade k
     or more, and a threshold means the same for all queries. ``grades`` is how many there are, 0
-    included: 2 for labels of 0 and 1.
+    included: 2 for labels of 0 and 1. ``anchor_weight`` is what the anchor counts.
     """
 
     summary = "pairs in order, and each score in the interval of its grade"

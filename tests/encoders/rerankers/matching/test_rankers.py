@@ -140,7 +140,7 @@ def test_every_distinct_text_is_encoded_once(static: Path, monkeypatch: Any) -> 
 def test_training_moves_the_head_alone_unless_vectors_are_trained(
     kind: str, static: Path, tmp_path: Path
 ) -> None:
-    for train_vectors in (False, True) if kind in ("knrm", "duet") else (False,):
+    for train_vectors in (False, True) if kind == "knrm" else (False,):
         spec = {"type": kind, "model": str(static), "train_vectors": train_vectors}
         ranker: MatchingRanker = build(spec, MATCHING, where="encoder")
         table = ranker.source.encoder.table.weight.detach().clone()
