@@ -11,6 +11,7 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
+    from sluice.encoders.dense.experts.encoder import ExpertEncoder as ExpertEncoder
     from sluice.encoders.dense.function import FunctionEncoder as FunctionEncoder
     from sluice.encoders.dense.gaussian.encoder import GaussianEncoder as GaussianEncoder
     from sluice.encoders.dense.hypencoder.encoder import Hypencoder as Hypencoder

@@ -263,6 +263,14 @@ class EncoderBase:
     # What training asks.
 
     @hook
+    def of_source(self) -> Callable[[str], Any] | None:
+        """Returns the encoder of a dataset's texts, by its name; None: one for all.
+
+        What that one tokenises, this one embeds, whatever else is in the batch.
+        """
+        return None
+
+    @hook
     def head_parameters(self) -> tuple[str, ...]:
         """How the names of parameters begin that ``head_learning_rate`` is for."""
         return ()
@@ -309,7 +317,7 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 FUNCTIONS = (
     "token_ids", "map_texts", "terms", "token_texts", "token_places", "fit_documents",
     "add_documents", "remove_documents", "uncertainty", "embed_layers", "hidden", "pooled",
-    "raises", "raise_bias",
+    "raises", "raise_bias", "of_source",
 )  # fmt: skip
 _ABSENT = object()
 
@@ -337,6 +345,12 @@ def hooks_of(encoder: Any) -> EncoderBase:
     none of the four methods.
     """
     return encoder if isinstance(encoder, EncoderBase) else _Adapted(encoder)
+
+
+def encoder_of(encoder: Any, source: str) -> Any:
+    """Return the encoder of a dataset's texts: the same, or the part that is for that dataset."""
+    of_source = hooks_of(encoder).of_source
+    return encoder if of_source is None else of_source(source)
 
 
 def encodes(thing: Any) -> bool:

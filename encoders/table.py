@@ -8,6 +8,7 @@ from typing import Final
 ENCODERS: Final[Mapping[str, str]] = {
     "bm25": "sluice.encoders.lexical.bm25:BM25Encoder",
     "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
+    "experts": "sluice.encoders.dense.experts.encoder:ExpertEncoder.from_pretrained",
     "gaussian": "sluice.encoders.dense.gaussian.encoder:GaussianEncoder.from_pretrained",
     "hypencoder": "sluice.encoders.dense.hypencoder.encoder:Hypencoder.from_pretrained",
     "precomputed": "sluice.encoders.dense.precomputed:PrecomputedEncoder.from_pretrained",
@@ -49,6 +50,7 @@ RERANKERS: Final[Mapping[str, str]] = {
 TUNINGS: Final[Mapping[str, str]] = {
     "adapter": "sluice.encoders.tuning.bottleneck:Bottlenecks",
     "bitfit": "sluice.encoders.tuning.tune:Biases",
+    "experts": "sluice.encoders.dense.experts.tuning:ExpertsAlone",
     "ia3": "sluice.encoders.tuning.low_rank:LearnedScales",
     "ln_tuning": "sluice.encoders.tuning.tune:Norms",
     "lora": "sluice.encoders.tuning.low_rank:LowRank",

@@ -27,9 +27,24 @@ BASELINE = "dense"
 LENGTHS = {"query_length": 32, "document_length": 64}  # in training
 SEARCHED = {"document_length": 128, "dtype": "bfloat16"}
 # What a system has beside the start and the lengths, as in YAML; ``index`` and ``search`` are its
-# retriever's.
+# retriever's, ``beside`` is a second dataset that it is trained on in half of the steps or so.
 SYSTEMS: Mapping[str, Mapping[str, Any]] = {
     "dense": {"encoder": {"type": "dense"}, "loss": {"type": "info_nce", "temperature": 0.05}},
+    "dense-two": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "beside": "scifact",
+    },
+    "experts": {
+        "encoder": {"type": "experts"},  # one for each dataset
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "beside": "scifact",
+    },
+    "experts-gate": {
+        "encoder": {"type": "experts", "experts": 2},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "beside": "scifact",
+    },
     "gaussian": {
         "encoder": {"type": "gaussian"},
         "loss": {"type": "info_nce", "temperature": 1.0},  # 20 cosines at the start, as above
@@ -72,16 +87,27 @@ WALKED = 100  # queries that walks through a graph are measured by
 
 def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> dict[str, Any]:
     """Return the YAML of one training run."""
-    own = {key: value for key, value in SYSTEMS[system].items() if key not in ("index", "search")}
+    own = {
+        key: value for key, value in SYSTEMS[system].items()
+        if key not in ("index", "search", "beside")
+    }  # fmt: skip
+    encoder, on = dict(own["encoder"]), {"dataset": asked.dataset}
+    if "beside" in SYSTEMS[system]:
+        from sluice.retrieval.experiments.training.parts import names_of
+
+        datasets = [asked.dataset, SYSTEMS[system]["beside"]]
+        on = {"datasets": datasets}
+        if encoder["type"] == "experts":
+            encoder.setdefault("experts", names_of(datasets))
     bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
     return {
-        "dataset": asked.dataset, "output": str(output), "seed": seed,
+        **on, "output": str(output), "seed": seed,
         "negatives": {"type": "mined", "retriever": bm25, "per_query": 1, "sampling": "random"},
         "trainer": {
             "max_steps": asked.steps, "per_device_train_batch_size": 32, "learning_rate": 5.0e-5,
             "bf16": True, "save_strategy": "no", "logging_steps": 20,
         },
-        **own, "encoder": {"model": asked.model, **LENGTHS, **own["encoder"]},
+        **own, "encoder": {"model": asked.model, **LENGTHS, **encoder},
     }  # fmt: skip
 
 
@@ -95,6 +121,8 @@ def measured(system: str, dataset: Any, folder: Path) -> dict[str, Any]:
     from sluice.retrieval.retrievers.latency import measure_latency
 
     encoder = open_encoder(folder / "model", **SEARCHED)
+    if hooks_of(encoder).kind == "experts" and encoder.mixture.names:
+        encoder = encoder.alone(encoder.mixture.names[0])
     spec = SYSTEMS[system].get("index")
     index = None if spec is None else build(spec, INDEXES, where="index")
     start = time.monotonic()

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.encoder import encoder_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.example import Example
 
@@ -136,6 +137,8 @@ def fit(
         raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
     _check_dev(evaluate, patience, shares, margin, sparse=sparsity is not None)
     _check_sampling(sampling_temperature, chosen)
+    for source in dict.fromkeys(example.source for example in chosen):
+        encoder_of(encoder, source)  # an encoder with an expert for each dataset knows them all
     start_processes()
     _check_precision(encoder)
     _check_teacher(as_loss(loss), chosen)

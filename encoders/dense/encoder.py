@@ -63,6 +63,7 @@ class DenseEncoder(TextEncoder):
     """
 
     kind = "dense"
+    own_module = ""  # that tells a subclass's folder from this one's
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class DenseEncoder(TextEncoder):
         network, tokenizer, folder, _ = loaded
         hidden = int(network.config.hidden_size)
         layout = read_layout(folder)
-        refuse_others(layout, folder)
+        refuse_others(layout, folder, own=cls.own_module)
         refuse_two_stacks(network, folder)
         if pooling is None and attention is None and not layout.modules:
             warn_of_decoder(network, folder)

@@ -27,20 +27,20 @@ SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
 _ORDER = re.compile(
     r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense| LayerNorm| Normalize)*"
-    r"( TopLayers| Gaussian| HyperHead| PseudoQueries)?)?"
+    r"( TopLayers( Experts)?| Experts| Gaussian| HyperHead| PseudoQueries)?)?"
     r"|StaticEmbedding( Dense| LayerNorm| Normalize)*"
 )
 VECTOR_MODULES = ("Dense", "LayerNorm", "Normalize")  # each maps vectors of texts to others
 # What sentence-transformers has no module for. It refuses a folder that names one, where without
 # it would return other vectors; their settings are in ``sluice.json``.
 _OWN = {
-    "Gaussian": "gaussian", "HyperHead": "hyper_head", "PseudoQueries": "pseudo_queries",
-    "TermFrequency": "term_frequency", "TopLayers": "top_layers",
+    "Experts": "experts", "Gaussian": "gaussian", "HyperHead": "hyper_head",
+    "PseudoQueries": "pseudo_queries", "TermFrequency": "term_frequency", "TopLayers": "top_layers",
 }  # fmt: skip
 # The modules by which an encoder's folder is known: its name, and its type in YAML.
 _KINDS = {
     "SpladePooling": ("SPLADE encoder", "splade"), "Gaussian": ("Gaussian encoder", "gaussian"),
-    "HyperHead": ("Hypencoder", "hypencoder"),
+    "HyperHead": ("Hypencoder", "hypencoder"), "Experts": ("sparse-expert encoder", "experts"),
     "PseudoQueries": ("pseudo-query encoder", "pseudo_queries"),
 }  # fmt: skip
 # Ours -> sentence-transformers' (legacy key, new value), in the order in which several of the
@@ -396,6 +396,21 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
             write_json(folder / path / "config.json", {"opened_by": "sluice"})
         entries.append({"idx": number, "name": str(number), "path": path, "type": target})
     write_json(folder / "modules.json", entries)
+
+
+def add_module(folder: Path, kind: str, facts: dict[str, Any]) -> Path:
+    """Add a module that sentence-transformers does not have to a written folder; return its own.
+
+    ``facts`` are added to ``sluice.json``.
+    """
+    entries = read_model_json(folder / "modules.json")
+    place = folder / f"{len(entries)}_{kind}"
+    write_json(place / "config.json", {"opened_by": "sluice"})
+    entries.append({"idx": len(entries), "name": str(len(entries)), "path": place.name,
+                    "type": f"sluice.{kind}"})  # fmt: skip
+    write_json(folder / "modules.json", entries)
+    write_json(folder / SIDECAR, {**read_sidecar(folder), **facts})
+    return place
 
 
 def write_sidecar(folder: Path, facts: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ from sluice.encoders.model_files.adapters import Tuned, added_modules, low_rank_
 from sluice.encoders.model_files.layers import layer_list
 from sluice.encoders.table import TUNINGS
 
+OF_EXPERTS = ("experts", "bitfit", "ln_tuning")  # types that add nothing to layers
+
 log = logging.getLogger("sluice")
 
 
@@ -28,14 +30,14 @@ def tune(
     """Train only the parameters that ``{type: lora, ...}`` chooses, in place; log their share.
 
     Types: ``lora`` (``sluice.encoders.tuning.low_rank``), ``ia3``, ``adapter``
-    (``sluice.encoders.tuning.bottleneck``), ``prefix``, ``bitfit``, ``ln_tuning``. The vectors do
-    not change until the encoder is trained. A dense encoder's projection and a cross-encoder's head
-    are trained as before, SPLADE's head is not (``bitfit``: its biases are). Both towers are tuned,
-    but not a frozen one. New parameters are drawn by ``seed``. Learning rates are about ten times
-    those of training all parameters; none is set here.
+    (``sluice.encoders.tuning.bottleneck``), ``prefix``, ``bitfit``, ``ln_tuning``, ``experts``. The
+    vectors do not change until the encoder is trained. A dense encoder's projection and a
+    cross-encoder's head are trained as before, SPLADE's head is not (``bitfit``: its biases are).
+    Both towers are tuned, but not a frozen one. New parameters are drawn by ``seed``. Learning
+    rates are about ten times those of training all parameters; none is set here.
 
-    A saved encoder is merged (``lora``, ``ia3``) or plain (``bitfit``, ``ln_tuning``); ``adapter``
-    and ``prefix`` cannot be merged: they are saved in ``adapter/`` of the folder, which
+    A saved encoder is merged (``lora``, ``ia3``) or plain (``bitfit``, ``ln_tuning``, ``experts``);
+    ``adapter`` and ``prefix`` cannot be merged: they are saved in ``adapter/`` of the folder, which
     ``from_pretrained`` reads and sentence-transformers does not.
 
     Raises ``ConfigError`` for settings that do not fit the model, or a model that is already tuned;
@@ -46,6 +48,11 @@ def tune(
     if not models:
         raise ConfigError(
             f"{where}: no parameter of the encoder is trainable, so none can be tuned"
+        )
+    if encoder.kind == "experts" and settings["type"] not in OF_EXPERTS:
+        raise ConfigError(
+            f"{where}.type: {settings['type']} adds parts to layers that exist several times; an "
+            f"encoder with experts takes {', '.join(OF_EXPERTS)}"
         )
     for model in models:
         if hasattr(model, "tuned"):

@@ -23,7 +23,7 @@ Allow = Collection[str] | None  # classes of your own that types may name; None 
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
 # Built-in types by the vectors they make or hold; an index around another may hold either.
-DENSE_ENCODERS = ("dense", "gaussian", "precomputed", "static")
+DENSE_ENCODERS = ("dense", "experts", "gaussian", "precomputed", "static")
 ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot be compared
 SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
 TOKEN_ENCODERS = ("tokens",)
@@ -88,12 +88,12 @@ def vector_kind(spec: Mapping[str, Any]) -> Any:
 def trained_kind(spec: Mapping[str, Any]) -> Any:
     """Return the type of encoder that is trained: that of its vectors, but three heads are one.
 
-    Static encoders learn what dense ones do.
+    Static encoders, and those with experts, learn what dense ones do.
     """
     if spec.get("type") == "three_heads":
         return "three_heads"
     kind = vector_kind(spec)
-    return "dense" if kind == "static" else kind
+    return "dense" if kind in ("static", "experts") else kind
 
 
 def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:
@@ -130,8 +130,9 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
              (PSEUDO_ENCODERS, "pseudo-query", PSEUDO_INDEXES))  # fmt: skip
     for encoders, made, suited in sides:
         if kind in encoders and holds.get(name, made) != made:
+            article = "an" if kind[0] in "aeiou" else "a"
             raise ConfigError(
-                f"{where}.type: {name} holds {holds[name]} vectors; a {kind} encoder takes "
+                f"{where}.type: {name} holds {holds[name]} vectors; {article} {kind} encoder takes "
                 f"{', '.join(suited)}"
             )
     if name in INDEXES:

@@ -20,7 +20,8 @@ from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 # Types whose `model` is loaded.
 LOADED = (
-    "dense", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens", "three_heads",
+    "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens",
+    "three_heads",
     "cross_encoder", "max_sim", "static",
 )  # fmt: skip
 

@@ -34,6 +34,7 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
     return {
         "bm25": {},
         "cross_encoder": {"model": str(pair_bert)},
+        "experts": {"model": str(bert), "experts": 2},
         "precomputed": {"model": str(tmp_path / "precomputed")},
         "splade": {"model": str(masked_bert)},
         "static": {"model": str(tmp_path / "static")},
@@ -60,6 +61,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"normalize": False},
         {"query_prompt": "query: "},
     ],
+    "experts": [{"experts": 3}, {"expert_layers": [2]}, {"pooling": "cls"}, {"seed": 1}],
     "hypencoder": [
         {"hidden_layers": 1},
         {"scaling": "repository"},

@@ -48,6 +48,16 @@ def write_beir(folder: Path, count: int = 40) -> Path:
     return folder
 
 
+def write_marked(folder: Path, word: str) -> Path:
+    """Write a collection with the ids of every other, whose texts have a word of their own."""
+    write_beir(folder)
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        lines = [json.loads(line) for line in (folder / name).read_text("utf-8").splitlines()]
+        told = [{**line, "text": f"{word} {line['text']}"} for line in lines]
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in told))
+    return folder
+
+
 class WordEncoder:
     """Dense counts of hashed words; as deterministic as an encoder can be."""
 

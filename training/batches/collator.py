@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
+from sluice.encoders.encoder import encoder_of
 from sluice.training.batches.processes import rank, shares, world
 from sluice.training.batches.targets import (
     Negatives,
@@ -76,9 +77,12 @@ class BiEncoderCollator:
         targets = matrix_targets(examples, self.negatives, same_side=self.same_side)
         share = _Share(examples)
         batch = laid_out(targets, examples)
+        source = examples[0].source  # a batch is of one
         batch["features"] = {
-            "query": self._tokens([e.query.text for e in share.own], "query"),
-            "document": self._tokens([d.text for e in share.own for d in e.documents], "document"),
+            "query": self._tokens([e.query.text for e in share.own], "query", source),
+            "document": self._tokens(
+                [d.text for e in share.own for d in e.documents], "document", source
+            ),
         }
         batch["sizes"] = {
             "query": share.sizes([1] * len(examples)),
@@ -95,7 +99,7 @@ class BiEncoderCollator:
             own = [t for e in share.own for t in e.answered if t]
             batch["sizes"]["answered"] = share.sizes([sum(map(bool, part)) for part in texts])
             if all(batch["sizes"]["answered"]):
-                batch["features"]["answered"] = self._tokens(own, "query")
+                batch["features"]["answered"] = self._tokens(own, "query", source)
         return batch
 
     def _taught(
@@ -116,8 +120,9 @@ class BiEncoderCollator:
             }
         return made
 
-    def _tokens(self, texts: Sequence[str], side: Side) -> dict[str, torch.Tensor]:
-        return self.encoder.tokenize(texts, side)
+    def _tokens(self, texts: Sequence[str], side: Side, source: str) -> dict[str, torch.Tensor]:
+        tokenized: dict[str, torch.Tensor] = encoder_of(self.encoder, source).tokenize(texts, side)
+        return tokenized
 
 
 @dataclass(frozen=True, slots=True)

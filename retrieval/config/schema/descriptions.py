@@ -20,6 +20,11 @@ WORDS: Mapping[str, str] = {
     "towers.query": "The query encoder, {type: dense, static or splade, model: ...}.",
     "towers.document": "The document encoder, {type: dense, static or splade, model: ...}.",
     "towers.freeze": "The tower that is not trained.",
+    "experts.experts": "The datasets that get an expert each, or a number, which a gate chooses "
+    "among.",
+    "experts.expert": "The one to search with, by its dataset's name, or mean.",
+    "expert_layers": "The layers that have experts, from 1; left out, all.",
+    "gate_learns": "Whether the gate is trained (true), or stays as it was drawn.",
     "variance_token": "The token before every text that the variance is made of; empty: the pooled "
     "state. Left out, [unused0], or [VAR].",
     "start_variance": "The variance that training starts from; left out, 0.1 for means of length "
@@ -338,6 +343,7 @@ SUMMARIES: Mapping[str, str] = {
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "static": "A table of token vectors and no network: the mean of a text's is its vector.",
+    "experts": "A dense encoder with feed-forward layers for each dataset, or chosen by a gate.",
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
     "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",
     "hypencoder": "Documents are vectors, a query a small network that scores them.",

@@ -52,7 +52,9 @@ TABLES: Final[Mapping[str, Table]] = {
     "rankers": RANKERS,
 }
 CLOSED = ("negatives", "augmentations", "rankers")  # kinds without classes of your own
-TEACHERS = ("bm25", "cross_encoder", "dense", "gaussian", "splade", "static", "tokens")
+TEACHERS = (
+    "bm25", "cross_encoder", "dense", "experts", "gaussian", "splade", "static", "tokens",
+)  # fmt: skip
 OWN = {"type": "string", "pattern": ":", "description": "A class of your own, module:Class."}
 # Arguments that are components themselves, by the kind of component they belong to.
 INNER: Final[Mapping[tuple[str, str], str]] = {

@@ -29,6 +29,7 @@ from sluice.retrieval.config.components import (
 from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
+from sluice.retrieval.experiments.training.expert_checks import check_experts
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
 from sluice.retrieval.experiments.training.token_checks import check_scoring
@@ -103,6 +104,7 @@ def check_training(
         build(section.tuning, TUNINGS, where=f"{prefix}tuning", allow=allow)
     _check_files(section, prefix, allow)
     check_sources(section, prefix, allow)
+    check_experts(section, prefix)
     if section.teacher is not None:
         check_teacher(section.teacher, f"{prefix}teacher", allow)
     mining = None

@@ -23,6 +23,7 @@ from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
+from sluice.retrieval.experiments.training.expert_checks import check_routes
 from sluice.retrieval.experiments.training.live_training import (
     frozen_documents,
     live_candidates,
@@ -134,6 +135,7 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         if with_live:
             encoder = frozen_documents(encoder, where=where)
         _narrow(encoder, job)
+        check_routes(encoder, parts, where)
         examples = made_examples(parts, encoder)
         if with_live:  # which several datasets are refused with
             train = parts[0].data.train

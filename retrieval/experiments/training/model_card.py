@@ -23,6 +23,7 @@ TASKS: Final = {
     "dense": "sentence-similarity", "gaussian": "feature-extraction",
     "splade": "feature-extraction", "tokens": "sentence-similarity",
     "cross_encoder": "text-ranking", "static": "sentence-similarity",
+    "experts": "sentence-similarity",
 }  # fmt: skip
 _TWO_SIDES: Final = """\
 from sentence_transformers import SentenceTransformer
@@ -56,6 +57,7 @@ print(model.predict([("a question", "a text")]))""",
 }
 OURS: Final = {
     "dense": "DenseEncoder",
+    "experts": "ExpertEncoder",
     "gaussian": "GaussianEncoder",
     "splade": "SpladeEncoder",
     "tokens": "TokenEncoder",
@@ -68,7 +70,7 @@ OURS: Final = {
 SEARCH: Final = """\
 {imports}
 
-encoder = {name}.from_pretrained("FOLDER")
+encoder = {name}.from_pretrained("FOLDER"{expert})
 retriever = Retriever.build(encoder, [Document("1", "a title", "a text")])
 for hit in retriever.search("a question", k=3):
     print(hit.score, hit.doc_id)"""
@@ -95,7 +97,7 @@ def model_card(
     measures = _measures(history)
     if measures:
         parts.append(f"## Measures on the dev queries\n\n{measures}")
-    parts.append(f"## Use\n\n{_use(facts, loads=loads)}")
+    parts.append(f"## Use\n\n{_use(facts, encoder, loads=loads)}")
     settings = without_folders(section.model_dump(exclude_defaults=True))
     settings = {k: v for k, v in settings.items() if k not in ("output", "seed")}
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
@@ -186,7 +188,7 @@ def _measures(history: Sequence[Mapping[str, float]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---:"] * len(head), *rows])
 
 
-def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
+def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool) -> str:
     parts = []
     kind = "towers" if facts["towers"] else str(facts["type"])
     if kind == "cross_encoder":
@@ -196,7 +198,9 @@ def _use(facts: Mapping[str, Any], *, loads: bool) -> str:
         if kind not in ("dense", "splade"):
             own = f"from sluice.encoders import {OURS[kind]}"
             imports = f"from sluice import Document, Retriever\n{own}"
-        code = SEARCH.format(imports=imports, name=OURS[kind])
+        named = encoder.mixture.names if kind == "experts" else ()
+        expert = f", expert={named[0]!r}" if named else ""
+        code = SEARCH.format(imports=imports, name=OURS[kind], expert=expert)
         parts.append(f"With Sluice:\n\n```python\n{code}\n```")
     else:
         parts.append("With Sluice: `sluice.encoders.model_files.registry.open_encoder(FOLDER)`.")

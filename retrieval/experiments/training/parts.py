@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.encoder import encoder_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.output_names import short_name
@@ -106,7 +107,11 @@ def made_examples(parts: Sequence[Part], encoder: Any, step: int = 0) -> list[Ex
     """
     if len(parts) == 1:
         return parts[0].maker.make(encoder, step)
-    return [_of(part.name, each) for part in parts for each in part.maker.make(encoder, step)]
+    return [
+        _of(part.name, each)
+        for part in parts
+        for each in part.maker.make(encoder_of(encoder, part.name), step)
+    ]
 
 
 def _of(name: str, example: Example) -> Example:
@@ -174,7 +179,7 @@ def mean_evaluation(evaluations: Mapping[str, Evaluate], over: Sequence[str]) ->
     """
 
     def measured(encoder: Any) -> Mapping[str, float]:
-        each = {name: evaluate(encoder) for name, evaluate in evaluations.items()}
+        each = {name: evaluate(encoder_of(encoder, name)) for name, evaluate in evaluations.items()}
         first = each[over[0]]
         means = {measure: fmean(each[name][measure] for name in over) for measure in first}
         own = {

@@ -27,7 +27,7 @@ KINDS: Final = {
     "dense": "dense encoder", "gaussian": "Gaussian encoder", "hypencoder": "Hypencoder",
     "pseudo_queries": "pseudo-query encoder", "splade": "SPLADE encoder", "tokens": "token encoder",
     "cross_encoder": "cross-encoder", "three_heads": "encoder with three heads",
-    "static": "static encoder",
+    "static": "static encoder", "experts": "dense encoder with experts",
 }  # fmt: skip
 
 
@@ -44,14 +44,15 @@ def facts_of(
 
     ``loss`` and ``dev`` are the first value that was logged and the last or best one.
     """
-    kind = str(trained_kind(section.encoder) or section.encoder.get("type"))
+    own = str(section.encoder.get("type"))
+    kind = str(trained_kind(section.encoder) or own)
     measure = dev_measure(section.evaluate) if section.evaluate is not None else None
     measured = _series(report.history, f"eval_{measure}")
     losses = _series(report.history, "loss") or _series(report.history, "train_loss")
     return {
-        "kind": KINDS.get(str(section.encoder.get("type")), KINDS.get(kind, kind)),
-        "towers": section.encoder.get("type") == "towers",
-        "type": "static" if section.encoder.get("type") == "static" else kind,
+        "kind": KINDS.get(own, KINDS.get(kind, kind)),
+        "towers": own == "towers",
+        "type": own if own in ("static", "experts") else kind,
         "base": base_of(section),
         "loss_type": section.loss["type"],
         "source": source_words(section, " and ".join(part.data.train.name for part in parts)),

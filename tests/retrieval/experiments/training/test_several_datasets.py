@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import Call
-from small_world import write_beir
+from small_world import write_marked
 
 from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import ConfigError
@@ -25,21 +25,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def world(folder: Path, word: str) -> Path:
-    """Write a collection with the ids of every other, whose texts have a word of their own."""
-    write_beir(folder)
-    for name in ("corpus.jsonl", "queries.jsonl"):
-        lines = read_lines(folder / name)
-        told = [{**line, "text": f"{word} {line['text']}"} for line in lines]
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in told))
-    return folder
-
-
 @pytest.fixture
 def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
     return {
         "output": str(tmp_path / "out"),
-        "datasets": [str(world(tmp_path / "a", "red")), str(world(tmp_path / "b", "blue"))],
+        "datasets": [
+            str(write_marked(tmp_path / "a", "red")),
+            str(write_marked(tmp_path / "b", "blue")),
+        ],
         "encoder": {"type": "dense", "model": str(bert)},
         "loss": "info_nce",
         "negatives": {"type": "mined", "retriever": BM25, "per_query": 1, "mode": "naive"},
@@ -82,7 +75,7 @@ def test_a_training_of_an_experiment_builds_its_retrievers_over_each_dataset(
     section = {key: value for key, value in config.items() if key != "output"}
     section["negatives"] = {**section["negatives"], "retriever": "bm25"}
     folder = run({
-        "dataset": str(world(tmp_path / "c", "green")), "output": config["output"],
+        "dataset": str(write_marked(tmp_path / "c", "green")), "output": config["output"],
         "train": {"ft": section},
         "retrievers": {"bm25": BM25, "dense": {"encoder": {"type": "dense", "model": "ft"}}},
         "evaluate": {"latency_queries": 0},
@@ -116,7 +109,7 @@ def test_a_query_of_one_in_the_test_of_another_is_refused(
 def test_a_query_in_the_test_of_the_experiment_is_refused(
     config: dict[str, Any], tmp_path: Path
 ) -> None:
-    tested = world(tmp_path / "c", "green")
+    tested = write_marked(tmp_path / "c", "green")
     queries = tested / "queries.jsonl"
     lines = read_lines(queries)
     lines[20]["text"] = read_lines(tmp_path / "b" / "queries.jsonl")[12]["text"]
