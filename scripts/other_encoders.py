@@ -27,9 +27,34 @@ BASELINE = "dense"
 LENGTHS = {"query_length": 32, "document_length": 64}  # in training
 SEARCHED = {"document_length": 128, "dtype": "bfloat16"}
 # What a system has beside the start and the lengths, as in YAML; ``index`` and ``search`` are its
-# retriever's, ``beside`` is a second dataset that it is trained on in half of the steps or so.
+# retriever's, ``beside`` is a second dataset that it is trained on in half of the steps or so,
+# ``learning_rate`` is the trainer's.
 SYSTEMS: Mapping[str, Mapping[str, Any]] = {
     "dense": {"encoder": {"type": "dense"}, "loss": {"type": "info_nce", "temperature": 0.05}},
+    "adapter": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "tuning": {"type": "adapter", "reduction": 64},
+        "learning_rate": 1.0e-3,
+    },
+    "iaa": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "tuning": {"type": "iaa"},
+        "learning_rate": 1.0e-3,
+    },
+    "prefix": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "tuning": {"type": "prefix"},
+        "learning_rate": 1.0e-2,
+    },
+    "gated-prefix": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "tuning": {"type": "gated_prefix"},
+        "learning_rate": 1.0e-2,
+    },
     "dense-two": {
         "encoder": {"type": "dense"},
         "loss": {"type": "info_nce", "temperature": 0.05},
@@ -89,7 +114,7 @@ def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> d
     """Return the YAML of one training run."""
     own = {
         key: value for key, value in SYSTEMS[system].items()
-        if key not in ("index", "search", "beside")
+        if key not in ("index", "search", "beside", "learning_rate")
     }  # fmt: skip
     encoder, on = dict(own["encoder"]), {"dataset": asked.dataset}
     if "beside" in SYSTEMS[system]:
@@ -104,7 +129,7 @@ def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> d
         **on, "output": str(output), "seed": seed,
         "negatives": {"type": "mined", "retriever": bm25, "per_query": 1, "sampling": "random"},
         "trainer": {
-            "max_steps": asked.steps, "per_device_train_batch_size": 32, "learning_rate": 5.0e-5,
+            "max_steps": asked.steps, "per_device_train_batch_size": 32, "learning_rate": SYSTEMS[system].get("learning_rate", 5.0e-5),
             "bf16": True, "save_strategy": "no", "logging_steps": 20,
         },
         **own, "encoder": {"model": asked.model, **LENGTHS, **encoder},

@@ -21,7 +21,7 @@ from sluice.encoders.table import TUNINGS
 
 WEIGHTS = "adapter.safetensors"
 SETTINGS = "adapter.json"
-KINDS = ("adapter", "prefix")  # those that cannot be merged
+KINDS = ("adapter", "gated_prefix", "iaa", "prefix")  # those that cannot be merged
 
 log = logging.getLogger("sluice")
 
@@ -138,6 +138,7 @@ def read_adapter(model: Any, folder: Path) -> None:
     known = {kind: TUNINGS[kind] for kind in KINDS}
     try:
         state = safetensors.torch.load_file(place / WEIGHTS)
+        settings = _named_now(settings, state)
         _check_size(settings, state, place)
         build(settings, known, where="tuning", allow=()).install(model)
     except (ConfigError, OSError, safetensors.SafetensorError) as error:
@@ -163,6 +164,12 @@ def read_adapter(model: Any, folder: Path) -> None:
             value.copy_(state[key])
     model.train(model.training)  # new parts are in training mode
     model.tuned = Tuned.of(model, settings)
+
+
+def _named_now(settings: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Any]:
+    """Return settings by today's names: a prefix with gates was ``prefix`` and is another now."""
+    gated = settings.get("type") == "prefix" and any(key.endswith(".gates") for key in state)
+    return {**settings, "type": "gated_prefix"} if gated else settings
 
 
 def _check_size(settings: dict[str, Any], state: dict[str, Tensor], place: Path) -> None:

@@ -398,21 +398,6 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
     write_json(folder / "modules.json", entries)
 
 
-def add_module(folder: Path, kind: str, facts: dict[str, Any]) -> Path:
-    """Add a module that sentence-transformers does not have to a written folder; return its own.
-
-    ``facts`` are added to ``sluice.json``.
-    """
-    entries = read_model_json(folder / "modules.json")
-    place = folder / f"{len(entries)}_{kind}"
-    write_json(place / "config.json", {"opened_by": "sluice"})
-    entries.append({"idx": len(entries), "name": str(len(entries)), "path": place.name,
-                    "type": f"sluice.{kind}"})  # fmt: skip
-    write_json(folder / "modules.json", entries)
-    write_json(folder / SIDECAR, {**read_sidecar(folder), **facts})
-    return place
-
-
 def write_sidecar(folder: Path, facts: dict[str, Any]) -> None:
     """Write ``sluice.json``: the kind of encoder and what the layout cannot express."""
     adapter = {"adapter": ADAPTER} if (folder / ADAPTER).is_dir() else {}

@@ -30,14 +30,15 @@ def tune(
     """Train only the parameters that ``{type: lora, ...}`` chooses, in place; log their share.
 
     Types: ``lora`` (``sluice.encoders.tuning.low_rank``), ``ia3``, ``adapter``
-    (``sluice.encoders.tuning.bottleneck``), ``prefix``, ``bitfit``, ``ln_tuning``, ``experts``. The
-    vectors do not change until the encoder is trained. A dense encoder's projection and a
+    (``sluice.encoders.tuning.bottleneck``), ``iaa`` (``sluice.encoders.tuning.aside``), ``prefix``,
+    ``gated_prefix``, ``bitfit``, ``ln_tuning``, ``experts``. The vectors do not change until the
+    encoder is trained, but with ``prefix`` they do. A dense encoder's projection and a
     cross-encoder's head are trained as before, SPLADE's head is not (``bitfit``: its biases are).
     Both towers are tuned, but not a frozen one. New parameters are drawn by ``seed``. Learning
     rates are about ten times those of training all parameters; none is set here.
 
     A saved encoder is merged (``lora``, ``ia3``) or plain (``bitfit``, ``ln_tuning``, ``experts``);
-    ``adapter`` and ``prefix`` cannot be merged: they are saved in ``adapter/`` of the folder, which
+    the others cannot be merged: they are saved in ``adapter/`` of the folder, which
     ``from_pretrained`` reads and sentence-transformers does not.
 
     Raises ``ConfigError`` for settings that do not fit the model, or a model that is already tuned;
@@ -87,7 +88,7 @@ def tune(
 def merge(encoder: Any) -> None:
     """Merge a tuned encoder's LoRA or (IA)^3 into its weights, and free what tuning froze.
 
-    Vectors stay the same, within rounding. ``adapter`` and ``prefix`` stay beside the weights. An
+    Vectors stay the same, within rounding. What cannot be merged stays beside the weights. An
     encoder that is not tuned stays as it is.
     """
     for model in _models(encoder):

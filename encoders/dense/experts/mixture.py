@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from sluice.encoders.dense.experts.layers import expert_parameters, install
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import plural, whole_number
-from sluice.encoders.model_files.layout import SIDECAR, add_module, read_modules
+from sluice.encoders.model_files.added_module import add_module
+from sluice.encoders.model_files.layout import SIDECAR, read_modules
 
 MODULE = "Experts"
 KEY = "experts"  # of sluice.json

@@ -20,8 +20,7 @@ WORDS: Mapping[str, str] = {
     "towers.query": "The query encoder, {type: dense, static or splade, model: ...}.",
     "towers.document": "The document encoder, {type: dense, static or splade, model: ...}.",
     "towers.freeze": "The tower that is not trained.",
-    "experts.experts": "The datasets that get an expert each, or a number, which a gate chooses "
-    "among.",
+    "experts.experts": "Datasets that get an expert each, or a number, among which a gate chooses.",
     "experts.expert": "The one to search with, by its dataset's name, or mean.",
     "expert_layers": "The layers that have experts, from 1; left out, all.",
     "gate_learns": "Whether the gate is trained (true), or stays as it was drawn.",
@@ -130,6 +129,8 @@ WORDS: Mapping[str, str] = {
     "step": "Places that the window of the style listwise moves each time.",
     "passes": "How often the style listwise goes through the list.",
     # tuning
+    "variant": "Whether the path joins blocks after (S), beside (P), or by a share (G).",
+    "inside": "Whether there are adapters inside the blocks too.",
     "reduction": "The adapters have the hidden size divided by this.",
     "places": "Where adapters stand: attention, mlp, or both.",
     "rank": "The rank of the added matrices: more learns more, with more parameters.",

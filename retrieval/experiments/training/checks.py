@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.encoders.foundation.build import build, check
+from sluice.encoders.foundation.build import check
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
+from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.encoders.transformer.from_scratch import check_fresh, is_fresh
 from sluice.retrieval.config.component_types import NEGATIVES
 from sluice.retrieval.config.components import (
@@ -33,6 +33,7 @@ from sluice.retrieval.experiments.training.expert_checks import check_experts
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
 from sluice.retrieval.experiments.training.token_checks import check_scoring
+from sluice.retrieval.experiments.training.tuning_checks import check_tuning
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import (
     changes,
@@ -96,12 +97,7 @@ def check_training(
         ):  # fmt: skip
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
-    if section.tuning is not None:
-        if encoder.get("type") == "static":
-            raise ConfigError(
-                f"{prefix}tuning: a static encoder has no network to tune; leave it out"
-            )
-        build(section.tuning, TUNINGS, where=f"{prefix}tuning", allow=allow)
+    check_tuning(section, prefix, allow)
     _check_files(section, prefix, allow)
     check_sources(section, prefix, allow)
     check_experts(section, prefix)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 CARD: Final = "README.md"
 HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
-UNMERGED: Final = ("adapter", "prefix")  # tunings that sentence-transformers cannot load
+# Tunings that sentence-transformers cannot load.
+UNMERGED: Final = ("adapter", "gated_prefix", "iaa", "prefix")
 MEASURED: Final = 20  # lines of dev measures at most
 TASKS: Final = {
     "dense": "sentence-similarity", "gaussian": "feature-extraction",

@@ -39,7 +39,7 @@ def tuned(bert: Path, tmp_path: Path) -> Path:
     ("tuning", "words"),
     [
         ({"type": "prefix", "tokens": 10**12}, "tokens is 1000000000000"),
-        ({"type": "lora", "rank": 10**12}, "known: adapter, prefix"),
+        ({"type": "lora", "rank": 10**12}, "known: adapter, gated_prefix, iaa, prefix"),
         ({"type": "os:system"}, "never runs code that it names"),
     ],
 )

@@ -18,7 +18,9 @@ from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.tuning.tune import merge, tune
 
 KINDS = {"dense": DenseEncoder, "splade": SpladeEncoder, "cross_encoder": CrossEncoder}
-ADDED = [{"type": "adapter"}, {"type": "prefix", "tokens": 4}]
+ADDED = [{"type": "adapter"}, {"type": "gated_prefix", "tokens": 4}]
+CONNECTED = [{"type": "iaa", "variant": each} for each in "SPG"]
+PREFIX = {"type": "prefix", "tokens": 4}
 MERGED = [
     {"type": "lora"},
     {"type": "lora", "targets": "attention", "rank": 2},
@@ -56,7 +58,7 @@ def combined(settings: list[dict[str, Any]]) -> Any:
     )
 
 
-@combined(MERGED + ADDED)
+@combined(MERGED + ADDED + CONNECTED)
 def test_tuning_starts_unchanged_moves_and_is_never_ignored(
     kind: str, settings: dict[str, Any], folders: dict[str, Path]
 ) -> None:
@@ -99,7 +101,7 @@ def test_merging_keeps_outputs_and_leaves_an_ordinary_model(
         assert not (tmp_path / name / "adapter").exists()
 
 
-@combined(ADDED)
+@combined([*ADDED, PREFIX, CONNECTED[2]])
 def test_what_cannot_be_merged_is_saved_beside_and_loaded_again(
     kind: str,
     settings: dict[str, Any],
@@ -132,18 +134,21 @@ def test_what_cannot_be_merged_is_saved_beside_and_loaded_again(
 
 
 @pytest.mark.parametrize("family", ["Roberta", "MPNet", "DistilBert", "ModernBert"])
-@pytest.mark.parametrize("settings", [MERGED[0], MERGED[3], *ADDED], ids=named)
+@pytest.mark.parametrize(
+    "settings", [MERGED[0], MERGED[3], *ADDED, PREFIX, CONNECTED[1]], ids=named
+)
 def test_other_architectures(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
     encoder = DenseEncoder.from_pretrained(
         save_architecture(tmp_path / "m", family, "dense"), device="cpu"
     )
-    if family == "MPNet" and settings["type"] == "prefix":
+    if family == "MPNet" and settings["type"].endswith("prefix"):
         with pytest.raises(ConfigError, match="MPNetModel computes its attention by itself"):
             tune(encoder, settings)
         return
     before = embedded(encoder)
     tune(encoder, settings)
-    assert np.abs(embedded(encoder) - before).max() < 1e-6
+    if settings is not PREFIX:
+        assert np.abs(embedded(encoder) - before).max() < 1e-6
     move(encoder)
     moved = outputs(encoder)
     assert np.abs(moved - before).max() > 1e-3
@@ -152,7 +157,9 @@ def test_other_architectures(family: str, settings: dict[str, Any], tmp_path: Pa
     assert np.abs(outputs(again) - moved).max() < 1e-5
 
 
-@pytest.mark.parametrize("settings", MERGED[:1] + MERGED[3:] + ADDED, ids=named)
+@pytest.mark.parametrize(
+    "settings", [MERGED[0], *MERGED[3:], *ADDED, PREFIX, CONNECTED[0]], ids=named
+)
 def test_training_leaves_the_backbone_bitwise_as_it_was(
     settings: dict[str, Any], folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -183,7 +190,7 @@ def test_training_leaves_the_backbone_bitwise_as_it_was(
     assert np.abs(outputs(encoder) - after).max() < 1e-5
 
 
-@pytest.mark.parametrize("settings", [MERGED[0], *ADDED], ids=named)
+@pytest.mark.parametrize("settings", [MERGED[0], *ADDED, PREFIX], ids=named)
 def test_gradients_pass_frozen_layers_with_activation_checkpointing(
     settings: dict[str, Any], folders: dict[str, Path]
 ) -> None:
@@ -204,7 +211,7 @@ def test_heads_are_trained_on(folders: dict[str, Path]) -> None:
     assert {"classifier.weight", "classifier.bias", "bert.pooler.dense.weight"} <= trained
     assert all("lora_" in n or "classifier" in n or "pooler" in n for n in trained)
     dense = opened("dense", folders, projection=8)
-    tune(dense, {"type": "prefix"})
+    tune(dense, {"type": "gated_prefix"})
     trained = {n for n, p in dense.module.named_parameters() if p.requires_grad}
     assert all("prefix" in n or "projection" in n for n in trained)
     assert any("projection" in n for n in trained)

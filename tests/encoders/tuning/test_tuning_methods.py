@@ -16,7 +16,7 @@ from sluice.encoders import DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
 from sluice.encoders.tuning.bottleneck import Bottleneck
 from sluice.encoders.tuning.places import places_of
-from sluice.encoders.tuning.prefix import PrefixPairs
+from sluice.encoders.tuning.prefix import GatedPairs
 from sluice.encoders.tuning.tune import merge, tune
 
 
@@ -55,7 +55,10 @@ def on_no_device(config: Any) -> Any:
         ({"type": "lora"}, 6 * 4 * (4 * 2 * 384 + 2 * (384 + 1536))),
         ({"type": "adapter"}, 6 * 2 * (2 * 24 * 384 + 24 + 384)),
         ({"type": "adapter", "places": ["mlp"]}, 6 * (2 * 24 * 384 + 24 + 384)),
-        ({"type": "prefix"}, 6 * (2 * 20 * 384 + 12)),
+        ({"type": "prefix"}, 6 * 2 * 20 * 384),
+        ({"type": "gated_prefix"}, 6 * (2 * 20 * 384 + 12)),
+        ({"type": "iaa"}, 6 * 3 * (2 * 6 * 384 + 6 + 384)),
+        ({"type": "iaa", "variant": "G", "inside": False}, 6 * (2 * 6 * 384 + 6 + 384 + 1)),
         ({"type": "ia3"}, 6 * (2 * 384 + 1536)),
         ({"type": "bitfit"}, 6 * (4 * 384 + 1536 + 384 + 2 * 384) + 384),
         ({"type": "ln_tuning"}, 13 * 2 * 384),
@@ -76,6 +79,11 @@ def test_the_default_lora_trains_under_one_percent() -> None:
     assert 0.007 < tune(minilm(), {"type": "lora"}).share < 0.008
     assert 0.005 < tune(bert_base(), {"type": "lora"}).share < 0.007
     assert 0.014 < tune(minilm(), {"type": "lora", "rank": 8}).share < 0.015
+
+
+def test_connected_adapters_train_under_one_percent() -> None:
+    assert tune(minilm(), {"type": "iaa"}).share < 0.005
+    assert 0.005 < tune(bert_base(), {"type": "iaa", "variant": "G"}).share < 0.01
 
 
 @pytest.mark.parametrize(("settings", "scale"), [
@@ -120,9 +128,9 @@ def test_a_bottleneck_is_its_formula() -> None:
     assert torch.allclose(ours[0], theirs[0], rtol=0, atol=1e-10)
 
 
-def test_a_prefix_is_its_formula() -> None:
+def test_a_gated_prefix_is_its_formula() -> None:
     torch.manual_seed(1)
-    part = PrefixPairs(5, heads=2, gates=4, size=3).double()
+    part = GatedPairs(5, heads=2, gates=4, size=3).double()
     queries = torch.randn(2, 4, 7, 3, dtype=torch.float64, requires_grad=True)
     assert not part(queries, 0.5).any()
     with torch.no_grad():
@@ -141,12 +149,13 @@ def test_a_prefix_is_its_formula() -> None:
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-10)
 
 
-def test_a_prefix_is_the_same_under_both_attentions(bert: Path) -> None:
+@pytest.mark.parametrize("kind", ["prefix", "gated_prefix"])
+def test_a_prefix_is_the_same_under_both_attentions(bert: Path, kind: str) -> None:
     encoder = opened(bert)
     fused = copy.deepcopy(encoder)
     encoder.model.set_attn_implementation("eager")
     for each in (encoder, fused):
-        tune(each, {"type": "prefix", "tokens": 4})
+        tune(each, {"type": kind, "tokens": 4})
         move(each)
     assert encoder.model.config._attn_implementation.endswith("eager")
     assert np.abs(embedded(encoder) - embedded(fused)).max() < 1e-5
@@ -155,7 +164,11 @@ def test_a_prefix_is_the_same_under_both_attentions(bert: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "tuning: needs 'type', one of adapter, bitfit, ia3, ln_tuning, lora, prefix"),
+        (
+            {},
+            "tuning: needs 'type', one of adapter, bitfit, experts, gated_prefix, ia3, "
+            "iaa, ln_tuning, lora, prefix",
+        ),
         ({"type": "lorra"}, "did you mean 'lora'"),
         ({"type": "lora", "rnak": 4}, "tuning.rnak: unknown key; lora takes .*did you mean 'rank'"),
         ({"type": "lora", "rank": 0}, "tuning: lora.rank is 0, expected"),
@@ -167,7 +180,11 @@ def test_a_prefix_is_the_same_under_both_attentions(bert: Path) -> None:
         ({"type": "adapter", "places": ["mpl"]}, "adapter.places: 'mpl'.*did you mean 'mlp'"),
         ({"type": "adapter", "places": []}, "adapter.places: \\[\\]"),
         ({"type": "adapter", "reduction": 0}, "adapter.reduction"),
-        ({"type": "prefix", "tokens": 0}, "prefix.tokens: 0"),
+        ({"type": "prefix", "tokens": 0}, "tuning: prefix.tokens is 0, expected"),
+        ({"type": "gated_prefix", "tokens": 0}, "tuning: gated_prefix.tokens is 0, expected"),
+        ({"type": "iaa", "variant": "s"}, "iaa.variant: 's', expected S, P, G; did you mean 'S'"),
+        ({"type": "iaa", "reduction": 0}, "iaa.reduction is 0"),
+        ({"type": "iaa", "inside": 1}, r"tuning\.inside: 1; expected true or false"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(

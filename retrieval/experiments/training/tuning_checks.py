@@ -1,0 +1,36 @@
+"""Checks which of an encoder's parameters a training run tunes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.table import TUNINGS
+
+if TYPE_CHECKING:
+    from sluice.retrieval.config.components import Allow
+    from sluice.retrieval.config.sections import TrainingSection
+
+CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
+
+
+def check_tuning(section: TrainingSection, prefix: str, allow: Allow = None) -> None:
+    """Raise ``ConfigError`` for tuning that does not fit the encoder or the trainer."""
+    if section.tuning is None:
+        return
+    kind = section.encoder.get("type")
+    if kind == "static":
+        raise ConfigError(f"{prefix}tuning: a static encoder has no network to tune; leave it out")
+    build(section.tuning, TUNINGS, where=f"{prefix}tuning", allow=allow)
+    if section.tuning["type"] == "experts" and kind != "experts":
+        raise ConfigError(
+            f"{prefix}tuning: experts: a {kind} encoder has none; give encoder: {{type: experts, "
+            "...}, or another tuning"
+        )
+    for key in CHECKPOINTING if section.tuning["type"] == "iaa" else ():
+        if section.trainer.get(key):
+            raise ConfigError(
+                f"{prefix}trainer.{key}: computes every block again by itself, and tuning: iaa "
+                "connects them; leave it out, or use adapter"
+            )
