@@ -129,7 +129,8 @@ def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> d
         **on, "output": str(output), "seed": seed,
         "negatives": {"type": "mined", "retriever": bm25, "per_query": 1, "sampling": "random"},
         "trainer": {
-            "max_steps": asked.steps, "per_device_train_batch_size": 32, "learning_rate": SYSTEMS[system].get("learning_rate", 5.0e-5),
+            "max_steps": asked.steps, "per_device_train_batch_size": 32,
+            "learning_rate": SYSTEMS[system].get("learning_rate", 5.0e-5),
             "bf16": True, "save_strategy": "no", "logging_steps": 20,
         },
         **own, "encoder": {"model": asked.model, **LENGTHS, **encoder},
