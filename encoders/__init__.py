@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
+    from sluice.encoders.splade.concepts.encoder import ConceptEncoder as ConceptEncoder
     from sluice.encoders.splade.corpus_statistics import fit_idf as fit_idf
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
     from sluice.encoders.splade.start import start_splade as start_splade

@@ -7,6 +7,7 @@ from typing import Final
 
 ENCODERS: Final[Mapping[str, str]] = {
     "bm25": "sluice.encoders.lexical.bm25:BM25Encoder",
+    "concepts": "sluice.encoders.splade.concepts.encoder:ConceptEncoder.from_pretrained",
     "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
     "experts": "sluice.encoders.dense.experts.encoder:ExpertEncoder.from_pretrained",
     "gaussian": "sluice.encoders.dense.gaussian.encoder:GaussianEncoder.from_pretrained",

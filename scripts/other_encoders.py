@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ LENGTHS = {"query_length": 32, "document_length": 64}  # in training
 SEARCHED = {"document_length": 128, "dtype": "bfloat16"}
 # What a system has beside the start and the lengths, as in YAML; ``index`` and ``search`` are its
 # retriever's, ``beside`` is a second dataset that it is trained on in half of the steps or so,
-# ``learning_rate`` is the trainer's.
+# ``learning_rate`` is the trainer's. A ``vocabulary`` of so many concepts is made of the corpus.
 SYSTEMS: Mapping[str, Mapping[str, Any]] = {
     "dense": {"encoder": {"type": "dense"}, "loss": {"type": "info_nce", "temperature": 0.05}},
     "adapter": {
@@ -54,6 +56,10 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
         "loss": {"type": "info_nce", "temperature": 0.05},
         "tuning": {"type": "gated_prefix"},
         "learning_rate": 1.0e-2,
+    },
+    "concepts": {
+        "encoder": {"type": "concepts", "vocabulary": 2_000},
+        "loss": {"type": "info_nce", "temperature": 1.0},
     },
     "dense-two": {
         "encoder": {"type": "dense"},
@@ -124,6 +130,8 @@ def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> d
         on = {"datasets": datasets}
         if encoder["type"] == "experts":
             encoder.setdefault("experts", names_of(datasets))
+    if "vocabulary" in encoder:
+        encoder["vocabulary"] = str(concepts(asked, encoder["vocabulary"]))
     bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
     return {
         **on, "output": str(output), "seed": seed,
@@ -135,6 +143,19 @@ def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> d
         },
         **own, "encoder": {"model": asked.model, **LENGTHS, **encoder},
     }  # fmt: skip
+
+
+def concepts(asked: argparse.Namespace, count: int) -> Path:
+    """Write a list of concepts: words that many documents have, and at most one in ten."""
+    from sluice.retrieval import load_dataset
+
+    texts = [document.full_text for document in load_dataset(asked.dataset, asked.split).corpus]
+    counts = Counter(word for text in texts for word in set(re.findall("[a-z]{4,}", text.lower())))
+    usual = [word for word, held in counts.most_common() if held <= len(texts) / 10]
+    file = home_of(asked) / f"concepts-{count}.txt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{word}\n" for word in usual[:count]), encoding="utf-8")
+    return file
 
 
 def measured(system: str, dataset: Any, folder: Path) -> dict[str, Any]:

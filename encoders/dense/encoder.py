@@ -258,9 +258,11 @@ class DenseEncoder(TextEncoder):
 
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return the vectors ``[n, dim]`` of tokenised texts, float32, with gradients."""
-        return self._projected(
-            self._pooled(self.hidden(features), features["attention_mask"], side)
-        )
+        return self.vectors_of(self.hidden(features), features["attention_mask"], side)
+
+    def vectors_of(self, states: Tensor, mask: Tensor, side: Side) -> Tensor:
+        """Return the vectors ``[n, dim]`` of states ``[n, length, hidden]``, whose mask is 1."""
+        return self._projected(self._pooled(states, mask, side))
 
     def embed_layers(self, features: Features, side: Side, layers: Sequence[int]) -> Tensor:
         """Return the vectors of several layers side by side, ``[n, len(layers) * dim]``.

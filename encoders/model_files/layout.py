@@ -27,20 +27,21 @@ SETTINGS = "sentence_bert_config.json"
 # The orders of modules that our encoders run in.
 _ORDER = re.compile(
     r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense| LayerNorm| Normalize)*"
-    r"( TopLayers( Experts)?| Experts| Gaussian| HyperHead| PseudoQueries)?)?"
+    r"( TopLayers( Experts| Concepts)?| Concepts| Experts| Gaussian| HyperHead| PseudoQueries)?)?"
     r"|StaticEmbedding( Dense| LayerNorm| Normalize)*"
 )
 VECTOR_MODULES = ("Dense", "LayerNorm", "Normalize")  # each maps vectors of texts to others
 # What sentence-transformers has no module for. It refuses a folder that names one, where without
 # it would return other vectors; their settings are in ``sluice.json``.
 _OWN = {
-    "Experts": "experts", "Gaussian": "gaussian", "HyperHead": "hyper_head",
+    "Concepts": "concepts", "Experts": "experts", "Gaussian": "gaussian", "HyperHead": "hyper_head",
     "PseudoQueries": "pseudo_queries", "TermFrequency": "term_frequency", "TopLayers": "top_layers",
 }  # fmt: skip
 # The modules by which an encoder's folder is known: its name, and its type in YAML.
 _KINDS = {
     "SpladePooling": ("SPLADE encoder", "splade"), "Gaussian": ("Gaussian encoder", "gaussian"),
     "HyperHead": ("Hypencoder", "hypencoder"), "Experts": ("sparse-expert encoder", "experts"),
+    "Concepts": ("concept encoder", "concepts"),
     "PseudoQueries": ("pseudo-query encoder", "pseudo_queries"),
 }  # fmt: skip
 # Ours -> sentence-transformers' (legacy key, new value), in the order in which several of the

@@ -25,7 +25,7 @@ START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an enc
 # Built-in types by the vectors they make or hold; an index around another may hold either.
 DENSE_ENCODERS = ("dense", "experts", "gaussian", "precomputed", "static")
 ONE_WAY_ENCODERS = ("gaussian",)  # two of their queries, or documents, cannot be compared
-SPARSE_ENCODERS = ("bm25", "splade", "vocabulary")
+SPARSE_ENCODERS = ("bm25", "concepts", "splade", "vocabulary")
 TOKEN_ENCODERS = ("tokens",)
 PSEUDO_ENCODERS = ("pseudo_queries",)  # documents are several vectors, queries one
 NET_ENCODERS = ("hypencoder",)  # documents are dense vectors, queries networks
@@ -88,12 +88,14 @@ def vector_kind(spec: Mapping[str, Any]) -> Any:
 def trained_kind(spec: Mapping[str, Any]) -> Any:
     """Return the type of encoder that is trained: that of its vectors, but three heads are one.
 
-    Static encoders, and those with experts, learn what dense ones do.
+    Static encoders, and those with experts, learn what dense ones do, and those of concepts what
+    SPLADE does.
     """
     if spec.get("type") == "three_heads":
         return "three_heads"
     kind = vector_kind(spec)
-    return "dense" if kind in ("static", "experts") else kind
+    learns_as = {"static": "dense", "experts": "dense", "concepts": "splade"}
+    return learns_as.get(kind, kind)
 
 
 def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:

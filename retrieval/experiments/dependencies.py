@@ -190,6 +190,8 @@ class Dependencies:
         for encoder in _encoders(section):
             model = encoder.get("model")
             files.append(None if model in self.config.train else path_contents(model))
+            if encoder.get("vocabulary") is not None:
+                files.append(path_contents(encoder["vocabulary"]))
         named = [*self.config.pipelines, *self.config.retrievers]
         lists = _lists(section)
         files += [path_contents(each) for each in lists if each not in named]

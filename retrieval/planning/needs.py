@@ -20,7 +20,7 @@ from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 # Types whose `model` is loaded.
 LOADED = (
-    "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens",
+    "concepts", "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens",
     "three_heads",
     "cross_encoder", "max_sim", "static",
 )  # fmt: skip

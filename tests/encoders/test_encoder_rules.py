@@ -31,8 +31,14 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
     PrecomputedEncoder(sorted({*TEXTS, ""}), vectors).save_pretrained(tmp_path / "precomputed")
     VocabularyEncoder(sorted({*" ".join(TEXTS).split()})).save_pretrained(tmp_path / "vocabulary")
     save_static(tmp_path / "static")
+    (tmp_path / "concepts.txt").write_text("river\ngold\nsearch\n")
     return {
         "bm25": {},
+        "concepts": {
+            "model": str(bert),
+            "vocabulary": str(tmp_path / "concepts.txt"),
+            "threshold": 0.0,
+        },
         "cross_encoder": {"model": str(pair_bert)},
         "experts": {"model": str(bert), "experts": 2},
         "precomputed": {"model": str(tmp_path / "precomputed")},
@@ -60,6 +66,13 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"beta": 2.0},
         {"normalize": False},
         {"query_prompt": "query: "},
+    ],
+    "concepts": [
+        {"read": "tokens"},
+        {"scale": 10.0},
+        {"threshold": 0.1},
+        {"pooling": "cls"},
+        {"document_length": 12},
     ],
     "experts": [{"experts": 3}, {"expert_layers": [2]}, {"pooling": "cls"}, {"seed": 1}],
     "hypencoder": [

@@ -22,6 +22,10 @@ WORDS: Mapping[str, str] = {
     "towers.freeze": "The tower that is not trained.",
     "experts.experts": "Datasets that get an expert each, or a number, among which a gate chooses.",
     "experts.expert": "The one to search with, by its dataset's name, or mean.",
+    "concepts.vocabulary": "A text file that names a concept a line.",
+    "concepts.read": "What the head sees: the text's vector, or the states of its tokens.",
+    "concepts.scale": "What cosines with names are multiplied by at the start, 20.",
+    "concepts.threshold": "The cosine with its name above which a text has a concept.",
     "expert_layers": "The layers that have experts, from 1; left out, all.",
     "gate_learns": "Whether the gate is trained (true), or stays as it was drawn.",
     "variance_token": "The token before every text that the variance is made of; empty: the pooled "
@@ -344,6 +348,7 @@ SUMMARIES: Mapping[str, str] = {
     "precomputed": "Dense vectors that another program made; queries that it encoded too.",
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "static": "A table of token vectors and no network: the mean of a text's is its vector.",
+    "concepts": "Weights of concepts that a file names, served by an inverted index.",
     "experts": "A dense encoder with feed-forward layers for each dataset, or chosen by a gate.",
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
     "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",

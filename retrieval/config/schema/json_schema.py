@@ -53,7 +53,8 @@ TABLES: Final[Mapping[str, Table]] = {
 }
 CLOSED = ("negatives", "augmentations", "rankers")  # kinds without classes of your own
 TEACHERS = (
-    "bm25", "cross_encoder", "dense", "experts", "gaussian", "splade", "static", "tokens",
+    "bm25", "concepts", "cross_encoder", "dense", "experts", "gaussian", "splade", "static",
+    "tokens",
 )  # fmt: skip
 OWN = {"type": "string", "pattern": ":", "description": "A class of your own, module:Class."}
 # Arguments that are components themselves, by the kind of component they belong to.

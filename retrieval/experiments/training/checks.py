@@ -28,6 +28,7 @@ from sluice.retrieval.config.components import (
 )
 from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
+from sluice.retrieval.experiments.training.concept_checks import check_concepts
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.expert_checks import check_experts
 from sluice.retrieval.experiments.training.live_training import check_live
@@ -101,6 +102,7 @@ def check_training(
     _check_files(section, prefix, allow)
     check_sources(section, prefix, allow)
     check_experts(section, prefix)
+    check_concepts(section, prefix)
     if section.teacher is not None:
         check_teacher(section.teacher, f"{prefix}teacher", allow)
     mining = None
@@ -411,7 +413,7 @@ def _check_head(section: TrainingSection, kind: str | None, prefix: str) -> None
             "and cross_encoder: set trainer.learning_rate"
         )
     tuned = (section.tuning or {}).get("type")
-    if kind == "splade" and tuned not in (None, "bitfit", "ln_tuning"):
+    if section.encoder.get("type") == "splade" and tuned not in (None, "bitfit", "ln_tuning"):
         raise ConfigError(
             f"{prefix}head_learning_rate: with tuning: {{type: {tuned}}} a splade encoder's head "
             "is not trained; leave it out"

@@ -24,7 +24,7 @@ TASKS: Final = {
     "dense": "sentence-similarity", "gaussian": "feature-extraction",
     "splade": "feature-extraction", "tokens": "sentence-similarity",
     "cross_encoder": "text-ranking", "static": "sentence-similarity",
-    "experts": "sentence-similarity",
+    "experts": "sentence-similarity", "concepts": "feature-extraction",
 }  # fmt: skip
 _TWO_SIDES: Final = """\
 from sentence_transformers import SentenceTransformer
@@ -57,6 +57,7 @@ model = CrossEncoder("FOLDER")
 print(model.predict([("a question", "a text")]))""",
 }
 OURS: Final = {
+    "concepts": "ConceptEncoder",
     "dense": "DenseEncoder",
     "experts": "ExpertEncoder",
     "gaussian": "GaussianEncoder",

@@ -28,6 +28,7 @@ KINDS: Final = {
     "pseudo_queries": "pseudo-query encoder", "splade": "SPLADE encoder", "tokens": "token encoder",
     "cross_encoder": "cross-encoder", "three_heads": "encoder with three heads",
     "static": "static encoder", "experts": "dense encoder with experts",
+    "concepts": "concept encoder",
 }  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def facts_of(
     return {
         "kind": KINDS.get(own, KINDS.get(kind, kind)),
         "towers": own == "towers",
-        "type": own if own in ("static", "experts") else kind,
+        "type": own if own in ("static", "experts", "concepts") else kind,
         "base": base_of(section),
         "loss_type": section.loss["type"],
         "source": source_words(section, " and ".join(part.data.train.name for part in parts)),

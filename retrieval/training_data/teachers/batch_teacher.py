@@ -181,7 +181,7 @@ PAIRS_ONLY = (
 )
 
 
-OTHERS = ("gaussian", "splade", "tokens")  # that have not one dense vector a text
+OTHERS = ("concepts", "gaussian", "splade", "tokens")  # that have not one dense vector a text
 
 
 def check_batch_teacher(spec: str | Mapping[str, Any], where: str, *, vectors: bool) -> None:

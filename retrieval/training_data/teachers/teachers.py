@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 Scores = NDArray[np.float64]  # [pairs], NaN where there is none
 
 BM25 = "bm25"
-KINDS = (BM25, "cross_encoder", "dense", "experts", "gaussian", "splade", "static", "tokens")
+KINDS = (
+    BM25, "concepts", "cross_encoder", "dense", "experts", "gaussian", "splade", "static", "tokens",
+)  # fmt: skip
 STORED = "examples"  # the name of the scores that the training examples bring
 
 Texts = Callable[[], Iterable[str]]  # the texts of a corpus, streamed anew
