@@ -1,6 +1,7 @@
 """docs/other-representations.md: its YAML is valid, and its Python runs."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +14,9 @@ PAGE = (ROOT / "docs" / "other-representations.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
-def test_the_yaml_is_valid(text: str) -> None:
+def test_the_yaml_is_valid(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("concepts.txt").write_text("genes\nviruses\n")
     check_experiment(checked(yaml.safe_load(text), ExperimentConfig))
 
 

@@ -43,7 +43,7 @@ def check_experts(section: TrainingSection, prefix: str) -> None:
     for name in names:
         if name not in trained:
             raise ConfigError(
-                f"{where}.experts: {name!r} is no dataset of this training: {', '.join(trained)}"
+                f"{where}.experts: {name!r} is not a dataset of this training: {', '.join(trained)}"
                 f"{suggest(name, trained)}"
             )
     for name in trained:

@@ -122,7 +122,7 @@ def test_a_saved_mixture_is_trained_on(sluice: Call, tmp_path: Path, bert: Path)
         ({"datasets": None, "dataset": "a"}, "encoder.experts: there is an expert for each dataset,"
                                              " a, b, and datasets names none; list them under"),
         ({"datasets": ["a"]}, "and datasets names a; list them"),
-        ({"datasets": ["a", "c"]}, "encoder.experts: 'b' is no dataset of this training: a, c"),
+        ({"datasets": ["a", "c"]}, "encoder.experts: 'b' is not a dataset of this training: a, c"),
         ({"datasets": ["a", "b", "c"]}, "encoder.experts: none for 'c', which is under datasets"),
         ({"encoder": {"experts": ["a", "a"]}}, "encoder.experts: 'a' is named twice"),
         ({"encoder": {"experts": ["a"]}}, "encoder.experts: .*one alone is a dense encoder"),
