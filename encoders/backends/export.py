@@ -219,6 +219,11 @@ def _opened(model: Any, output: Path) -> Any:
         kind = kind_of(source)
         if kind == "towers":
             raise ConfigError(f"{source}: has two towers; export {source}/query and /document")
+        if kind == "experts":
+            raise ConfigError(
+                f"{source}: has several experts; export one, which ExpertEncoder.from_pretrained("
+                "FOLDER, expert=NAME).save_pretrained(OTHER) writes as a dense encoder"
+            )
         if kind not in OUTPUTS:
             raise ConfigError(
                 f"{source}: an encoder of type {kind} is not exported as ONNX; expected one of "

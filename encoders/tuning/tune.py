@@ -18,8 +18,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.adapters import Tuned, added_modules, low_rank_layers
 from sluice.encoders.model_files.layers import layer_list
 from sluice.encoders.table import TUNINGS
-
-OF_EXPERTS = ("experts", "bitfit", "ln_tuning")  # types that add nothing to layers
+from sluice.encoders.tuning.of_experts import check_of_experts
 
 log = logging.getLogger("sluice")
 
@@ -50,11 +49,8 @@ def tune(
         raise ConfigError(
             f"{where}: no parameter of the encoder is trainable, so none can be tuned"
         )
-    if encoder.kind == "experts" and settings["type"] not in OF_EXPERTS:
-        raise ConfigError(
-            f"{where}.type: {settings['type']} adds parts to layers that exist several times; an "
-            f"encoder with experts takes {', '.join(OF_EXPERTS)}"
-        )
+    if encoder.kind == "experts":
+        check_of_experts(settings["type"], where)
     for model in models:
         if hasattr(model, "tuned"):
             raise ConfigError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import TUNINGS
+from sluice.encoders.tuning.of_experts import check_of_experts
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow
@@ -28,6 +29,8 @@ def check_tuning(section: TrainingSection, prefix: str, allow: Allow = None) -> 
             f"{prefix}tuning: experts: a {kind} encoder has none; give encoder: {{type: experts, "
             "...}, or another tuning"
         )
+    if kind == "experts" and section.tuning["type"] in TUNINGS:
+        check_of_experts(section.tuning["type"], f"{prefix}tuning")
     for key in CHECKPOINTING if section.tuning["type"] == "iaa" else ():
         if section.trainer.get(key):
             raise ConfigError(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import gelu
 
 from sluice.encoders import DenseEncoder, ExpertEncoder
+from sluice.encoders.backends.export import export_onnx
 from sluice.encoders.dense.experts.layers import Expert, ExpertLinear, Gate, expert_layers
 from sluice.encoders.encoder import encoder_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -327,6 +328,16 @@ def test_texts_without_a_dataset_are_refused(bert: Path, tmp_path: Path) -> None
         ExpertEncoder.from_pretrained(tmp_path / "model", expert="god")
     with pytest.raises(ConfigError, match=r"experts: 2; .* has experts of its own"):
         ExpertEncoder.from_pretrained(tmp_path / "model", experts=2)
+
+
+def test_one_expert_is_exported(bert: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    encoder = trained(bert)
+    encoder.save_pretrained(tmp_path / "model")
+    with pytest.raises(ConfigError, match="has several experts; export one"):
+        export_onnx(tmp_path / "model", tmp_path / "onnx")
+    report = export_onnx(encoder.alone("gold"), tmp_path / "onnx")
+    assert report.kind == "dense"
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,8 @@ def test_a_saved_mixture_is_trained_on(sluice: Call, tmp_path: Path, bert: Path)
         ({"encoder": {"expert_layer": [1]}}, "did you mean 'expert_layers'"),
         ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "sparsity: is for splade"),
         ({"head_learning_rate": 0.1}, "a dense encoder has no head"),
+        ({"tuning": {"type": "iaa"}}, "tuning.type: iaa adds parts .* takes experts, bitfit"),
+        ({"encoder": {"gate_learns": True}}, "encoder.gate_learns: there is no gate"),
     ],
 )  # fmt: skip
 def test_a_training_run_that_cannot_be_is_refused_before(
