@@ -61,6 +61,11 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
         "encoder": {"type": "concepts", "vocabulary": 2_000},
         "loss": {"type": "info_nce", "temperature": 1.0},
     },
+    "fields": {
+        "encoder": {"type": "dense"},
+        "loss": {"type": "info_nce", "temperature": 0.05},
+        "examples": {"type": "fields", "query": "title", "positive": "text"},
+    },
     "dense-two": {
         "encoder": {"type": "dense"},
         "loss": {"type": "info_nce", "temperature": 0.05},

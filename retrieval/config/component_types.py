@@ -34,6 +34,7 @@ TEXT: Final = {"type": "string"}
 EXAMPLES: Final = {
     "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
     "corpus": "sluice.retrieval.training_data.files.corpus_mixture:CorpusExamples",
+    "fields": "sluice.retrieval.training_data.files.field_examples:FieldExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
     "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
     "texts": "sluice.retrieval.training_data.files.corpus_examples:TextExamples",

@@ -259,6 +259,9 @@ WORDS: Mapping[str, str] = {
     "file.positive_score": "Of several positives, the score that counts for these limits.",
     "ict.keep": "The chance that the sentence stays in its document.",
     "per_document": "Sentences of each document that become queries.",
+    "fields.query": "The field that is the query, or several, joined: title, text, metadata keys.",
+    "fields.positive": "The field that is the document, or several, joined.",
+    "fields.least": "Documents that an item of the positive must have beside the same query, 1.",
     "wlp.links": "The metadata key that lists linked ids; left out, a document links to those that "
     "its text names by id or title.",
     "bodies": "Whether pairs of title and body are added.",
@@ -361,6 +364,7 @@ SUMMARIES: Mapping[str, str] = {
     "bfs": "Titles or first sentences as queries, their bodies as documents.",
     "corpus": "Pairs of several kinds from the corpus, filtered and taught by a search of it.",
     "wlp": "First sentences as queries, documents linked with theirs as documents.",
+    "fields": "Some fields of a document as the query, others as the document.",
     "file": "Examples from files of the usual formats.",
     "ict": "Inverse cloze: a sentence of a document as the query, the rest as the document.",
     "texts": "Every document of the corpus, for losses that learn from texts alone.",

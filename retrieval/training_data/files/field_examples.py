@@ -1,0 +1,146 @@
+"""Examples made from the fields of documents: ``examples: {type: fields}``."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.numbers import plural, whole_number
+from sluice.retrieval.training_data.files.source import ExampleSource
+
+if TYPE_CHECKING:
+    from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.retrieval.documents.document import Document
+    from sluice.training import Example
+
+SIDES = ("query", "positive")
+Parts = Sequence[Sequence[str]]  # of one side: for each field its texts
+
+
+class _Pair(NamedTuple):
+    """A document's two sides, and the keys by which theirs are the same as another's."""
+
+    id: str
+    query: str
+    positive: str
+
+
+@dataclass(frozen=True, slots=True)
+class FieldExamples(ExampleSource):
+    """Pairs of what stands together in a document: some of its fields, and others.
+
+    A side is its fields' texts in order, joined by spaces; the items of a list by commas. Fields
+    are ``title``, ``text``, and the texts and lists of texts in the metadata. With ``least`` above
+    1 an item of the positive side stays if so many documents have it beside the same query, and a
+    document without any left is no pair. Documents with the same query, or the same positive, are
+    no negatives for each other. (VacancySBERT: titles of vacancies and their skills, mined by how
+    often they occur together.) ``documents`` is a limit, the corpus' first.
+    """
+
+    query: str | list[str]
+    positive: str | list[str]
+    least: int = 1
+    documents: int | None = None
+
+    def __post_init__(self) -> None:
+        whole_number(self.least, "fields.least", 1)
+        if self.documents is not None:
+            whole_number(self.documents, "fields.documents", 1)
+        chosen = [name for side in SIDES for name in self._names(side)]
+        for name in chosen:
+            if chosen.count(name) > 1:
+                raise ConfigError(f"fields: {name!r} is named twice; a side would hold the other's")
+
+    def _names(self, side: str) -> list[str]:
+        named = self.query if side == "query" else self.positive
+        names = [named] if isinstance(named, str) else list(named)
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError(f"fields.{side}: {named!r}; expected the name of a field, or several")
+        return names
+
+    def examples(self, dataset: Dataset, seed: int) -> list[Example]:
+        """Return one example for each document that has both sides, in the corpus' order.
+
+        Raises ``DataError`` for a field that no document has, or where none has both sides.
+        """
+        from sluice.training import Example
+        from sluice.training.example import Text
+
+        pairs = self._pairs(dataset)
+        alike: list[dict[str, set[str]]] = []
+        for place in (1, 2):
+            groups: dict[str, set[str]] = defaultdict(set)
+            for pair in pairs:
+                groups[same_text_key(pair[place])].add(pair.id)
+            alike.append(groups)
+        return [
+            Example(
+                Text(f"{pair.id}-asked", pair.query),
+                (Text(pair.id, pair.positive),),
+                relevant=frozenset(
+                    alike[0][same_text_key(pair.query)] | alike[1][same_text_key(pair.positive)]
+                ),
+            )
+            for pair in pairs
+        ]
+
+    def _pairs(self, dataset: Dataset) -> list[_Pair]:
+        read: list[tuple[str, str, Parts]] = []
+        seen: Counter[str] = Counter()
+        count = 0
+        for document in islice(dataset.corpus, self.documents):
+            count += 1
+            fields = fields_of(document)
+            seen.update(fields.keys())
+            sides = {side: [fields.get(name, ()) for name in self._names(side)] for side in SIDES}
+            read.append((document.id, joined(sides["query"]), sides["positive"]))
+        for name in (name for side in SIDES for name in self._names(side)):
+            if not seen[name]:
+                known = sorted(seen)
+                raise DataError(
+                    f"{dataset.name}: none of {plural(count, 'document')} has a field {name!r}; "
+                    f"fields: {', '.join(known) or 'none'}{suggest(name, known)}"
+                )
+        together = Counter(
+            (same_text_key(query), key)
+            for _, query, parts in read
+            for key in {same_text_key(item) for items in parts for item in items}
+        )
+        pairs = []
+        for doc_id, query, parts in read:
+            kept = [
+                [i for i in items if together[same_text_key(query), same_text_key(i)] >= self.least]
+                for items in parts
+            ]
+            positive = joined(kept)
+            if query and positive:
+                pairs.append(_Pair(doc_id, query, positive))
+        if not pairs:
+            often = f", {self.least} times together" if self.least > 1 else ""
+            raise DataError(
+                f"{dataset.name}: none of {plural(count, 'document')} has both sides{often}: "
+                f"{', '.join(self._names('query'))}; and {', '.join(self._names('positive'))}"
+            )
+        return pairs
+
+
+def fields_of(document: Document) -> Mapping[str, Sequence[str]]:
+    """Return the texts of each field of a document that has any, blank ones left out."""
+    fields: dict[str, Iterable[object]] = {
+        name: [value] if isinstance(value, str) else value
+        for name, value in document.metadata.items()
+        if isinstance(value, str | list | tuple)
+    }
+    fields |= {"title": [document.title], "text": [document.text]}
+    texts = {name: [str(each).strip() for each in values] for name, values in fields.items()}
+    return {name: [each for each in items if each] for name, items in texts.items() if any(items)}
+
+
+def joined(parts: Parts) -> str:
+    """Return a side's text: fields joined by spaces, the items of one by commas."""
+    return " ".join(", ".join(items) for items in parts if items)
