@@ -16,8 +16,7 @@ from sluice.retrieval.experiments.experiment import Experiment
 # Types whose `model` is a folder or an id of the hub; that of `http`, say, is not.
 WITH_MODELS = (
     "concepts", "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens",
-    "three_heads",
-    "towers", "vocabulary", "cross_encoder", "generative", "max_sim", "static",
+    "three_heads", "towers", "vocabulary", "cross_encoder", "generative", "max_sim", "static",
 )  # fmt: skip
 
 

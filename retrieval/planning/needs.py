@@ -21,8 +21,7 @@ from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 # Types whose `model` is loaded.
 LOADED = (
     "concepts", "dense", "experts", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens",
-    "three_heads",
-    "cross_encoder", "max_sim", "static",
+    "three_heads", "cross_encoder", "max_sim", "static",
 )  # fmt: skip
 
 
