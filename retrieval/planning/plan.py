@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sluice.encoders.dense.experts.mixture import MEAN
 from sluice.encoders.foundation.numbers import duration, plural
+from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.locate import local_folder
 from sluice.retrieval.config.components import START_KEY
 from sluice.retrieval.config.sections import (
@@ -43,6 +45,7 @@ from sluice.retrieval.planning.training_size import training_size
 
 SHARED = ("type", "model", "query_length", "document_length", "max_length", "dtype", "device",
           "batch_tokens")  # fmt: skip
+ON_DENSE = ("concepts", "experts")  # types that start from a dense encoder, by settings of theirs
 DEPTH = 100  # of a reranker that names none
 RUN_BYTES = 20  # of a document in a compressed run
 IDLE = "times are estimates for this machine when it does nothing else"
@@ -324,9 +327,22 @@ def _measurable(
     base = _base_model(config, spec)
     if base.get("type") not in LOADED or not isinstance(base.get("model"), str):
         return None
-    if local_folder(str(base["model"])) is None or isinstance(base.get(START_KEY), Mapping):
+    folder = local_folder(str(base["model"]))
+    if folder is None or isinstance(base.get(START_KEY), Mapping):
         return None
+    if base["type"] in ON_DENSE:
+        return _on_dense(base, folder)
     if START_KEY not in base or (training and base["type"] == "splade"):
         return dict(base)
     shared = {key: value for key, value in base.items() if key in SHARED}
     return {**shared, "type": "dense"} if base["type"] == "splade" else shared
+
+
+def _on_dense(base: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what measures an encoder that is made of a dense one: that, or its saved folder."""
+    shared = {key: value for key, value in base.items() if key in SHARED}
+    noted = read_sidecar(folder)
+    if noted.get("type") != base["type"]:
+        return {**shared, "type": "dense"}
+    named = isinstance(noted.get("experts"), Mapping) and noted["experts"].get("names")
+    return {**shared, "expert": MEAN} if named else shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -33,6 +34,9 @@ from sluice.encoders.transformer.tokens import TokenBatch
 MODULE = "Concepts"
 KEY = "concepts"  # of sluice.json
 NAMES = "concepts.txt"
+
+
+log = logging.getLogger("sluice")
 
 
 class Concept(NamedTuple):
@@ -80,6 +84,7 @@ class ConceptEncoder(TextEncoder):
         self.head = head
         self.names = tuple(names)
         self.read: Read = read
+        self._said = False  # that most documents have no concept
 
     @classmethod
     def from_pretrained(
@@ -231,6 +236,14 @@ class ConceptEncoder(TextEncoder):
                 terms[row], weights[row] = matrix.indices[own], matrix.data[own]
 
         self.map_texts(texts, side, store)
+        bare = sum(not len(own) for own in terms)
+        if side == "document" and bare > len(texts) / 2 and not self._said:
+            self._said = True
+            log.warning(
+                "%s of %s documents have none of the %s concepts, and no search finds them; give a "
+                "lower threshold where the training starts, or less sparsity",
+                f"{bare:,}", f"{len(texts):,}", f"{self.dim:,}",
+            )  # fmt: skip
         return joined_rows(terms, weights, self.dim)
 
     def save_pretrained(self, path: str | Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,21 @@ def test_saved_copied_and_opened(
         DenseEncoder.from_pretrained(tmp_path / "text")
     with pytest.raises(ConfigError, match=r"vocabulary: .* has concepts of its own"):
         ConceptEncoder.from_pretrained(tmp_path / "text", vocabulary=vocabulary)
+
+
+def test_documents_without_any_concept_are_said_once(
+    bert: Path, vocabulary: str, texts: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = started(bert, vocabulary, threshold=0.9999)
+    with caplog.at_level(logging.WARNING, "sluice"):
+        assert not encoder.encode_queries(["gold"]).nnz
+        assert not caplog.records
+        for _ in range(2):
+            assert not encoder.encode_documents(texts).nnz
+    assert [record.getMessage() for record in caplog.records] == [
+        "8 of 8 documents have none of the 7 concepts, and no search finds them; give a lower "
+        "threshold where the training starts, or less sparsity"
+    ]
 
 
 def test_a_text_without_tokens_has_no_concept(bert: Path, vocabulary: str) -> None:

@@ -52,6 +52,9 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     facts = settings(tmp_path, bert)
     file, output = tmp_path / "x.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
+    code, said, err = sluice("config", "check", file)
+    assert code == 0, err
+    assert "index named" in said
     code, _, err = sluice("run", file)
     assert code == 0, err
     systems = json.loads((output / "results.json").read_text())["systems"]

@@ -62,6 +62,9 @@ def settings(folder: Path, bert: Path) -> dict[str, Any]:
 def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     file, output = tmp_path / "x.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(settings(tmp_path, bert), sort_keys=False), encoding="utf-8")
+    code, said, err = sluice("config", "check", file)
+    assert code == 0, err
+    assert "train mixed" in said
     code, _, err = sluice("run", file)
     assert code == 0, err
     systems = json.loads((output / "results.json").read_text())["systems"]
