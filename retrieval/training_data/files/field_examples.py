@@ -38,8 +38,8 @@ class FieldExamples(ExampleSource):
     are ``title``, ``text``, and the texts and lists of texts in the metadata. With ``least`` above
     1 an item of the positive side stays if so many documents have it beside the same query, and a
     document without any left is left out. Documents with the same query, or the same positive,
-    never count as each other's negatives. (VacancySBERT: titles of vacancies and their skills, mined by how
-    often they occur together.) ``documents`` is a limit, the corpus' first.
+    never count as each other's negatives. (VacancySBERT: titles of vacancies and their skills,
+    mined by how often they occur together.) ``documents`` is a limit, the corpus' first.
     """
 
     query: str | list[str]
