@@ -61,6 +61,11 @@ SYSTEMS: Mapping[str, Mapping[str, Any]] = {
         "encoder": {"type": "concepts", "vocabulary": 2_000},
         "loss": {"type": "info_nce", "temperature": 1.0},
     },
+    "concepts-more": {
+        "encoder": {"type": "concepts", "vocabulary": 2_000, "threshold": 0.15},
+        "loss": {"type": "info_nce", "temperature": 1.0},
+        "head_learning_rate": 1.0e-2,
+    },
     "fields": {
         "encoder": {"type": "dense"},
         "loss": {"type": "info_nce", "temperature": 0.05},

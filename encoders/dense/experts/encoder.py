@@ -50,6 +50,7 @@ class ExpertEncoder(DenseEncoder):
     kind = "experts"
     own_module = MODULE
     mixture: Mixture
+    _views: dict[tuple[int, bool], _OfDataset]  # by number, and whether activations are recomputed
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # fewer settings: none of a graph, or of layers
@@ -95,6 +96,7 @@ class ExpertEncoder(DenseEncoder):
             batch_tokens=batch_tokens, backend="torch", seed=seed,
         )  # fmt: skip
         assert isinstance(encoder, cls)
+        encoder._views = {}
         if saved:
             encoder.mixture = read_mixture(folder, layout.sidecar, encoder.model)
         else:
@@ -177,7 +179,7 @@ class ExpertEncoder(DenseEncoder):
 
     def _routed(self, number: int) -> _OfDataset:
         """Return the encoder of one expert's dataset, in this one's mode."""
-        views: dict[tuple[int, bool], _OfDataset] = self.__dict__.setdefault("_views", {})
+        views = self._views
         key = number, bool(getattr(self.model, "is_activation_checkpointing", False))
         if key not in views:
             views[key] = self._with(_OfDataset, number)
@@ -212,7 +214,7 @@ class ExpertEncoder(DenseEncoder):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, which makes the encoders of its experts by itself."""
-        return {name: each for name, each in super().__getstate__().items() if name != "_views"}
+        return {**super().__getstate__(), "_views": {}}
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder in sentence-transformers' layout, replacing ``path`` in one step.

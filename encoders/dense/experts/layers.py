@@ -139,6 +139,23 @@ def install(model: Any, count: int, blocks: Sequence[int], *, gated: bool, learn
 
     Raises ``ConfigError`` for a block the model does not have, or one built otherwise.
     """
+    for linears in feed_forward(model, blocks):
+        *_, (_, last) = linears
+        gate = Gate(last.out_features, count, learns=learns) if gated else None
+        if gate is not None:
+            gate.to(last.weight.device)
+        for name, linear in linears:
+            above, _, attribute = name.rpartition(".")
+            layer = ExpertLinear(linear, count, gate, last=linear is last)
+            setattr(model.get_submodule(above), attribute, layer)
+    model.train(model.training)  # new parts are in training mode
+
+
+def feed_forward(model: Any, blocks: Sequence[int]) -> list[list[tuple[str, nn.Linear]]]:
+    """Return the linear layers, in order, with their names, of each block's feed-forward network.
+
+    Raises ``ConfigError`` for a block the model does not have, or one built otherwise.
+    """
     kind = type(model).__name__
     if added_modules(model) or any(low_rank_layers(model)):
         raise ConfigError(
@@ -154,18 +171,28 @@ def install(model: Any, count: int, blocks: Sequence[int], *, gated: bool, learn
         raise ConfigError(f"expert_layers: {wrong[0]}; {kind} has layers 1 to {len(layers)}")
     places = places_of(model)
     names = {module: name for name, module in model.named_modules()}
+    found = []
     for number in blocks:
         start = f"{names[layers[number - 1]]}."
         own = [n for n in places.linears if n.startswith(start) and n not in places.attention]
-        *inner, last = _checked([model.get_submodule(name) for name in own], number, kind)
-        gate = Gate(last.out_features, count, learns=learns) if gated else None
-        if gate is not None:
-            gate.to(last.weight.device)
-        for name, linear in zip(own, [*inner, last], strict=True):
-            above, _, attribute = name.rpartition(".")
-            layer = ExpertLinear(linear, count, gate, last=linear is last)
-            setattr(model.get_submodule(above), attribute, layer)
-    model.train(model.training)  # new parts are in training mode
+        linears = _checked([model.get_submodule(name) for name in own], number, kind)
+        found.append(list(zip(own, linears, strict=True)))
+    return found
+
+
+def shapes_of(
+    model: Any, count: int, blocks: Sequence[int], *, gated: bool
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the parameters that ``install`` would make, by name; nothing is made."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for linears in feed_forward(model, blocks):
+        if gated:
+            shapes[f"{linears[0][0]}.gate.weight"] = (count, linears[-1][1].out_features)
+        for name, linear in linears:
+            for number in range(count):
+                for key, parameter in linear.named_parameters():
+                    shapes[f"{name}.experts.{number}.{key}"] = tuple(parameter.shape)
+    return shapes
 
 
 def _checked(linears: Sequence[Any], block: int, kind: str) -> Sequence[nn.Linear]:

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 
-from sluice.encoders.dense.experts.layers import expert_parameters, install
+from sluice.encoders.dense.experts.layers import expert_parameters, install, shapes_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.model_files.added_module import add_module
@@ -111,21 +111,19 @@ def read_mixture(folder: Path, facts: dict[str, Any], model: Any) -> Mixture:
     except (TypeError, KeyError, ConfigError) as error:
         raise ModelError(f"{folder / SIDECAR}: {KEY} is {noted!r}: {error}") from None
     try:
+        expected = shapes_of(model, mixture.count, mixture.layers, gated=not mixture.names)
         with safe_open(file, framework="pt") as saved:
             shapes = {key: tuple(saved.get_slice(key).get_shape()) for key in saved.keys()}  # noqa: SIM118
-        if mixture.count > len(shapes):  # before memory is taken for them
-            raise ModelError(f"{file}: {len(shapes)} tensors for {mixture.count} experts")
+        for key in sorted(key for key, _ in shapes.items() ^ expected.items()):
+            raise ModelError(  # before memory is taken for what the file does not hold
+                f"{file}: {key} is {shapes.get(key, 'missing')}, expected "
+                f"{expected.get(key, 'no such tensor')}"
+            )
         mixture.place(model)
         state = safetensors.torch.load_file(file)
     except (ConfigError, OSError, SafetensorError) as error:
         raise ModelError(f"{file}: {error}") from error
     parameters = expert_parameters(model)
-    expected = {key: tuple(parameter.shape) for key, parameter in parameters.items()}
-    for key in sorted(key for key, _ in shapes.items() ^ expected.items()):
-        raise ModelError(
-            f"{file}: {key} is {shapes.get(key, 'missing')}, expected "
-            f"{expected.get(key, 'no such tensor')}"
-        )
     with torch.no_grad():
         for key, parameter in parameters.items():
             if not state[key].is_floating_point():

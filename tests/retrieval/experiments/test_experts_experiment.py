@@ -20,9 +20,9 @@ from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, chec
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.training.checks import check_training
 
-TRAINER = {"max_steps": 4, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
+TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 MINED = {
-    "type": "mined", "retriever": ["bm25", "self"], "per_query": 2, "mode": "naive", "refresh": 2,
+    "type": "mined", "retriever": ["bm25", "self"], "per_query": 2, "mode": "naive", "refresh": 1,
 }  # fmt: skip
 
 
@@ -49,7 +49,6 @@ def settings(folder: Path, bert: Path) -> dict[str, Any]:
             "one": {"encoder": {"type": "experts", "model": "mixed", "expert": "a"}},
             "mean": {
                 "encoder": {"type": "experts", "model": "mixed", "expert": "mean"},
-                "index": {"type": "faiss", "factory": "HNSW32"},
                 "encoding": {"cache": str(folder / "cache")},
             },
             "gated": {"encoder": {"type": "experts", "model": "gated"}},
@@ -87,10 +86,8 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
         if name not in gated.expert_parameters():
             assert parameter.equal(plain.model.get_parameter(name))
     assert len(load_pipeline(output, "all").search("gold river", 5)) == 5
-    for words in (["verify", output / "retrievers" / "one"],
-                  ["explain", output, "gold river", "--pipeline", "all", "-k", 2]):  # fmt: skip
-        code, _, err = sluice(*words)
-        assert code == 0, err
+    code, _, err = sluice("verify", output / "retrievers" / "one")
+    assert code == 0, err
 
 
 def test_a_saved_mixture_is_trained_on(sluice: Call, tmp_path: Path, bert: Path) -> None:
@@ -101,7 +98,11 @@ def test_a_saved_mixture_is_trained_on(sluice: Call, tmp_path: Path, bert: Path)
         "encoder": facts["train"]["mixed"]["encoder"], "output": str(tmp_path / "first"),
     }  # fmt: skip
     model = train(base)
-    again = {**base, "output": str(tmp_path / "second"), "encoder": {"type": "experts"}}
+    again: dict[str, Any] = {
+        **base,
+        "output": str(tmp_path / "second"),
+        "encoder": {"type": "experts"},
+    }
     again["encoder"]["model"] = str(model)
     assert ExpertEncoder.from_pretrained(train(again), expert="b").dim == 32
     file = tmp_path / "third.yaml"
