@@ -76,6 +76,7 @@ def write_probes(folder: Path, encoder: Any, *, exact: bool = True) -> None:
     otherwise each time; arithmetic in half precision and graphs count as such.
     """
     hooks = hooks_of(encoder)
+    (folder / PROBES).unlink(missing_ok=True)  # of an encoder that this one is made of
     rough = not exact or "16" in str(hooks.dtype) or hooks.backend is not None
     try:
         with counting_tokens():  # they count for nobody

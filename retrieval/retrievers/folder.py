@@ -390,7 +390,7 @@ def verify_model(folder: Path, allow: Collection[str] = ()) -> int:
     if not texts:
         raise ModelError(
             f"{folder}: no {PROBES}, which Sluice writes beside most models that it saves; open it "
-            "and save it with save_pretrained"
+            "and save it with save_pretrained (docs/models.md says which have none)"
         )
     return texts
 

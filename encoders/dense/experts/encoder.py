@@ -30,6 +30,7 @@ from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.model import Features
 
 MARK = "expert"  # of tokenised texts: the number of each one's expert, int64 [n, 1]
@@ -220,11 +221,12 @@ class ExpertEncoder(DenseEncoder):
         """Write a folder in sentence-transformers' layout, replacing ``path`` in one step.
 
         Its ordinary files hold the mean of the experts. That package refuses it: it has no module
-        for them.
+        for them. There are no probe texts where each dataset has an expert: it has no vectors yet.
         """
         with replaced_folder(Path(path)) as folder:
             self._with(DenseEncoder, None).save_pretrained(folder)
             write_mixture(folder, self.model, self.mixture)
+            write_probes(folder, self)
 
 
 class _OfDataset(DenseEncoder):

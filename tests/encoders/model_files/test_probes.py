@@ -14,8 +14,10 @@ from tiny_models import save_model
 
 from sluice.encoders import (
     BM25Encoder,
+    ConceptEncoder,
     CrossEncoder,
     DenseEncoder,
+    ExpertEncoder,
     GaussianEncoder,
     SpladeEncoder,
     TokenEncoder,
@@ -25,6 +27,7 @@ from sluice.encoders.foundation.errors import IndexFormatError, ModelError
 from sluice.encoders.model_files import probes
 from sluice.encoders.model_files.probes import PROBES, Row, verify_probes
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.rerankers.matching import KNRM
 from sluice.retrieval import Document, Retriever
 
 Edit = Callable[[Path], None]
@@ -117,15 +120,23 @@ def test_an_unchanged_model_is_verified(saved: Path, tmp_path: Path, shell: Call
 
 
 def test_every_kind_of_encoder_is_saved_with_probes(
-    bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path
+    bert: Path,
+    masked_bert: Path,
+    pair_bert: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    (tmp_path / "names.txt").write_text("gold\nwater\n")
     made = {
         "dense": DenseEncoder.from_pretrained(bert),
         "splade": SpladeEncoder.from_pretrained(masked_bert),
         "doc": SpladeEncoder.from_pretrained(masked_bert, query_model="bow"),
         "tokens": TokenEncoder.from_pretrained(bert, dim=16),
         "gaussian": GaussianEncoder.from_pretrained(bert),
+        "concepts": ConceptEncoder.from_pretrained(bert, vocabulary=str(tmp_path / "names.txt")),
+        "gate": ExpertEncoder.from_pretrained(bert, experts=2),
         "pairs": CrossEncoder.from_pretrained(pair_bert),
+        "knrm": KNRM.from_pretrained(bert),
         "towers": TowerEncoder.from_pretrained(
             query={"type": "dense", "model": str(bert)},
             document={"type": "dense", "model": str(bert)},
@@ -138,8 +149,14 @@ def test_every_kind_of_encoder_is_saved_with_probes(
         assert verified is not None, name
         assert not verified.differences, (name, verified.differences)
         assert verified.texts == (40 if name == "towers" else 20), name
-    BM25Encoder().fit(["gold"]).save_pretrained(tmp_path / "bm25")
-    assert not (tmp_path / "bm25" / PROBES).exists()
+    assert not [each for each in caplog.messages if "documents have none" in each]
+    without = {
+        "bm25": BM25Encoder().fit(["gold"]),
+        "experts": ExpertEncoder.from_pretrained(bert, experts=["gold", "water"]),
+    }
+    for name, encoder in without.items():
+        encoder.save_pretrained(tmp_path / name)
+        assert not (tmp_path / name / PROBES).exists(), name
     (tmp_path / "towers" / "query" / "1_Pooling" / "config.json").write_text("{}")
     verified = verify_probes(tmp_path / "towers", made["towers"])
     assert verified is not None
@@ -189,7 +206,8 @@ def test_distances_by_their_formula() -> None:
     [
         ({"vectors": [{"shape": [3], "values": "!!"}]}, "damaged"),
         ({"vectors": [{"shape": [3], "values": "AAAA"}]}, "damaged"),
-        ({"vectors": [{"shape": [1e999], "values": "AAAA"}]}, "damaged"), ({"tokens": 5}, "damaged"),
+        ({"vectors": [{"shape": [1e999], "values": "AAAA"}]}, "damaged"),
+        ({"tokens": 5}, "damaged"),
         ({"vectors": 5}, "damaged"), ({"files": 5}, "damaged"), ({"version": 2}, "newer version"),
         ({"queries": ["x"] * 10}, "its texts were changed"),
     ],
