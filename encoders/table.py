@@ -13,7 +13,7 @@ Model = Literal["network", "folder", ""]
 
 
 class EncoderType(NamedTuple):
-    """A built-in type, and what is asked of it before it is imported.
+    """A built-in type, and what must be known of it before it is imported.
 
     ``make`` is the class or classmethod that YAML calls. ``called`` is its name in reports, empty
     for what is never trained, ``task`` the hub's name of what it does. ``vectors`` are those of its

@@ -17,13 +17,8 @@ from sluice.encoders.dense.experts.layers import (
     numbers_in,
     with_expert,
 )
-from sluice.encoders.dense.experts.mixture import (
-    MEAN,
-    MODULE,
-    Mixture,
-    read_mixture,
-    write_mixture,
-)
+from sluice.encoders.dense.experts.mixture import MODULE, Mixture, read_mixture, write_mixture
+from sluice.encoders.dense.experts.names import MEAN
 from sluice.encoders.dense.pooling import Pooling
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
