@@ -83,6 +83,7 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     code, shown, err = sluice("explain", output, "gold river", "--pipeline", "both", "-k", 2)
     assert code == 0, err
     assert "read(depth=5)" in shown
+    assert sluice("verify", output)[0] == 0
     assert open_encoder(output / "models" / "pyramid").shape.lower_layers == 1
 
 
