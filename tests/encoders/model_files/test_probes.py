@@ -130,9 +130,7 @@ def test_every_kind_of_encoder_is_saved_with_probes(
         "doc": SpladeEncoder.from_pretrained(masked_bert, query_model="bow"),
         "tokens": TokenEncoder.from_pretrained(bert, dim=16),
         "gaussian": GaussianEncoder.from_pretrained(bert),
-        "concepts": ConceptEncoder.from_pretrained(
-            bert, vocabulary=str(tmp_path / "concepts.txt")
-        ),
+        "concepts": ConceptEncoder.from_pretrained(bert, vocabulary=str(tmp_path / "concepts.txt")),
         "gated": ExpertEncoder.from_pretrained(bert, experts=2),
         "pairs": CrossEncoder.from_pretrained(pair_bert),
         "pyramid": PyramidEncoder.from_pretrained(pair_bert, body_length=8),
