@@ -73,7 +73,8 @@ class Verified(NamedTuple):
 def write_probes(folder: Path, encoder: Any, *, exact: bool = True) -> None:
     """Write the probes of an encoder or reranker that is saved in ``folder``, last of its files.
 
-    One that cannot encode yet is saved without. ``exact=False`` is for one that answers a little
+    One that cannot encode by itself is saved without; those of an encoder inside it are removed
+    from its folder, as they are not its own. ``exact=False`` is for one that answers a little
     otherwise each time; arithmetic in half precision and graphs count as such.
     """
     hooks = hooks_of(encoder)
@@ -83,6 +84,7 @@ def write_probes(folder: Path, encoder: Any, *, exact: bool = True) -> None:
             vectors = _vectors(encoder)
     except SluiceError as error:
         log.info("%s: saved without probe texts: %s", folder, error)
+        (folder / PROBES).unlink(missing_ok=True)
         return
     write_json(
         folder / PROBES,

@@ -25,6 +25,7 @@ from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.model import Features
 
 MARK = "expert"  # of tokenised texts: the number of each one's expert, int64 [n, 1]
@@ -220,6 +221,7 @@ class ExpertEncoder(DenseEncoder):
         with replaced_folder(Path(path)) as folder:
             self._with(DenseEncoder, None).save_pretrained(folder)
             write_mixture(folder, self.model, self.mixture)
+            write_probes(folder, self)
 
 
 class _OfDataset(DenseEncoder):

@@ -25,6 +25,7 @@ from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.rerankers.matching.head_file import fill_head, save_head
 from sluice.encoders.rerankers.matching.sources import (
@@ -302,6 +303,7 @@ class MatchingRanker(EncoderBase):
             self.source.encoder.save_pretrained(folder / INNER)
             facts = {"settings": self.settings, "vectors": self.source.vectors}
             write_sidecar(folder, {"type": self.kind, **facts})
+            write_probes(folder, self)
 
 
 def _batches(encoded: Sequence[tuple[OneText, OneText]]) -> Iterator[list[int]]:
