@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from sluice.encoders.foundation.disk.files import commit, new_draft, write_json
 from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
-from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.errors import ConfigError, ModelError, listed
 from sluice.encoders.model_files import pickle_process
 from sluice.encoders.model_files.locate import is_path, local_folder
 from sluice.encoders.model_files.weights import (
@@ -139,6 +139,11 @@ def _homes(folder: Path) -> list[Path]:
 def _sharded(home: Path) -> _Part:
     shards = shards_in(home / PICKLED_INDEX, ".bin")
     named = {name: _renamed(name) for name in sorted(set(shards.values()))}
+    if len(set(named.values())) < len(named):
+        raise ModelError(
+            f"{home / PICKLED_INDEX}: shards whose safetensors would have the same name "
+            f"({listed(list(named))}); give them other names, there too"
+        )
     files = tuple((home / old, home / new) for old, new in named.items())
     return _Part(files, {tensor: named[name] for tensor, name in shards.items()})
 

@@ -7,7 +7,6 @@ where they are not, nor that a newer library computes something else from the sa
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,9 +130,10 @@ def verify_probes(folder: Path, encoder: Any) -> Verified | None:
         texts = len(noted["queries"]) + len(noted["documents"])
         stored = [_unpacked(each) for each in noted["vectors"]]
         known_texts = (tuple(noted["queries"]), tuple(noted["documents"])) == (QUERIES, DOCUMENTS)
-        files, tokens, packages = dict(noted["files"]), noted["tokens"], dict(noted["packages"])
+        files, packages = dict(noted["files"]), dict(noted["packages"])
+        tokens = None if noted["tokens"] is None else [str(ids) for ids in noted["tokens"]]
         near = min(float(noted["near"]), NEAR_IN_HALF)
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{folder / PROBES}: damaged ({error}); save the model again") from None
     if not known_texts:
         raise ModelError(f"{folder / PROBES}: its texts were changed; save the model again")
@@ -176,7 +176,7 @@ def _tokens(encoder: Any) -> list[str] | None:
     return [" ".join(str(int(token)) for token in text) for text in ids]
 
 
-def _changed_tokens(encoder: Any, stored: Any) -> Iterator[str]:
+def _changed_tokens(encoder: Any, stored: Sequence[str] | None) -> Iterator[str]:
     now = _tokens(encoder)
     if stored is None or now is None or now == stored:
         return

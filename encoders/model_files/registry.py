@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
-from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import (
     SIDECAR,
     check_modules,
@@ -23,6 +24,7 @@ from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.router import is_router, is_static, read_routes
 from sluice.encoders.table import ENCODERS, GIVEN, OPENED, RERANKERS
 
+REMOTE = "http"  # the type whose folders name a server
 GENERATES = ("ForCausalLM", "ForConditionalGeneration")  # in the names of architectures
 LANGUAGE_MODEL = "language_model"  # the kind of a folder that is neither encoder nor scorer
 
@@ -59,10 +61,17 @@ def kind_of(folder: Path) -> str:
     return "cross_encoder" if "SequenceClassification" in names else "dense"
 
 
-def open_encoder(name: str | Path, **options: Any) -> Any:
-    """Load a saved encoder or cross-encoder of any built-in type, by folder or hub id."""
+def open_encoder(name: str | Path, *, allow: Collection[str] = (), **options: Any) -> Any:
+    """Load a saved encoder or cross-encoder of any built-in type, by folder or hub id.
+
+    One behind HTTP takes no options, and opens if ``allow`` names its server.
+    """
     folder = model_folder(str(name))
     kind = kind_of(folder)
+    if kind == REMOTE:
+        if options:
+            raise ConfigError(f"{next(iter(options))}: an encoder behind HTTP takes no such option")
+        options = {"allow": allow}
     if kind == LANGUAGE_MODEL:
         raise ModelError(
             f"{folder}: a language model without modules.json, which does not say what it encodes "

@@ -72,15 +72,24 @@ def shards_in(index: Path, suffix: str) -> dict[str, str]:
     names = value.get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ModelError(f"{index}: no weight_map; expected the shard of each tensor by its name")
-    for name in dict.fromkeys(map(str, names.values())):
+    shards = sorted(set(map(str, names.values())))
+    for name in shards:
         if Path(name).name != name or not name.endswith(suffix):
             raise ModelError(f"{index}: shard {name!r}; expected a *{suffix} file beside it")
-        if not (index.parent / name).is_file():
+        if not _is_file(index.parent / name):
             raise ModelError(
                 f"{index}: no {name}; the model is not whole: copy all its shards "
-                f"({listed(sorted(set(names.values())))})"
+                f"({listed(shards)})"
             )
     return {str(tensor): str(name) for tensor, name in names.items()}
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether there is a file of a name that somebody else chose, however long."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _check_explicit(name: Any, home: Path) -> None:
@@ -94,5 +103,5 @@ def _check_explicit(name: Any, home: Path) -> None:
         )
     if name.endswith(".json"):
         shards_in(home / name, ".safetensors")
-    elif not (home / name).is_file():
+    elif not _is_file(home / name):
         raise ModelError(f"{home / 'config.json'}: {EXPLICIT}: no {name} in the folder")

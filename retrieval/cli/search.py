@@ -456,7 +456,8 @@ def verify(path: Searched, allow: Allow = None) -> None:
             f"{path}: neither a retriever's folder nor a model's nor an experiment's output"
         )
     for model in models:
-        echo(f"{model}: gives the vectors of {verify_model(model)} texts that it gave when saved")
+        texts = verify_model(model, allowed(allow))
+        echo(f"{model}: gives the vectors of {texts} texts that it gave when saved")
     for item in heads:
         folder = item if item.is_dir() else item.parent
         echo(f"{folder}: {verify_retriever(folder, allowed(allow))} files are intact")

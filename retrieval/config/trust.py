@@ -95,6 +95,11 @@ def _check_component(spec: dict[str, Any], where: str, allow: Allow) -> None:
         spec.update(key_of(refuse_server(str(spec.get("url")), f"{where}.url", allow)))
 
 
+def without_keys(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a component without the places of its server's key, which decide nothing it makes."""
+    return {name: value for name, value in spec.items() if name not in KEYS}
+
+
 def _silence(trainer: dict[str, Any], where: str) -> None:
     for key in [key for key in trainer if key.startswith(REPORTING)]:
         del trainer[key]

@@ -7,6 +7,7 @@ from typing import Any
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.model_files.registry import REMOTE
 from sluice.encoders.vectors.forms import EXACT
 from sluice.retrieval.config.components import towers_in
 from sluice.retrieval.config.file_keys import (
@@ -22,6 +23,7 @@ from sluice.retrieval.config.sections import (
     RetrieverSection,
     TrainingSection,
 )
+from sluice.retrieval.config.trust import without_keys
 from sluice.retrieval.pipelines.expression import names_in
 from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
 from sluice.retrieval.training_data.example_sources import example_files, searched_with
@@ -173,12 +175,16 @@ class Dependencies:
             for key in ("passages", "prune", "search"):
                 if not getattr(section, key):
                     del plain[key]
+            if plain["encoder"]["type"] == REMOTE:
+                plain["encoder"] = without_keys(plain["encoder"])
             if section.prune is not None:
                 plain["prune"] = section.prune.model_dump(exclude_none=True)
             if "passages" in plain and not plain["passages"]["headings"]:
                 del plain["passages"]["headings"]  # as before there was such a setting
             if section.encoding is not None and section.encoding.store != EXACT:
                 plain["store"] = section.encoding.store  # all of encoding that changes the vectors
+        elif isinstance(section, Mapping) and section.get("type") == "http_rerank":
+            plain = without_keys(section)
         below = [self.recipe(node) for node in needs]
         return fingerprint_of(
             plain, normalised_dataset(self.config.dataset), self.config.seed, below

@@ -231,10 +231,11 @@ def _indexed(
         return Step(f"index {name}", f"{kind}, {plural(documents, 'document')}", seconds, "assumed")
     unit = "document" if section.passages is None else "passage"
     what = f"{kind}, {plural(cost.documents, unit)}, {cost.missing:,} to encode"
+    takes = cost.seconds if cost.missing else 0.0
     if base != section.encoder:
         what += f" (rate of {base.get('model')})"
     return Step(
-        f"index {name}", what, cost.seconds or 0.0, "measured" if cost.missing else "",
+        f"index {name}", what, takes, "measured" if takes else "",
         cost.disk_bytes or 0, cost.memory_bytes or 0,
     )  # fmt: skip
 

@@ -34,14 +34,13 @@ from sluice.encoders.foundation.disk.generations import (
     writer_lock,
 )
 from sluice.encoders.foundation.errors import (
-    ConfigError,
     IndexFormatError,
     ModelError,
     SluiceError,
     suggest,
 )
 from sluice.encoders.model_files.probes import PROBES, verify_probes
-from sluice.encoders.model_files.registry import kind_of, open_encoder
+from sluice.encoders.model_files.registry import REMOTE, kind_of, open_encoder
 from sluice.encoders.table import ENCODERS, GIVEN
 from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.retrievers.changes import CHANGES, Changes, changes_in
@@ -59,7 +58,6 @@ DOCUMENTS = "documents"
 ENCODING = ".encoding"  # vectors on their way into the index; a killed build continues with them
 ENCODER_FOLDER = re.compile(r"encoder(-[0-9a-f]{8})?")
 GENERATION = re.compile(r"g\d+")
-REMOTE = "http"  # an encoder whose server needs the reader's word
 LOOKED_AT = 500  # files of a folder without a retriever that are looked at for a better message
 
 
@@ -348,15 +346,11 @@ def _placed_encoder(
         return kind.from_pretrained(source, **given)
     if head.encoder_generation:
         return open_encoder(source, generation=head.encoder_generation)
-    if head.encoder_type is None and kind_of(source) == REMOTE:
-        if given:
-            raise ConfigError(f"{next(iter(given))}: an encoder behind HTTP takes no such option")
-        return open_encoder(source, allow=allow)
-    if quick:
+    if quick and kind_of(source) != REMOTE:
         from sluice.encoders.quick import opened_quickly
 
         return opened_quickly(kind_of(source), source, given, partial(open_encoder, source))
-    return open_encoder(source, **given)
+    return open_encoder(source, allow=allow, **given)
 
 
 def check_encoder(path: Path, head: Head, encoder: Any) -> None:
@@ -387,12 +381,12 @@ def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
     return files + 1
 
 
-def verify_model(folder: Path) -> int:
+def verify_model(folder: Path, allow: Collection[str] = ()) -> int:
     """Compute the probe texts of a saved model again; return how many there are.
 
     Raises ``ModelError`` that names what differs, or for a folder without any.
     """
-    texts = refuse_moved(folder, open_encoder(folder), ModelError)
+    texts = refuse_moved(folder, open_encoder(folder, allow=allow), ModelError)
     if not texts:
         raise ModelError(
             f"{folder}: no {PROBES} to compare with, which Sluice writes beside the models of most "

@@ -18,6 +18,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.progress import Rate, counted_by, progress
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.model_files.registry import REMOTE
 from sluice.encoders.vectors.cache import VectorCache, cache_bound, keep_within, vector_identity
 from sluice.encoders.vectors.directory import Hashes, Places, text_hashes
 from sluice.encoders.vectors.forms import checked_vectors, mean_cosine
@@ -314,7 +315,8 @@ def corpus_estimate(
 ) -> EncodingEstimate | None:
     """Estimate what encoding documents will take; None for an encoder that counts (BM25).
 
-    ``documents`` is called twice: to hash all texts, and to encode a sample of them.
+    ``documents`` is called twice: to hash all texts, and to encode a sample of them. A server is
+    asked for no sample, which would be paid for: of an encoder behind HTTP texts are counted.
     """
     if hooks_of(encoder).fits_documents:
         return None
@@ -331,7 +333,8 @@ def corpus_estimate(
     corpus = CorpusEncoder(whole, encoding.cache_folder or Path(os.devnull), encoding).look()
     try:
         hashes, rows = corpus.plan(document_input(encoder, each) for each in documents())
-        return corpus.estimate(hashes, rows, inputs_of)
+        untried = len(rows) if hooks_of(encoder).kind == REMOTE else 0
+        return corpus.estimate(hashes, rows, inputs_of, small=untried)
     finally:
         corpus.end_workers()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.disk.generations import MANIFEST
+from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval.experiments.experiment import Experiment, load_pipeline, open_experiment
@@ -43,7 +43,7 @@ def kind_of(folder: Path) -> Kind:
         return SAVED
     if (folder / SETTINGS).exists():
         return EXPERIMENT
-    if any((folder / name).exists() for name in ("config.json", "modules.json", MANIFEST)):
+    if any((folder / name).exists() for name in MODEL_FILES):
         return MODEL
     parts = sorted(file.parent.name for file in folder.glob(f"datasets/*/{SETTINGS}"))
     if parts:
@@ -79,7 +79,7 @@ def open_content(
     """
     kind = kind_of(folder)
     if kind is MODEL:
-        return _of_model(folder, number, pipelines)
+        return _of_model(folder, number, pipelines, allow)
     if kind is EXPERIMENT:
         return _of_experiment(folder, number, pipelines, allow, before)
     stage: Stage
@@ -103,10 +103,12 @@ def models_of(content: Content) -> dict[str, Any]:
     }
 
 
-def _of_model(folder: Path, number: int, pipelines: Sequence[str]) -> Content:
+def _of_model(
+    folder: Path, number: int, pipelines: Sequence[str], allow: Collection[str]
+) -> Content:
     if pipelines:
         raise ConfigError(f"--pipeline {pipelines[0]}: {folder} is a model and has no pipelines")
-    model = open_encoder(folder)
+    model = open_encoder(folder, allow=allow)
     name = folder.absolute().name
     if encodable(model):
         fingerprints = {name: str(model.fingerprint)}

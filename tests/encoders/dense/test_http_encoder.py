@@ -24,6 +24,7 @@ from sluice.encoders.rerankers.http import HttpReranker
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.jobs import run as run_experiment
+from sluice.retrieval.serving.content.opening import open_content
 from sluice.retrieval.testing import check_encoder
 
 KEY = "sk-very-secret"
@@ -295,7 +296,9 @@ def test_a_folder_has_no_key_and_asks_nobody_without_consent(
             open_encoder(tmp_path / "m", allow=["http"])
 
 
-def test_a_server_that_serves_another_model_is_found(serve: Start, tmp_path: Path) -> None:
+def test_a_server_that_serves_another_model_is_found(
+    serve: Start, tmp_path: Path, shell: Call
+) -> None:
     other = False
 
     def reply(body: dict[str, Any]) -> Any:
@@ -310,6 +313,12 @@ def test_a_server_that_serves_another_model_is_found(serve: Start, tmp_path: Pat
     verified = verify_probes(folder, open_encoder(folder, allow=["http"]))
     assert verified is not None
     assert "of 20 probe vectors are not what they were" in verified.differences[-1]
+    assert shell("verify", folder)[0] == 2
+    code, _, err = shell("verify", folder, "--allow", server.url)
+    assert code == 2
+    assert "of 20 probe vectors are not what they were" in joined(err)
+    served = open_content(folder, allow=[server.url]).encoders
+    assert [each.kind for each in served.values()] == ["http"]
 
 
 @pytest.fixture
@@ -332,6 +341,12 @@ def test_an_experiment_by_yaml_and_its_folder(
     experiment: tuple[Server, dict[str, Any]], tmp_path: Path, shell: Call
 ) -> None:
     server, config = experiment
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
+    for words in (["config", "check"], ["index", "--dry-run"]):
+        code, out, err = shell(*words, tmp_path / "own.yaml")
+        assert code == 0, err
+        assert "20 to encode" in out
+    assert not server.requests  # nothing is paid for before the run
     run_experiment(config)
     asked = sum(len(body.get("input", ())) for body in server.requests)
     assert {path.rpartition("/")[2] for path in server.paths} == {"embeddings", "rerank"}
@@ -352,6 +367,15 @@ def test_an_experiment_by_yaml_and_its_folder(
         code, out, err = shell(*words, "--allow", f"{server.url}=TEST_KEY")
         assert code == 0, err
         assert out
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    count = len(server.requests)
+    for each in (config["retrievers"]["api"]["encoder"], config["rerankers"]["cross"]):
+        del each["api_key_env"]
+        each["api_key_file"] = str(tmp_path / "key")
+    run_experiment(config)  # where the key is changes nothing that was made
+    assert len(server.requests) == count
+    code, _, err = shell("explain", tmp_path / "out", "gold", "--allow", server.url)
+    assert code == 0, err
     retriever = tmp_path / "out" / "retrievers" / "api"
     code, _, err = shell("search", retriever, "gold", "--allow", "http://127.0.0.1:9")
     assert code == 2

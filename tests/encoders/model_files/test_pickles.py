@@ -242,10 +242,17 @@ def test_shards_that_do_not_fit_their_index(bert: Path, tmp_path: Path) -> None:
         ({"more": "../pytorch_model.bin"}, r"shard '\.\./pytorch_model.bin'; expected"),
         ({"more": "training_args.pt"}, "expected a"),
         ({"more": "pytorch_model-3.bin"}, "the model is not whole"),
+        ({"more": "a.bin", "another": 5}, "expected a"),
+        ({"more": f"{'a' * 300}.bin"}, "the model is not whole"),
     ):
         write_json(path, {"weight_map": {**names, **changes}})
         with pytest.raises(ModelError, match=message):
             import_pickles(folder)
+    first = f"pytorch_{SHARDS[0]}.bin"
+    shutil.copy(folder / first, folder / f"{SHARDS[0]}.bin")
+    write_json(path, {"weight_map": {**names, "more": f"{SHARDS[0]}.bin"}})
+    with pytest.raises(ModelError, match="would have the same name"):
+        import_pickles(folder)
     write_json(path, {"metadata": {}})
     with pytest.raises(ModelError, match="no weight_map"):
         import_pickles(folder)
