@@ -114,7 +114,7 @@ GIVEN: Final[Mapping[str, str]] = {
     "dense_head": (
         "sluice.encoders.late_interaction.three_heads.encoder:DenseHead.from_pretrained"
     ),
-    "function": "sluice.encoders.dense.function:FunctionEncoder.from_pretrained",
+    "function": "sluice.encoders.dense.given.function:FunctionEncoder.from_pretrained",
     "sparse_head": (
         "sluice.encoders.late_interaction.three_heads.encoder:SparseHead.from_pretrained"
     ),
@@ -122,7 +122,7 @@ GIVEN: Final[Mapping[str, str]] = {
         "sluice.encoders.late_interaction.three_heads.encoder:TokenHead.from_pretrained"
     ),
     "sentence_transformer": (
-        "sluice.encoders.dense.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
+        "sluice.encoders.dense.given.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
     ),
 }
 

@@ -201,7 +201,8 @@ def test_distances_by_their_formula() -> None:
     [
         ({"vectors": [{"shape": [3], "values": "!!"}]}, "damaged"),
         ({"vectors": [{"shape": [3], "values": "AAAA"}]}, "damaged"),
-        ({"vectors": [{"shape": [1e999], "values": "AAAA"}]}, "damaged"), ({"tokens": 5}, "damaged"),
+        ({"vectors": [{"shape": [1e999], "values": "AAAA"}]}, "damaged"),
+        ({"tokens": 5}, "damaged"),
         ({"vectors": 5}, "damaged"), ({"files": 5}, "damaged"), ({"version": 2}, "newer version"),
         ({"queries": ["x"] * 10}, "its texts were changed"),
     ],
