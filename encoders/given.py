@@ -53,7 +53,7 @@ def as_encoder(given: EncoderLike) -> Encoder:
     for thing in (given, owner):
         kind = _sentence_transformers_class(thing)
         if kind == "SentenceTransformer":
-            from sluice.encoders.dense.sentence_transformer import SentenceTransformerEncoder
+            from sluice.encoders.dense.given.sentence_transformer import SentenceTransformerEncoder
 
             return SentenceTransformerEncoder(thing)
         if kind == "SparseEncoder":
@@ -70,7 +70,7 @@ def as_encoder(given: EncoderLike) -> Encoder:
 
 
 def _of_function(given: Any) -> Encoder:
-    from sluice.encoders.dense.function import FunctionEncoder
+    from sluice.encoders.dense.given.function import FunctionEncoder
 
     embed_documents = getattr(given, "embed_documents", None)
     embed_query = getattr(given, "embed_query", None)

@@ -13,7 +13,7 @@ Model = Literal["network", "folder", ""]
 
 
 class EncoderType(NamedTuple):
-    """A built-in type, and what is asked of it before it is imported.
+    """A built-in type, and what must be known of it before it is imported.
 
     ``make`` is the class or classmethod that YAML calls. ``called`` is its name in reports, empty
     for what is never trained, ``task`` the hub's name of what it does. ``vectors`` are those of its
@@ -114,7 +114,7 @@ GIVEN: Final[Mapping[str, str]] = {
     "dense_head": (
         "sluice.encoders.late_interaction.three_heads.encoder:DenseHead.from_pretrained"
     ),
-    "function": "sluice.encoders.dense.function:FunctionEncoder.from_pretrained",
+    "function": "sluice.encoders.dense.given.function:FunctionEncoder.from_pretrained",
     "sparse_head": (
         "sluice.encoders.late_interaction.three_heads.encoder:SparseHead.from_pretrained"
     ),
@@ -122,7 +122,7 @@ GIVEN: Final[Mapping[str, str]] = {
         "sluice.encoders.late_interaction.three_heads.encoder:TokenHead.from_pretrained"
     ),
     "sentence_transformer": (
-        "sluice.encoders.dense.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
+        "sluice.encoders.dense.given.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
     ),
 }
 

@@ -72,17 +72,18 @@ class Verified(NamedTuple):
 def write_probes(folder: Path, encoder: Any, *, exact: bool = True) -> None:
     """Write the probes of an encoder or reranker that is saved in ``folder``, last of its files.
 
-    One that cannot encode yet is saved without. ``exact=False`` is for one that answers a little
+    One that cannot encode by itself is saved without; those of an encoder inside it are removed
+    from its folder, as they are not its own. ``exact=False`` is for one that answers a little
     otherwise each time; arithmetic in half precision and graphs count as such.
     """
     hooks = hooks_of(encoder)
-    (folder / PROBES).unlink(missing_ok=True)  # of an encoder that this one is made of
     rough = not exact or "16" in str(hooks.dtype) or hooks.backend is not None
     try:
         with counting_tokens():  # they count for nobody
             vectors = _vectors(encoder)
     except SluiceError as error:
         log.info("%s: saved without probe texts: %s", folder, error)
+        (folder / PROBES).unlink(missing_ok=True)
         return
     write_json(
         folder / PROBES,

@@ -211,7 +211,7 @@ def import_model(
     Examples:
       sluice model import models/old-encoder --trust-pickle
     """
-    from sluice.encoders.model_files.pickles import import_pickles, pickled_weights
+    from sluice.encoders.model_files.pickles.conversion import import_pickles, pickled_weights
 
     waiting = pickled_weights(folder)
     if not waiting:

@@ -389,8 +389,8 @@ def verify_model(folder: Path, allow: Collection[str] = ()) -> int:
     texts = refuse_moved(folder, open_encoder(folder, allow=allow), ModelError)
     if not texts:
         raise ModelError(
-            f"{folder}: no {PROBES}, which Sluice writes beside most models that it saves; open it "
-            "and save it with save_pretrained (docs/models.md says which have none)"
+            f"{folder}: no {PROBES} to compare with, which Sluice writes beside the models of most "
+            "types that it saves; of others verify the retriever that was made with the model"
         )
     return texts
 

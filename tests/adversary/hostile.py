@@ -29,7 +29,7 @@ SECRET = "SLUICE_TEST_SECRET"
 HUB_MODEL = "somebody/hostile-model"
 SYSTEM = "os:system"
 # It reads pickles when asked to, and runs nothing of them.
-CONVERTER = [sys.executable, "-P", "-m", "sluice.encoders.model_files.pickle_process"]
+CONVERTER = [sys.executable, "-P", "-m", "sluice.encoders.model_files.pickles.process"]
 HARMLESS = ("git", "uname", "lscpu")  # programs that provenance asks
 WRITES = {
     "os.mkdir": (0,), "os.rename": (0, 1), "os.remove": (0,), "os.rmdir": (0,), "os.symlink": (1,),

@@ -20,7 +20,7 @@ PACKAGES = ("encoders", "indexing", "training", "retrieval")
 OF_ARRAYS = ("device", "dtype", "kind")  # which others have too
 # Where objects of users come in, and where encoders are checked.
 BORDERS = (
-    "encoders/dense/sentence_transformer.py",
+    "encoders/dense/given/sentence_transformer.py",
     "encoders/encoder.py",
     "encoders/rerankers/given.py",
     "retrieval/pipelines/scorer.py",

@@ -17,13 +17,8 @@ from sluice.encoders.dense.experts.layers import (
     numbers_in,
     with_expert,
 )
-from sluice.encoders.dense.experts.mixture import (
-    MEAN,
-    MODULE,
-    Mixture,
-    read_mixture,
-    write_mixture,
-)
+from sluice.encoders.dense.experts.mixture import MODULE, Mixture, read_mixture, write_mixture
+from sluice.encoders.dense.experts.names import MEAN
 from sluice.encoders.dense.pooling import Pooling
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
@@ -221,7 +216,7 @@ class ExpertEncoder(DenseEncoder):
         """Write a folder in sentence-transformers' layout, replacing ``path`` in one step.
 
         Its ordinary files hold the mean of the experts. That package refuses it: it has no module
-        for them. There are no probe texts where each dataset has an expert: it has no vectors yet.
+        for them.
         """
         with replaced_folder(Path(path)) as folder:
             self._with(DenseEncoder, None).save_pretrained(folder)

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from sluice.encoders.dense.experts.layers import expert_parameters, install, shapes_of
+from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.model_files.added_module import add_module
@@ -19,7 +20,6 @@ from sluice.encoders.model_files.layout import SIDECAR, read_modules
 MODULE = "Experts"
 KEY = "experts"  # of sluice.json
 WEIGHTS = "experts.safetensors"
-MEAN = "mean"  # in place of an expert's name: the mean of all
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +74,6 @@ class Mixture:
         layers = ", ".join(map(str, self.layers))
         chosen = f"for {', '.join(self.names)}" if self.names else "chosen by a gate"
         return f"{plural(self.count, 'expert')} in layers {layers}, {chosen}"
-
-
-def checked_experts(experts: Any) -> tuple[tuple[str, ...], int]:
-    """Return the names and the number of experts; a number alone has no names."""
-    if not isinstance(experts, list | tuple):
-        return (), whole_number(experts, "experts", 2, 64)
-    names = tuple(experts)
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"experts: {name!r}, expected the name of a dataset")
-        if names.count(name) > 1:
-            raise ConfigError(f"experts: {name!r} is named twice")
-    if MEAN in names:
-        raise ConfigError(f"experts: {MEAN!r} stands for the mean of all; rename that dataset")
-    if not 2 <= len(names) <= 64:
-        raise ConfigError(
-            f"experts: {list(names)}, expected 2 to 64 datasets; one alone is a dense encoder"
-        )
-    return names, len(names)
 
 
 def write_mixture(folder: Path, model: Any, mixture: Mixture) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.dense.function import Embed, FunctionEncoder
+from sluice.encoders.dense.given.function import Embed, FunctionEncoder
 from sluice.encoders.dense.remote.apis import (
     APIS,
     PATHS,

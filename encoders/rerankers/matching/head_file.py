@@ -20,7 +20,7 @@ def save_head(head: nn.Module, folder: Path) -> None:
     save_file(weights, folder / WEIGHTS, {"format": "pt"})
 
 
-def load_head(head: nn.Module, folder: Path) -> None:
+def fill_head(head: nn.Module, folder: Path) -> None:
     """Fill a head; ``ModelError`` where its file is missing, damaged, or of another head."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file

@@ -27,12 +27,12 @@ from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_side
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
-from sluice.encoders.rerankers.matching.head_file import load_head, save_head
+from sluice.encoders.rerankers.matching.head_file import fill_head, save_head
 from sluice.encoders.rerankers.matching.sources import (
     TokenSource,
     Vectors,
-    open_source,
     quietly,
+    source_in,
 )
 from sluice.encoders.rerankers.matching.texts import OneText, Pairs, Texts, stacked
 from sluice.encoders.rerankers.pairs import check_pairs
@@ -143,7 +143,7 @@ class MatchingRanker(EncoderBase):
         folder = model_folder(str(model))
         if kind_of(folder) == cls.kind:
             return cls._loaded(folder, settings, opening)
-        source = open_source(folder, opening.vectors, opening.options())
+        source = source_in(folder, opening.vectors, opening.options())
         usual = {name: p.default for name, p in _settings_of(cls.head).items()}
         chosen = {**usual, **settings}
         with torch.random.fork_rng(devices=[]):
@@ -172,13 +172,13 @@ class MatchingRanker(EncoderBase):
         inner = folder / INNER
         if not inner.is_dir():  # a name that is none might be found on the hub
             raise ModelError(f"{inner}: missing; the encoder of the token vectors is there")
-        source = open_source(inner, None, opening.options())
+        source = source_in(inner, None, opening.options())
         try:
             check_arguments(cls.head, {"dim": 1, **settings}, where="settings", kind=cls.kind)
             head = cls.head(source.dim, **settings)
         except ConfigError as error:
             raise ModelError(f"{file}: {error}") from None
-        load_head(head, folder)
+        fill_head(head, folder)
         return cls(source, head, settings, train_vectors=opening.train_vectors)
 
     @property

@@ -206,7 +206,7 @@ class Table(TokenSource):
 SOURCES: dict[str, type[TokenSource]] = {"dense": States, "tokens": TokenModel, "static": Table}
 
 
-def open_source(folder: Path, vectors: Vectors | None, options: dict[str, Any]) -> TokenSource:
+def source_in(folder: Path, vectors: Vectors | None, options: dict[str, Any]) -> TokenSource:
     """Open the encoder of a folder for its token vectors; ``options`` are of its factory.
 
     Options of None are left out. ``vectors``: ``states`` of a transformer (None), or the ``table``

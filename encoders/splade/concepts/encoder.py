@@ -22,7 +22,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.added_module import add_module
 from sluice.encoders.model_files.layout import SIDECAR, read_layout, read_modules
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.model_files.probes import DOCUMENTS as PROBE_DOCUMENTS, write_probes
+from sluice.encoders.model_files.probes import DOCUMENTS, write_probes
 from sluice.encoders.splade.concepts.head import ConceptHead, Read, checked_settings
 from sluice.encoders.splade.concepts.names import checked_concepts, read_concepts
 from sluice.encoders.splade.term_selection import heaviest, joined_rows
@@ -238,8 +238,8 @@ class ConceptEncoder(TextEncoder):
 
         self.map_texts(texts, side, store)
         bare = sum(not len(own) for own in terms)
-        searched = side == "document" and list(texts) != list(PROBE_DOCUMENTS)
-        if searched and bare > len(texts) / 2 and not self._said:
+        scarce = side == "document" and bare > len(texts) / 2
+        if scarce and not self._said and tuple(texts) != DOCUMENTS:  # probes are of no subject
             self._said = True
             log.warning(
                 "%s of %s documents have none of the %s concepts, and no search finds them; give a "

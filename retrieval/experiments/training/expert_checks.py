@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sluice.encoders.dense.experts.mixture import checked_experts
+from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.encoder import encoder_of, hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.experiments.training.parts import names_of

@@ -39,7 +39,7 @@ def encoder_and_corpus(encoder: Any, corpus: Any) -> tuple[Encoder, Documents]:
 
 def encoder_for(folder: Path, head: Head, encoder: EncoderLike) -> Encoder:
     """Return the encoder to open a saved retriever with; a function gets the name it had then."""
-    from sluice.encoders.dense.function import FunctionEncoder
+    from sluice.encoders.dense.given.function import FunctionEncoder
 
     given = as_encoder(encoder)
     if isinstance(given, FunctionEncoder) and not given.name and callable(encoder):

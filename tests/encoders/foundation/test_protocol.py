@@ -18,10 +18,13 @@ PROTOCOL = {f"encoders/foundation/disk/{name}.py" for name in ("files", "folder_
 # Into a draft, or into a new generation, that the caller has begun.
 INSIDE = {
     "encoders/backends/backend.py",
+    "encoders/dense/experts/mixture.py",
     "encoders/dense/precomputed.py",
     "encoders/lexical/bm25.py",
     "encoders/lexical/vocabulary.py",
     "encoders/model_files/adapters.py",
+    "encoders/splade/concepts/encoder.py",
+    "encoders/splade/concepts/head.py",
     "encoders/splade/folder.py",
     "encoders/vectors/shard.py",
     "indexing/faiss/binary_engine.py",

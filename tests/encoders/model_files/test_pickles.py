@@ -20,10 +20,10 @@ from sentence_transformers import SentenceTransformer
 from tiny_models import save_model
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.dense.sentence_transformer import SentenceTransformerEncoder
+from sluice.encoders.dense.given.sentence_transformer import SentenceTransformerEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.model_files import pickle_process, pickles
-from sluice.encoders.model_files.pickles import import_pickles, pickled_weights
+from sluice.encoders.model_files.pickles import conversion, process
+from sluice.encoders.model_files.pickles.conversion import import_pickles, pickled_weights
 from sluice.encoders.model_files.registry import open_encoder
 
 SHARDS = ("model-00001-of-00002", "model-00002-of-00002")
@@ -45,11 +45,11 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def read(files: Sequence[tuple[Path, Path]], draft: Path) -> list[dict[str, int]]:
         try:
-            return [pickle_process.convert(*pair) for pair in files]
+            return [process.convert(*pair) for pair in files]
         except ValueError as error:
             raise ModelError(str(error)) from error
 
-    monkeypatch.setattr(pickles, "_read_apart", read)
+    monkeypatch.setattr(conversion, "_read_apart", read)
 
 
 def in_shards(folder: Path, *, pickled: bool) -> dict[str, torch.Tensor]:
@@ -208,7 +208,7 @@ def test_a_kill_between_files_leaves_what_the_same_call_converts(
     shutil.copytree(bert, folder)
     expected = DenseEncoder.from_pretrained(folder).encode_queries(["gold"])
     in_shards(folder, pickled=True)
-    real, done = pickles.commit, list[Path]()
+    real, done = conversion.commit, list[Path]()
 
     def commit(draft: Path, path: Path) -> None:
         if len(done) == 1:
@@ -216,14 +216,14 @@ def test_a_kill_between_files_leaves_what_the_same_call_converts(
         done.append(path)
         real(draft, path)
 
-    monkeypatch.setattr(pickles, "commit", commit)
+    monkeypatch.setattr(conversion, "commit", commit)
     with pytest.raises(KeyboardInterrupt):
         import_pickles(folder)
     assert not list(folder.glob("*.tmp"))
     assert len(pickled_weights(folder)) == 2
     with pytest.raises(ModelError, match="model import"):
         DenseEncoder.from_pretrained(folder)
-    monkeypatch.setattr(pickles, "commit", real)
+    monkeypatch.setattr(conversion, "commit", real)
     import_pickles(folder)
     ours = DenseEncoder.from_pretrained(folder).encode_queries(["gold"])
     np.testing.assert_array_equal(ours, expected)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.dense.sentence_transformer import SentenceTransformerEncoder
+from sluice.encoders.dense.given.sentence_transformer import SentenceTransformerEncoder
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.untrusted import refuse_own_modules
 

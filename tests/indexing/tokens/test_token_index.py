@@ -464,10 +464,20 @@ def test_training_sets_the_width(store: Store) -> None:
         index.add(unit(rng, [4] * 5, 16))
 
 
+thorough = pytest.mark.skipif(
+    not os.environ.get("SLUICE_THOROUGH"),
+    reason="compiles kernels for ten seconds: run with SLUICE_THOROUGH=1",
+)
+
+
 @pytest.mark.parametrize(
     ("features", "stores"),
-    [("+avx2,+fma,+avxvnni", ["int8", "residual4"]), ("+avx2,+fma", ["residual2"]), ("", ["int8"])],
-)  # each compiles the kernels of its stores anew
+    [
+        pytest.param("+avx2,+fma,+avxvnni", ["int8", "residual4"], marks=thorough),
+        ("+avx2,+fma", ["residual2"]),
+        pytest.param("", ["int8"], marks=thorough),
+    ],
+)
 def test_other_processors_find_the_same(features: str, stores: list[str]) -> None:
     """With 256-bit products of bytes, with float32 products, and with the least of x86."""
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""

@@ -68,6 +68,8 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     code, shown, err = sluice("explain", output / "retrievers" / "named", "gold river", hit.doc_id)
     assert code == 0, err
     assert any(name in shown for name in SUBJECTS)
+    code, _, err = sluice("verify", output)
+    assert (code, err) == (0, "")
     before = (model / "manifest.json").stat().st_mtime_ns
     Path(facts["train"]["named"]["encoder"]["vocabulary"]).write_text("gold\nriver\nwells\n")
     assert sluice("run", file)[0] == 0  # another list, another model

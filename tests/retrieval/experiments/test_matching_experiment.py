@@ -69,7 +69,7 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     assert {each["name"] for each in systems} == {"first", "light", "both"}
     card = (output / "models" / "light" / "README.md").read_text()
     assert "from sluice.encoders.rerankers.matching.knrm import KNRM\n" in card
-    assert "# Knrm ranker trained with localized_softmax" in card
+    assert "# KNRM ranker trained with localized_softmax" in card
     assert "does not make the same scores" in card
     pipeline = load_pipeline(output, "light")
     found = pipeline.search("gold river", 5)
@@ -83,6 +83,7 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     code, shown, err = sluice("explain", output, "gold river", "--pipeline", "both", "-k", 2)
     assert code == 0, err
     assert "read(depth=5)" in shown
+    assert sluice("verify", output)[0] == 0
     assert open_encoder(output / "models" / "pyramid").shape.lower_layers == 1
 
 

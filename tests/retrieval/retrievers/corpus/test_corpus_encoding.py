@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from small_world import documents
 
 from sluice.encoders import DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.model_files.probes import DOCUMENTS
 from sluice.encoders.vectors.cache import cached_keys
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, FunnelIndex, Index, InvertedIndex
@@ -186,7 +187,13 @@ def test_sparse_vectors_of_a_splade_model_are_cached(masked_bert: Path, tmp_path
     plain = InvertedIndex()
     for start in range(0, len(texts), 16):
         plain.add(encoder.encode_documents(texts[start : start + 16]))
-    encoder.encode_documents = None  # type: ignore[method-assign, assignment]
+    encode = encoder.encode_documents
+
+    def of_probes(given: Sequence[str]) -> Any:  # which saving the encoder encodes
+        assert tuple(given) == DOCUMENTS
+        return encode(given)
+
+    encoder.encode_documents = of_probes  # type: ignore[method-assign]
     warm = Retriever.build(encoder, docs, encoding=encoding, index=InvertedIndex())
     assert cold.run(queries, k=5).to_dict() == warm.run(queries, k=5).to_dict()
     hits = plain.search(encoder.encode_queries(list(queries.values())), 5)

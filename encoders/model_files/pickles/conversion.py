@@ -20,8 +20,8 @@ from typing import NamedTuple
 from sluice.encoders.foundation.disk.files import commit, new_draft, write_json
 from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
 from sluice.encoders.foundation.errors import ConfigError, ModelError, listed
-from sluice.encoders.model_files import pickle_process
 from sluice.encoders.model_files.locate import is_path, local_folder
+from sluice.encoders.model_files.pickles import process
 from sluice.encoders.model_files.weights import (
     INDEX,
     PICKLED,
@@ -192,8 +192,8 @@ def _read_apart(files: Sequence[tuple[Path, Path]], draft: Path) -> list[dict[st
         "files": [[str(source.resolve()), str(target.resolve())] for source, target in files],
     }
     places = [place for place in sys.path if place and Path(place).is_absolute()]
-    process = subprocess.run(
-        [sys.executable, "-P", "-m", pickle_process.__name__],
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", process.__name__],
         input=json.dumps(jobs),
         text=True,
         capture_output=True,
@@ -204,18 +204,18 @@ def _read_apart(files: Sequence[tuple[Path, Path]], draft: Path) -> list[dict[st
         },
         check=False,
     )
-    answers = [json.loads(line) for line in process.stdout.splitlines()]
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
     for answer in answers:
         if "error" in answer:
             raise ModelError(answer["error"])
-    if process.returncode or len(answers) != len(files):
+    if done.returncode or len(answers) != len(files):
         source = files[min(len(answers), len(files) - 1)][0]
         raise ModelError(f"{source}: {_died(process)}; nothing of it was written")
     return [answer["sizes"] for answer in answers]
 
 
 def _died(process: subprocess.CompletedProcess[str]) -> str:
-    if process.returncode == -getattr(signal, "SIGKILL", 9):
+    if done.returncode == -getattr(signal, "SIGKILL", 9):
         return "the process that read it was killed, most often for want of memory"
-    last = (process.stderr.strip().splitlines() or ["no message"])[-1]
-    return f"the process that read it ended with exit code {process.returncode} ({last})"
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return f"the process that read it ended with exit code {done.returncode} ({last})"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sluice.encoders.dense.function_identity import identity_of, name_of
+from sluice.encoders.dense.given.function_identity import identity_of, name_of
 from sluice.encoders.encoder import Dense, EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
