@@ -172,6 +172,10 @@ def pack(
         raise ConfigError(
             f"pack: {type(stage).__name__}; expected a retriever or a pipeline to search"
         )
+    if not callable(count):
+        raise ConfigError(
+            f"count: {type(count).__name__}; expected a function that returns a text's tokens"
+        )
     if order not in ORDERS:
         raise ConfigError(
             f"order: {order!r}; known: {', '.join(ORDERS)}{suggest(str(order), ORDERS)}"

@@ -18,6 +18,7 @@ APIS: tuple[Api, ...] = ("openai", "cohere", "tei")
 RERANKING: tuple[Api, ...] = ("cohere", "tei")
 PATHS = {"openai": "/embeddings", "cohere": "/embed", "tei": "/embed"}
 RERANK = "/rerank"
+LARGEST = 3.4e38  # what float32 holds
 
 
 class Answer(NamedTuple):
@@ -133,7 +134,7 @@ def _first_count(values: Sequence[Any]) -> int:
 
 def _is_number(value: Any) -> bool:
     try:
-        return type(value) in (int, float) and math.isfinite(value)
+        return type(value) in (int, float) and math.isfinite(value) and abs(value) <= LARGEST
     except OverflowError:  # a whole number that no float holds
         return False
 

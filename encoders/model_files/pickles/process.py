@@ -18,8 +18,8 @@ from typing import Any
 COPIES = 8  # times a file's size that its tensors may take: T5 names one table four times
 _RUNS = (
     "subprocess.", "socket.", "os.system", "os.exec", "os.spawn", "os.posix_spawn", "os.fork",
-    "os.startfile", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.chmod",
-    "os.truncate", "shutil.", "ctypes.dlopen", "webbrowser.", "urllib.",
+    "os.startfile", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink",
+    "os.chmod", "os.truncate", "shutil.", "ctypes.dlopen", "webbrowser.", "urllib.",
 )  # fmt: skip
 _GLOBAL = re.compile(r"(?:Unsupported (?:global|class|operand)[^:]*: )?GLOBAL (\S+)")
 

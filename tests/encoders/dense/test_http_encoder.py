@@ -184,6 +184,7 @@ def test_a_malformed_answer_is_none(case: str, serve: Start) -> None:
         {"results": [{"index": i, "relevance_score": None} for i in range(2)]},
         {"results": [{"index": i, "relevance_score": 1} for i in (0, 2)]}, {"results": 5}, [],
         {"results": [{"index": i, "relevance_score": True} for i in range(2)]},
+        {"results": [{"index": i, "relevance_score": 1e39} for i in range(2)]},  # not of float32
     ],
 )  # fmt: skip
 def test_malformed_scores_are_none(answer: Any, serve: Start) -> None:

@@ -127,6 +127,8 @@ def test_what_it_refuses() -> None:
         pack(stage, depth=0)
     with pytest.raises(ConfigError, match="expected a retriever or a pipeline"):
         pack("bm25")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="count: int; expected a function"):
+        pack(stage, count=5)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"count returned 1\.5 for a text"):
         packed(hits("a"), 10, count=lambda text: 1.5)
 
