@@ -83,7 +83,9 @@ def local_folder(name: str) -> Path | None:
 
 def is_path(name: str) -> bool:
     """Return whether a model's name can only be a path, because no hub id looks like it."""
-    return name.startswith((".", "/", "~")) or name.count("/") > 1
+    model, _, revision = name.partition("@")  # a branch's name may have any number of slashes
+    outside = name.startswith((".", "/", "~")) or ".." in revision.split("/")
+    return outside or model.count("/") > 1
 
 
 def _cached(name: str) -> Path | None:

@@ -82,6 +82,12 @@ def test_a_revision_is_pinned(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> 
     assert find(f"{MODEL}@{hub.commits['v2']}").name == hub.commits["v2"]
     online(monkeypatch, False)
     assert find(f"{MODEL}@{hub.commits['v1']}") == old
+    branch = old.parents[1] / "refs" / "refs" / "pr" / "1"
+    branch.parent.mkdir(parents=True)
+    branch.write_text(hub.commits["v1"])
+    assert find(f"{MODEL}@refs/pr/1") == old
+    with pytest.raises(ModelError, match="no such model folder"):
+        find(f"{MODEL}@refs/../pr")
     online(monkeypatch, True)
     for name in (f"{MODEL}@v3", "owner/other"):
         with pytest.raises(ModelError, match=f"{name}: model not found"):
