@@ -99,6 +99,10 @@ class HttpEncoder(FunctionEncoder):
             whole_number(max_characters, "max_characters", 1)
         if not is_number(price) or price < 0:
             raise ConfigError(f"price: {price!r}; expected 0 or more, for a million tokens")
+        if not isinstance(query_prompt, str) or not isinstance(document_prompt, str):
+            raise ConfigError("query_prompt, document_prompt: expected texts")
+        if not isinstance(normalize, bool):
+            raise ConfigError(f"normalize: {normalize!r}; expected true or false")
         self.prompts: dict[str, str] = {"query": query_prompt, "document": document_prompt}
         self.url, self.model, self.api = url.rstrip("/"), model, api
         self.max_characters = max_characters

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.input.bounded import expanded
+from sluice.encoders.foundation.numbers import whole_number
 
 log = logging.getLogger("sluice")
 
@@ -81,7 +82,7 @@ class HttpJson:
         self._pause = 60.0 / requests_per_minute if requests_per_minute else 0.0
         self._next, self._turn = 0.0, threading.Lock()
         self.timeout_s = timeout_s
-        self.retries = retries
+        self.retries = whole_number(retries, "retries", 0)
         self.backoff_s = backoff_s
         self._opener = urllib.request.build_opener(_NoRedirect)
         self._key()

@@ -291,7 +291,10 @@ def test_a_folder_has_no_key_and_asks_nobody_without_consent(
     with pytest.raises(ConfigError, match="workers: an encoder behind HTTP"), EncodingPool(made, 2):
         pass
     facts = json.loads((tmp_path / "m" / "sluice.json").read_text())
-    for changed in ({"url": 5}, {"api": "x"}, {"price": "much"}, {"batch_size": "x"}, {"dim": -1}):
+    for changed in (
+        {"url": 5}, {"api": "x"}, {"price": "much"}, {"batch_size": "x"}, {"dim": -1},
+        {"query_prompt": 5}, {"normalize": "no"}, {"retries": 1.5},
+    ):  # fmt: skip
         (tmp_path / "m" / "sluice.json").write_text(json.dumps({**facts, **changed}))
         with pytest.raises((ModelError, ConfigError)):
             open_encoder(tmp_path / "m", allow=["http"])
