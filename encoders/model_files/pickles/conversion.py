@@ -210,11 +210,11 @@ def _read_apart(files: Sequence[tuple[Path, Path]], draft: Path) -> list[dict[st
             raise ModelError(answer["error"])
     if done.returncode or len(answers) != len(files):
         source = files[min(len(answers), len(files) - 1)][0]
-        raise ModelError(f"{source}: {_died(process)}; nothing of it was written")
+        raise ModelError(f"{source}: {_died(done)}; nothing of it was written")
     return [answer["sizes"] for answer in answers]
 
 
-def _died(process: subprocess.CompletedProcess[str]) -> str:
+def _died(done: subprocess.CompletedProcess[str]) -> str:
     if done.returncode == -getattr(signal, "SIGKILL", 9):
         return "the process that read it was killed, most often for want of memory"
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
