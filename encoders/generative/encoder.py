@@ -38,6 +38,7 @@ from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.tokens import check_texts
 
 BATCH: Final = 8  # queries decoded together
+OWN: Final = 32  # n-grams of each query whose likelihood is computed together
 SHOWN_FROM: Final = 32  # queries; fewer show no progress
 WRITTEN: Final = 16  # tokens that a decoder may write beyond the query it reads
 PROMPTS: Final = {True: "{query}", False: "Question: {query}\nEvidence:"}  # has it an encoder?
@@ -227,10 +228,12 @@ class SealEncoder(TransformerModel, EncoderBase):
                 ]
                 for text, known in zip(texts, keys, strict=True)
             ]
-            copies = max(map(len, own))
-            if copies:
+            most = max(map(len, own))
+            for start in range(0, most, OWN):
+                copies = min(OWN, most - start)
+                part = [ngrams[start : start + copies] for ngrams in own]
                 rows = Continuations(self.model, ids, mask, copies)
-                for known, more in zip(keys, likelihoods(rows, own, copies), strict=True):
+                for known, more in zip(keys, likelihoods(rows, part, copies), strict=True):
                     known.update(more)
         return keys
 

@@ -15,6 +15,7 @@ from sluice.encoders.dense.experts.names import MEAN
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.locate import local_folder
+from sluice.encoders.table import KNOWN
 from sluice.retrieval.config.components import START_KEY
 from sluice.retrieval.config.sections import (
     CachedEncoding,
@@ -252,8 +253,10 @@ def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates | None) ->
             continue
         kind = "pipelines" if name in config.pipelines else "retrievers"
         nodes = list(experiment.needs.closure(f"{kind}.{name}"))
-        searched = sum(node.startswith("retrievers.") for node in set(nodes))
-        seconds: float | None = (queries + timed) * searched * SEARCH_SECONDS
+        searched = {node.partition(".")[2] for node in nodes if node.startswith("retrievers.")}
+        seconds: float | None = (queries + timed) * len(searched) * SEARCH_SECONDS
+        if any(_writes(config.retrievers[each].encoder) for each in searched):
+            seconds = None
         pairs = 0
         for node in dict.fromkeys(nodes):
             section, _, part = node.partition(".")
@@ -275,6 +278,12 @@ def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates | None) ->
         basis = "scoring measured, searching assumed" if pairs and rates else "assumed"
         basis = "" if seconds is None else basis
         yield Step(f"evaluate {name}", what, seconds, basis, queries * depth * RUN_BYTES)
+
+
+def _writes(encoder: Mapping[str, Any]) -> bool:
+    """Return whether a language model writes an encoder's queries, for seconds if it is large."""
+    known = KNOWN.get(str(encoder.get("type")))
+    return known is not None and known.vectors == "ngrams"
 
 
 def _depth_of(experiment: Experiment, nodes: list[str], scorer: str) -> int:

@@ -101,6 +101,11 @@ class StoredMaxSim:
                 f"max_sim: {state.path} scores by attention to a document's vectors; search it by "
                 f"itself: {state.name}"
             )
+        if hooks_of(state.encoder).similarity == "ngrams":
+            raise ConfigError(
+                f"max_sim: {state.path} is searched by n-grams and has no vectors; search it by "
+                f"itself: {state.name}"
+            )
         if not holds_tokens(state.index):
             raise ConfigError(
                 f"max_sim: {state.path} holds one vector a document; expected a retriever with an "

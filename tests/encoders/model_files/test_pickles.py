@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -198,6 +199,22 @@ def test_names_of_one_tensor_and_views_keep_their_numbers(tmp_path: Path) -> Non
     for name, value in state.items():
         assert loaded[name].dtype == value.dtype
         assert torch.equal(loaded[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(-9, "was killed, most often for want of memory"), (3, r"exit code 3 \(out of luck\)")],
+)
+def test_a_process_that_dies_is_named_and_nothing_is_written(
+    code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    torch.save({"a": torch.ones(2)}, tmp_path / "pytorch_model.bin")
+    died = subprocess.CompletedProcess([], code, "", "first\nout of luck\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: died)
+    with pytest.raises(ModelError, match=message):
+        import_pickles(tmp_path)
+    assert not list(tmp_path.glob("*.safetensors"))
 
 
 @pytest.mark.usefixtures("in_process")
