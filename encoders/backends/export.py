@@ -25,6 +25,7 @@ from sluice.encoders.backends.graph import MODEL_FILE, WEIGHTS_KEY
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.loading import quiet_transformers
 from sluice.encoders.model_files.locate import model_folder
 
@@ -216,7 +217,7 @@ def _opened(model: Any, output: Path) -> Any:
         kind = kind_of(source)
         if kind == "towers":
             raise ConfigError(f"{source}: has two towers; export {source}/query and /document")
-        if kind == "experts":
+        if kind == "experts" and not _is_gated(source):
             raise ConfigError(
                 f"{source}: has several experts; export one, which ExpertEncoder.from_pretrained("
                 "FOLDER, expert=NAME).save_pretrained(OTHER) writes as a dense encoder"
@@ -243,6 +244,12 @@ def _opened(model: Any, output: Path) -> Any:
             "whose graph returns the last layer alone; use it with torch, or train one without"
         )
     return encoder
+
+
+def _is_gated(folder: Path) -> bool:
+    """Whether a folder with experts has a gate among them, so that none is an encoder alone."""
+    noted = read_sidecar(folder).get("experts")
+    return isinstance(noted, dict) and not noted.get("names")
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ def _near(text: str) -> str:
     near = difflib.get_close_matches(spelled.lower(), SPELLINGS, n=1, cutoff=0.6)
     if not near:
         return ""
-    rest = text[len(spelled) :].lstrip("_")
+    rest = text[len(spelled) :].lstrip("_").split(",")[0]  # of a list, the first
     return f"; did you mean {SPELLINGS[near[0]] + (f'@{rest}' if rest[:1].isdigit() else rest)!r}?"
 
 

@@ -204,7 +204,8 @@ class ExpertEncoder(DenseEncoder):
             known = ", ".join([*self.mixture.names, MEAN])
             raise ConfigError(
                 "encoder.expert: missing: the model has an expert for each dataset it was trained "
-                f"on; name the one to search with: {known}"
+                f"on; name the one to search with: {known} (ExpertEncoder.from_pretrained(FOLDER, "
+                "expert=NAME).save_pretrained(OTHER) writes it as a dense encoder)"
             )
         return super()._encode(texts, side)
 

@@ -336,6 +336,9 @@ def test_one_expert_is_exported(bert: Path, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path / "model")
     with pytest.raises(ConfigError, match="has several experts; export one"):
         export_onnx(tmp_path / "model", tmp_path / "onnx")
+    ExpertEncoder.from_pretrained(bert, experts=2).save_pretrained(tmp_path / "gated")
+    with pytest.raises(ConfigError, match="type experts is not exported as ONNX"):
+        export_onnx(tmp_path / "gated", tmp_path / "onnx")
     report = export_onnx(encoder.alone("gold"), tmp_path / "onnx")
     assert report.kind == "dense"
 

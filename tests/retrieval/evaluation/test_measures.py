@@ -66,6 +66,7 @@ def test_spellings(canonical: str, text: str) -> None:
     [
         ("nDGC@10", "did you mean 'nDCG@10'"),
         ("recal@10", "did you mean 'R@10'"),
+        ("nDCG@10,AP", "did you mean 'nDCG@10'"),
         ("", "unknown measure"),
         ("nDCG@", "unknown measure"),
         ("nDCG@-1", "unknown measure"),
