@@ -98,6 +98,14 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
         ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "sparsity: is for splade"),
         ({"scoring": "max_sim"}, "scoring: is for encoders of token vectors"),
         ({"negatives": None}, "negatives: missing: a cross_encoder learns from each query's own"),
+        (
+            {"encoder": {"type": "drmm", "train_vectors": True}},
+            "encoder.train_vectors: drmm counts similarities",
+        ),
+        (
+            {"encoder": {"type": "pyramid"}, "tuning": {"type": "iaa"}, "loss": "anchored_hinge"},
+            "tuning.type: iaa connects all layers",
+        ),
         ({"encoder": {"kernel": 5}}, "encoder.kernel: unknown key; .* did you mean 'kernels'"),
         ({"encoder": {"kernels": "many"}}, "encoder.kernels: 'many'; expected a whole number"),
         ({"encoder": {"vectors": "tables"}}, "did you mean 'table'"),
