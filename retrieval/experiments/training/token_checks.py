@@ -38,7 +38,7 @@ def check_matching(section: TrainingSection, loss: LossBase, prefix: str) -> Non
                 f"{prefix}{key}: is for transformers; the vectors of a {kind} stay as they are, "
                 "unless it has train_vectors: true; leave it out"
             )
-    ranker: Any = resolve(MATCHING[kind].removesuffix(".from_pretrained"))
+    ranker: Any = resolve(MATCHING[str(kind)].removesuffix(".from_pretrained"))
     if section.encoder.get("train_vectors") and not ranker.head.differentiable:
         raise ConfigError(
             f"{prefix}encoder.train_vectors: {kind} counts similarities, so that vectors learn "

@@ -71,6 +71,8 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     assert "from sluice.encoders.rerankers.matching.knrm import KNRM\n" in card
     assert "# KNRM ranker trained with localized_softmax" in card
     assert "does not make the same scores" in card
+    card = (output / "models" / "pyramid" / "README.md").read_text()
+    assert "| tokens read | 64 of a pair |" in card
     pipeline = load_pipeline(output, "light")
     found = pipeline.search("gold river", 5)
     ranker = open_encoder(output / "models" / "light")
