@@ -19,6 +19,7 @@ from sluice.encoders.model_files.adapters import Tuned, added_modules, low_rank_
 from sluice.encoders.model_files.layers import layer_list
 from sluice.encoders.table import RERANKERS, TUNINGS
 from sluice.encoders.tuning.of_experts import check_of_experts
+from sluice.encoders.tuning.of_pyramid import check_of_pyramid
 
 log = logging.getLogger("sluice")
 
@@ -51,6 +52,8 @@ def tune(
         )
     if encoder.kind == "experts":
         check_of_experts(settings["type"], where)
+    if encoder.kind == "pyramid":
+        check_of_pyramid(settings["type"], where)
     for model in models:
         if hasattr(model, "tuned"):
             raise ConfigError(

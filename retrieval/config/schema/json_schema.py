@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 from pydantic.json_schema import models_json_schema
 
 from sluice.encoders.foundation.build import Table, resolve
-from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
+from sluice.encoders.table import ENCODERS, KNOWN, RERANKERS, TUNINGS
 from sluice.indexing.table import AUGMENTATIONS, INDEXES
 from sluice.retrieval.config.component_types import COMPONENT, EXAMPLES
 from sluice.retrieval.config.schema.arguments import (
@@ -52,10 +52,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "rankers": RANKERS,
 }
 CLOSED = ("negatives", "augmentations", "rankers")  # kinds without classes of your own
-TEACHERS = (
-    "bm25", "concepts", "cross_encoder", "dense", "experts", "gaussian", "splade", "static",
-    "tokens",
-)  # fmt: skip
+TEACHERS = tuple(sorted(name for name, each in KNOWN.items() if each.teaches))
 OWN = {"type": "string", "pattern": ":", "description": "A class of your own, module:Class."}
 # Arguments that are components themselves, by the kind of component they belong to.
 INNER: Final[Mapping[tuple[str, str], str]] = {

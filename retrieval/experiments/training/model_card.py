@@ -156,7 +156,7 @@ def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
 
 
 def _lengths(encoder: Any, facts: Mapping[str, Any]) -> str | None:
-    if facts["type"] == "cross_encoder":
+    if facts["type"] in ("cross_encoder", "pyramid"):
         return f"{encoder.max_length:,} of a pair"
     lengths = hooks_of(encoder).lengths
     return ", ".join(f"{count:,} of a {side}" for side, count in lengths.items()) or None

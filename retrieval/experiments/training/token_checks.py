@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, MATCHING, RERANKERS
 from sluice.retrieval.config.components import ONE_WAY_ENCODERS, trained_kind
@@ -37,6 +38,12 @@ def check_matching(section: TrainingSection, loss: LossBase, prefix: str) -> Non
                 f"{prefix}{key}: is for transformers; the vectors of a {kind} stay as they are, "
                 "unless it has train_vectors: true; leave it out"
             )
+    ranker: Any = resolve(MATCHING[str(kind)].removesuffix(".from_pretrained"))
+    if section.encoder.get("train_vectors") and not ranker.head.differentiable:
+        raise ConfigError(
+            f"{prefix}encoder.train_vectors: {kind} counts similarities, so that vectors learn "
+            "nothing from it; leave it out, or take knrm"
+        )
     if loss.texts:
         raise ConfigError(
             f"{prefix}loss: {section.loss['type']} learns from vectors of single texts, and a "

@@ -8,6 +8,7 @@ from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import TUNINGS
 from sluice.encoders.tuning.of_experts import check_of_experts
+from sluice.encoders.tuning.of_pyramid import check_of_pyramid
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow
@@ -31,6 +32,8 @@ def check_tuning(section: TrainingSection, prefix: str, allow: Allow = None) -> 
         )
     if kind == "experts" and section.tuning["type"] in TUNINGS:
         check_of_experts(section.tuning["type"], f"{prefix}tuning")
+    if kind == "pyramid":
+        check_of_pyramid(section.tuning["type"], f"{prefix}tuning")
     for key in CHECKPOINTING if section.tuning["type"] == "iaa" else ():
         if section.trainer.get(key):
             raise ConfigError(

@@ -71,6 +71,8 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     assert "from sluice.encoders.rerankers.matching.knrm import KNRM\n" in card
     assert "# KNRM ranker trained with localized_softmax" in card
     assert "does not make the same scores" in card
+    card = (output / "models" / "pyramid" / "README.md").read_text()
+    assert "| tokens read | 64 of a pair |" in card
     pipeline = load_pipeline(output, "light")
     found = pipeline.search("gold river", 5)
     ranker = open_encoder(output / "models" / "light")
@@ -98,6 +100,14 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
         ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "sparsity: is for splade"),
         ({"scoring": "max_sim"}, "scoring: is for encoders of token vectors"),
         ({"negatives": None}, "negatives: missing: a cross_encoder learns from each query's own"),
+        (
+            {"encoder": {"type": "drmm", "train_vectors": True}},
+            "encoder.train_vectors: drmm counts similarities",
+        ),
+        (
+            {"encoder": {"type": "pyramid"}, "tuning": {"type": "iaa"}, "loss": "anchored_hinge"},
+            "tuning.type: iaa connects all layers",
+        ),
         ({"encoder": {"kernel": 5}}, "encoder.kernel: unknown key; .* did you mean 'kernels'"),
         ({"encoder": {"kernels": "many"}}, "encoder.kernels: 'many'; expected a whole number"),
         ({"encoder": {"vectors": "tables"}}, "did you mean 'table'"),
