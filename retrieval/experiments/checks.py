@@ -77,7 +77,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         if retriever.prune is not None:
             _check_prune(config, retriever.prune, f"retrievers.{name}.prune", allow)
     from sluice.retrieval.experiments.training.checks import check_training
-    from sluice.retrieval.experiments.training.expert_checks import check_chosen
+    from sluice.retrieval.experiments.training.expert_checks import check_chosen, check_opened
     from sluice.retrieval.training_data.teachers.teachers import check_there
 
     for name, section in config.train.items():
@@ -94,6 +94,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
             check_judge(negatives["judge"], f"{key}.judge", known=known)
         check_there(section.teacher, f"train.{name}.teacher", config.train)
         check_there(negatives.get("judge"), f"{key}.judge")
+    check_opened(config)
     check_chosen(config)
     Dependencies(config).check()
 

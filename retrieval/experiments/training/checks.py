@@ -150,7 +150,8 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     """Return the loss; check that it fits the encoder, and has something to beat a positive."""
     loss = make_loss(section.loss, where=f"{prefix}loss", allow=allow)
     kind, name = trained_kind(section.encoder), section.loss["type"]
-    _check_kind(loss, kind, name, prefix)
+    own = section.encoder.get("type")
+    _check_kind(loss, kind, str(kind if own == "towers" else own), name, prefix)
     _check_taught(section, loss, prefix)
     _check_layers(section, loss, prefix)
     if (section.negatives or {}).get("type") == "live":
@@ -184,7 +185,7 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
     )
 
 
-def _check_kind(loss: LossBase, kind: str | None, name: str, prefix: str) -> None:
+def _check_kind(loss: LossBase, kind: str | None, own: str, name: str, prefix: str) -> None:
     """Check that the loss trains this type of encoder."""
     encoders = loss.encoders
     if encoders is None and kind == "seal":  # which has no vectors to score
@@ -192,8 +193,9 @@ def _check_kind(loss: LossBase, kind: str | None, name: str, prefix: str) -> Non
     if encoders is None and kind == "three_heads":  # one head, and the others share its network
         encoders = ("dense", "splade", "tokens")
     if encoders is not None and kind in (*ENCODERS, *RERANKERS) and kind not in encoders:
+        called = f"{own} encoder" if own == kind else f"{own} encoder, trained as {kind},"
         raise ConfigError(
-            f"{prefix}loss: {name} trains {', '.join(encoders)}; a {kind} encoder takes "
+            f"{prefix}loss: {name} trains {', '.join(encoders)}; a {called} takes "
             f"{', '.join(losses_for(kind))}"
         )
 

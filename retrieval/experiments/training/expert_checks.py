@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.encoder import encoder_of, hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.table import KNOWN
 from sluice.retrieval.experiments.training.parts import names_of
+from sluice.retrieval.pipelines.table import REMOTE
+
+# Types whose folders open as no other: they learn as another does, with parts of their own.
+ALONE = frozenset(
+    name for name, each in KNOWN.items() if each.learns_as and name != "static"
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.sections import ExperimentConfig, TrainingSection
@@ -56,6 +63,20 @@ def check_experts(section: TrainingSection, prefix: str) -> None:
             raise ConfigError(
                 f"{where}.experts: none for {name!r}, which is under datasets; name it too, or "
                 "leave that dataset out"
+            )
+
+
+def check_opened(config: ExperimentConfig) -> None:
+    """Raise ``ConfigError`` where a model trained here is named for a type that cannot open it."""
+    named = {f"retrievers.{name}.encoder": each.encoder for name, each in config.retrievers.items()}
+    named.update({f"rerankers.{name}": spec for name, spec in config.rerankers.items()})
+    for where, spec in named.items():
+        section = config.train.get(str(spec.get("model")))
+        own = "" if section is None else str(section.encoder.get("type"))
+        if own in ALONE and spec["type"] not in (own, *REMOTE):
+            raise ConfigError(
+                f"{where}.type: {spec['type']}: {spec['model']} is trained as {own}, and its "
+                f"folder opens as no other type; write type: {own}"
             )
 
 

@@ -108,6 +108,14 @@ def test_words_and_dense_indexes_are_refused(bert: Path, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"train\.named\.loss: masked_language hides words"):
         check_experiment(checked(facts, ExperimentConfig))
     facts = settings(tmp_path, bert)
+    facts["retrievers"]["named"]["encoder"]["type"] = "splade"
+    with pytest.raises(ConfigError, match=r"named\.encoder\.type: splade: .*write type: concepts"):
+        check_experiment(checked(facts, ExperimentConfig))
+    facts = settings(tmp_path, bert)
+    facts["train"]["named"]["loss"] = "hoc"
+    with pytest.raises(ConfigError, match="a concepts encoder, trained as splade, takes info_nce"):
+        check_experiment(checked(facts, ExperimentConfig))
+    facts = settings(tmp_path, bert)
     facts["retrievers"]["named"]["index"] = {"type": "flat"}
     with pytest.raises(ConfigError, match="holds dense vectors; a concepts encoder takes inverted"):
         check_experiment(checked(facts, ExperimentConfig))
