@@ -176,7 +176,7 @@ class ExpertEncoder(DenseEncoder):
     def _routed(self, number: int) -> _OfDataset:
         """Return the encoder of one expert's dataset, in this one's mode."""
         views = self._views
-        key = number, bool(getattr(self.model, "is_activation_checkpointing", False))
+        key = number, bool(self.model.is_activation_checkpointing)
         if key not in views:
             views[key] = self._with(_OfDataset, number)
             views[key].number = number

@@ -37,12 +37,7 @@ class Mixture:
     @classmethod
     def of(cls, experts: Any, layers: Any, gate_learns: Any, depth: int) -> Mixture:
         """Return what settings say of a model with ``depth`` layers; None: all of them."""
-        names, count = checked_experts(experts)
-        if gate_learns is not None and names:
-            raise ConfigError(
-                "gate_learns: there is no gate: experts names datasets; leave gate_learns out, or "
-                "give a number of experts"
-            )
+        names, count = checked_experts(experts, gate_learns)
         if not isinstance(gate_learns, bool | None):
             raise ConfigError(f"gate_learns: {gate_learns!r}, expected true or false")
         chosen = range(1, depth + 1) if layers is None else layers

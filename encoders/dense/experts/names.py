@@ -10,10 +10,15 @@ from sluice.encoders.foundation.numbers import whole_number
 MEAN = "mean"  # in place of an expert's name: the mean of all
 
 
-def checked_experts(experts: Any) -> tuple[tuple[str, ...], int]:
-    """Return the names and the number of experts; a number alone has no names."""
+def checked_experts(experts: Any, gate_learns: Any = None) -> tuple[tuple[str, ...], int]:
+    """Return the names and the number of experts; a number alone has no names, and a gate."""
     if not isinstance(experts, list | tuple):
         return (), whole_number(experts, "experts", 2, 64)
+    if gate_learns is not None:
+        raise ConfigError(
+            "gate_learns: experts names datasets, and no gate chooses among them; leave it "
+            "out, or give a number of experts"
+        )
     names = tuple(experts)
     for name in names:
         if not isinstance(name, str) or not name:

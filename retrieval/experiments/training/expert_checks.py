@@ -35,16 +35,11 @@ def check_experts(section: TrainingSection, prefix: str) -> None:
     if spec.get("experts") is None:  # those of a saved folder, which is not open yet
         return
     try:
-        names, _ = checked_experts(spec["experts"])
+        names, _ = checked_experts(spec["experts"], spec.get("gate_learns"))
     except ConfigError as error:
         raise ConfigError(f"{where}.{error}") from None
     if not names:
         return
-    if spec.get("gate_learns") is not None:
-        raise ConfigError(
-            f"{where}.gate_learns: there is no gate: experts names datasets; leave it out, or give "
-            "a number of experts"
-        )
     trained = names_of(section.datasets or [])
     if len(trained) < 2:
         raise ConfigError(

@@ -297,7 +297,7 @@ def test_experts_alone_are_tuned(bert: Path, texts: list[str], tmp_path: Path) -
         ({"experts": ["gold", "gold"]}, "'gold' is named twice"),
         ({"experts": ["gold", "mean"]}, "'mean' stands for the mean"),
         ({"experts": ["gold", 3]}, "experts: 3, expected the name of a dataset"),
-        ({"experts": NAMES, "gate_learns": True}, "gate_learns: there is no gate"),
+        ({"experts": NAMES, "gate_learns": True}, "gate_learns: experts names datasets"),
         ({"experts": 2, "expert_layers": [3]}, "expert_layers is 3, .* 1 to 2"),
         ({"experts": 2, "expert_layers": []}, "expected a list of layers"),
         ({"experts": 2, "expert_layers": [1, 1]}, "names a layer twice"),

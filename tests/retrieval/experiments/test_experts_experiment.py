@@ -136,7 +136,7 @@ def test_a_saved_mixture_is_trained_on(sluice: Call, tmp_path: Path, bert: Path)
         ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "sparsity: is for splade"),
         ({"head_learning_rate": 0.1}, "a dense encoder has no head"),
         ({"tuning": {"type": "iaa"}}, "tuning.type: iaa adds parts .* takes experts, bitfit"),
-        ({"encoder": {"gate_learns": True}}, "encoder.gate_learns: there is no gate"),
+        ({"encoder": {"gate_learns": True}}, "encoder.gate_learns: experts names datasets"),
     ],
 )  # fmt: skip
 def test_a_training_run_that_cannot_be_is_refused_before(
