@@ -33,8 +33,11 @@ from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.expert_checks import check_experts
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
-from sluice.retrieval.experiments.training.span_checks import check_spans
-from sluice.retrieval.experiments.training.token_checks import check_matching, check_scoring
+from sluice.retrieval.experiments.training.token_checks import (
+    check_matching,
+    check_scoring,
+    check_spans,
+)
 from sluice.retrieval.experiments.training.tuning_checks import check_tuning
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import (

@@ -1,4 +1,4 @@
-"""Checks how a training run scores vectors of other kinds: token vectors, and those of one way."""
+"""Checks training runs on vectors of other kinds: of tokens, of one way, or spans of tokens."""
 
 from __future__ import annotations
 
@@ -98,3 +98,15 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
         )
     unit = section.encoder.get("normalize") is not False
     check_token_loss(loss, scoring, f"{prefix}loss", unit=unit)
+
+
+def check_spans(section: TrainingSection, loss: LossBase, prefix: str) -> None:
+    """Raise ``ConfigError`` for settings that a loss of spans does not read."""
+    if loss.encoders != ("seal",):
+        return
+    name = section.loss["type"]
+    for key in ("negatives", "teacher", "gradient_cache", "head_learning_rate", "answered"):
+        if getattr(section, key) is not None:
+            raise ConfigError(
+                f"{prefix}{key}: {name} learns from the text of positives alone; leave it out"
+            )
