@@ -5,7 +5,8 @@
                        [--seeds 13] [--split dev] [--queries N] [--depth 100] [--only-write]
 
 Every row of ``ROWS`` is trained from one start with the same groups: a positive and seven of BM25's
-first hundred documents. Rows of ``PARTS`` join an untrained cross-encoder's scores (its similarity
+first hundred documents; those of ``READERS``, whose whole transformer learns, for a quarter of the
+steps. Rows of ``PARTS`` join an untrained cross-encoder's scores (its similarity
 head) of a document's parts, and share a file of these. Then the first ``--queries`` of the split
 are searched by BM25, and the row reorders the first ``--depth``: alone, and averaged with BM25's
 score. What is made already is not made again; ``--only-write`` makes nothing and prints what is
@@ -35,6 +36,16 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     **{f"{kind}, states": {"type": kind, "vectors": "states"} for kind in KINDS},
     "knrm, table trained": {"type": "knrm", "vectors": "table", "train_vectors": True},
 }
+READERS: Mapping[str, Mapping[str, Any]] = {
+    "cross, trained": {"type": "cross_encoder", "head": "similarity", "max_length": 160},
+    **{
+        f"pyramid, {lower} of 6 layers apart": {
+            "type": "pyramid", "head": "similarity", "lower_layers": lower,
+            "query_length": 32, "title_tokens": 16, "body_length": 112,
+        } for lower in (3, 5)
+    },
+}  # fmt: skip
+TRAINED = {**ROWS, **READERS}
 # The settings of ``evidence``; None reads whole documents. Threshold and temperature are those of a
 # logistic regression of the untrained head's scores on BM25's first 8 for 40 train queries.
 JOINED = {"temperature": 1.5, "threshold": 20.0}
@@ -52,15 +63,19 @@ Results = Mapping[str, Mapping[int, Mapping[str, Any]]]  # row -> seed -> what w
 def recipe(row: str, seed: int, asked: argparse.Namespace, output: Path) -> dict[str, Any]:
     """Return the YAML of one training run."""
     bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
-    own = ROWS[row].get("train_vectors")
+    encoder, steps, rate = {**LENGTHS, **TRAINED[row]}, asked.steps, 5.0e-3
+    if row in READERS:
+        encoder, steps, rate = dict(READERS[row]), asked.steps // 4, 1.5e-4
+    elif ROWS[row].get("train_vectors"):
+        rate = 1.0e-3
     return {
         "dataset": asked.dataset, "output": str(output), "seed": seed,
-        "encoder": {"model": asked.model, **LENGTHS, "seed": seed, **ROWS[row]},
+        "encoder": {"model": asked.model, "seed": seed, **encoder},
         "loss": {"type": "localized_softmax"},
         "negatives": {"type": "mined", "retriever": bm25, "per_query": 7, "sampling": "random"},
         "trainer": {
-            "max_steps": asked.steps, "per_device_train_batch_size": 16,
-            "learning_rate": 1.0e-3 if own else 5.0e-3, "lr_scheduler_type": "linear",
+            "max_steps": steps, "per_device_train_batch_size": 16,
+            "learning_rate": rate, "lr_scheduler_type": "linear",
             "save_strategy": "no", "logging_steps": 50,
         },
     }  # fmt: skip
@@ -145,7 +160,7 @@ def make(row: str, seed: int, asked: argparse.Namespace) -> None:
 
 def results(folder: Path, split: str) -> dict[str, dict[int, Any]]:
     """Read what was measured, rows in the order above."""
-    found: dict[str, dict[int, Any]] = {row: {} for row in (*ROWS, *PARTS)}
+    found: dict[str, dict[int, Any]] = {row: {} for row in (*TRAINED, *PARTS)}
     for path in sorted(folder.glob(f"*.{split}.json")):
         facts = json.loads(path.read_text(encoding="utf-8"))
         found[facts["row"]][facts["seed"]] = facts
@@ -186,7 +201,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("output", type=Path, help="A folder for models and results.")
     parser.add_argument("--dataset", default="feedbackqa")
     parser.add_argument("--split", choices=("dev", "test"), default="dev")
-    parser.add_argument("--only", nargs="+", choices=[*ROWS, *PARTS], default=[*ROWS])
+    parser.add_argument("--only", nargs="+", choices=[*TRAINED, *PARTS], default=[*ROWS])
     parser.add_argument("--seeds", type=int, nargs="+", default=[13])
     parser.add_argument("--model", default=MODEL, help="The start of all rows.")
     parser.add_argument("--steps", type=int, default=200)
