@@ -34,10 +34,12 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # thousands of tests are made, and none of them is garbage
     rewrite_a_share(config, Path(__file__).parent)
 
 
 def pytest_collection_finish() -> None:
+    gc.enable()
     share_compiling()
 
 
