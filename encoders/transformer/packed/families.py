@@ -207,8 +207,10 @@ def vocabulary_head(model: Any) -> Head | None:
     None for an unknown class.
     """
     kind = type(model).__name__
-    if kind == "BertForMaskedLM":
+    if kind in ("BertForMaskedLM", "NomicBertForMaskedLM"):
         return _head(model.cls)
+    if kind == "ModernBertForMaskedLM":
+        return lambda states: model.decoder(model.head(states))
     if kind in ("RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM"):
         return _head(model.lm_head)
     if kind == "MPNetForMaskedLM":
@@ -240,6 +242,12 @@ def classification_head(model: Any) -> Head | None:
         "MPNetForSequenceClassification",
     ):
         return lambda states: model.classifier(states.unsqueeze(1))
+    if kind == "NomicBertForSequenceClassification":
+        return lambda states: model.classifier(
+            model.dropout(model.nomic_bert.pooler(states.unsqueeze(1)))
+        )
+    if kind == "ModernBertForSequenceClassification" and model.config.classifier_pooling == "cls":
+        return lambda states: model.classifier(model.drop(model.head(states)))
     if kind == "DistilBertForSequenceClassification":
         return lambda states: model.classifier(
             model.dropout(functional.relu(model.pre_classifier(states)))

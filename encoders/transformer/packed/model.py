@@ -7,12 +7,14 @@ one product; attention runs over texts of equal length together, which sorted ba
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sluice.encoders.foundation.machine import free_memory_bytes
 from sluice.encoders.transformer.packed.attention import (
     Attention,
     Heads,
@@ -24,6 +26,10 @@ from sluice.encoders.transformer.packed.blocks import Blocks, blocks_of
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
 from sluice.encoders.transformer.packed.layer import Layer, Norms, PackedLayer
 from sluice.encoders.transformer.packed.norms import norm_of
+
+_SMALL = 1 << 28  # bytes of weights that are copied whatever memory is left
+
+log = logging.getLogger("sluice")
 
 
 class PackedTransformer:
@@ -44,12 +50,19 @@ class PackedTransformer:
 
     @classmethod
     def of(cls, model: Any, dtype: torch.dtype) -> PackedTransformer | None:
-        """Return the packed form of a model, or None: see ``parts_of`` and ``blocks_of``."""
+        """Return the packed form of a model, or None: see ``parts_of`` and ``blocks_of``.
+
+        None also where the copy would take more than half of the memory that is left.
+        """
         parts = parts_of(model)
+        blocks = None
         if parts is not None:
-            return cls(_as_blocks(parts), dtype, parts)
-        blocks = blocks_of(model) if model.device.type == "cpu" else None
-        return None if blocks is None else cls(blocks, dtype)
+            blocks = _as_blocks(parts)
+        elif model.device.type == "cpu":
+            blocks = blocks_of(model)
+        if blocks is None or (model.device.type == "cpu" and not _fits(blocks, dtype)):
+            return None
+        return cls(blocks, dtype, parts)
 
     def states(
         self,
@@ -147,6 +160,22 @@ def attention(
     if device.type == "cpu":
         return TextAttention(lengths, heads, seen, scale=scale, bias=bias, sight=sight, turns=turns)
     return PaddedAttention(lengths, heads, device, seen, bias=bias)
+
+
+def _fits(blocks: Blocks, dtype: torch.dtype) -> bool:
+    """Return whether there is memory for a copy of the weights; say so if not."""
+    weights = (linear.weight for layer in blocks.layers for linear in layer.linears)
+    size = dtype.itemsize * sum(weight.numel() for weight in weights)
+    free = None if size < _SMALL else free_memory_bytes()
+    if free is None or 2 * size <= free:
+        return True
+    log.info(
+        "the packed pass needs a copy of the weights, %.1f GB, and %.1f GB of memory are left; "
+        "the model's own pass is used instead, which is slower",
+        size / 1e9,
+        free / 1e9,
+    )
+    return False
 
 
 def _as_blocks(parts: Parts) -> Blocks:

@@ -8,8 +8,9 @@ import torch
 import transformers
 from tiny_models import save_tokenizer
 
-from sluice.encoders import DenseEncoder
+from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.transformer.decoder_attention import set_attention
+from sluice.encoders.transformer.packed import model as packed_model
 from sluice.encoders.transformer.packed.model import PackedTransformer
 
 SMALL = {
@@ -57,11 +58,11 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return transformers.AutoTokenizer.from_pretrained(folder)
 
 
-def made(family: str, size: int, **more: Any) -> Any:
+def made(family: str, size: int, head: str | None = None, **more: Any) -> Any:
     name, kind, settings = BLOCKS[family]
     torch.manual_seed(3)
     config = getattr(transformers, name + "Config")(vocab_size=size, **settings, **more)
-    model = getattr(transformers, name + kind)._from_config(config)
+    model = getattr(transformers, name + (head or kind))._from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:  # norms begin at one, where a lost one would not show
@@ -204,3 +205,46 @@ def test_hooks_and_other_layers_run_the_ordinary_pass(tokenizer: Any) -> None:
     assert PackedTransformer.of(model, torch.float32) is not None
     model.layers[1].mlp.up_proj = Adapter(32, 48)
     assert PackedTransformer.of(model, torch.float32) is None
+
+
+@pytest.mark.parametrize("family", ["ModernBERT", "NomicBERT"])
+def test_splade_weights_are_those_of_the_ordinary_pass(family: str, tokenizer: Any) -> None:
+    encoder = SpladeEncoder(made(family, len(tokenizer), "ForMaskedLM"), tokenizer)
+    assert encoder.network() is not None
+    packed = encoder.encode_documents(TEXTS).toarray()
+    encoder.packed = False
+    np.testing.assert_allclose(packed, encoder.encode_documents(TEXTS).toarray(), atol=2e-5)
+    assert packed.max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("family", "pooling", "packs"),
+    [("ModernBERT", "cls", True), ("ModernBERT", "mean", False), ("NomicBERT", None, True)],
+)
+def test_cross_encoder_scores_are_those_of_the_ordinary_pass(
+    family: str, pooling: str | None, packs: bool, tokenizer: Any
+) -> None:
+    settings = {"num_labels": 1, **({"classifier_pooling": pooling} if pooling else {})}
+    model = made(family, len(tokenizer), "ForSequenceClassification", **settings)
+    encoder = CrossEncoder(model, tokenizer)
+    assert (encoder.network() is not None) == packs
+    pairs = list(zip(TEXTS[::-1], TEXTS, strict=True))
+    packed = encoder.score(pairs)
+    encoder.packed = False
+    np.testing.assert_allclose(packed, encoder.score(pairs), atol=2e-5)
+    assert np.ptp(packed) > 0.01
+
+
+def test_a_model_that_does_not_fit_twice_runs_the_ordinary_pass(
+    models: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    linears = [part for part in models["Qwen3"].modules() if isinstance(part, torch.nn.Linear)]
+    size = 4 * sum(part.weight.numel() for part in linears)
+    monkeypatch.setattr(packed_model, "_SMALL", 0)
+    for free, fits in ((2 * size, True), (2 * size - 1, False), (None, True)):
+        monkeypatch.setattr(packed_model, "free_memory_bytes", lambda free=free: free)
+        with caplog.at_level("INFO", "sluice"):
+            packed = PackedTransformer.of(models["Qwen3"], torch.float32)
+        assert (packed is not None) == fits
+        assert ("needs a copy of the weights" in caplog.text) != fits
+        caplog.clear()
