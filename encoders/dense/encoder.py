@@ -321,9 +321,10 @@ class DenseEncoder(TextEncoder):
     def _pooled_batch(
         self, batch: TokenBatch, network: PackedTransformer | None, side: Side
     ) -> Tensor:
-        first_only = self.pooling == "cls" and self.pool_prompt and self.top_layers == 1
-        if network is not None and first_only:
-            return network.first_states(*self.laid_out(batch)).float()
+        single = self.pooling in ("cls", "last") and self.pool_prompt and self.top_layers == 1
+        if network is not None and single:
+            last = self.pooling == "last"
+            return network.single_states(*self.laid_out(batch), last=last).float()
         states = self.output(batch, network)
         parts = []
         for span in spans(batch.lengths):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_SYSTEM = Path("/")
 _PROC = Path("/proc/self")
 
 
@@ -80,6 +81,22 @@ def _peak() -> int:
     except OSError:
         line = None
     return 1024 * int(line[1]) if line else peak_memory_bytes()
+
+
+def free_memory_bytes() -> int | None:
+    """Return the bytes that this process may still take without swapping; None where unknown.
+
+    That is what the system has left, or less: what the process's container (cgroup v2) has left.
+    """
+    free = []
+    with suppress(OSError):
+        line = re.search(r"MemAvailable:\s+(\d+) kB", (_SYSTEM / "proc/meminfo").read_text())
+        free += [1024 * int(line[1])] if line else []
+    with suppress(OSError, ValueError):  # the limit of no limit is "max"
+        group = _SYSTEM / "sys/fs/cgroup"
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        free.append(max(0, limit - used))
+    return min(free, default=None)
 
 
 def give_back_memory() -> None:

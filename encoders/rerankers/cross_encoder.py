@@ -245,7 +245,7 @@ class CrossEncoder(TransformerModel, EncoderBase):
             padded = nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
             compared: Tensor = self.similarity_head(padded, *self._sides(self.padded(batch)))
             return compared
-        states = network.first_states(*self.laid_out(batch))
+        states = network.single_states(*self.laid_out(batch))
         head = classification_head(self.model)
         return one_score(states if head is None else head(states), self._relevant)
 

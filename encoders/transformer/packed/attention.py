@@ -14,6 +14,7 @@ SCORES = 1 << 21  # bytes of attention scores at a time: they stay in the cache
 # Float32 texts of this many tokens and more go through torch's flash attention: from about 130 to
 # 256 tokens the two are level, at 512 it is 1.6 times as fast, at 66 two thirds as fast.
 FLASH_FROM = 160
+BLOCK = 256  # tokens of a text that look through a window together
 
 
 class Span(NamedTuple):
@@ -38,132 +39,262 @@ def spans(lengths: Sequence[int], seen: Sequence[int] | None = None) -> Iterator
         start += count * length
 
 
-class Attention(Protocol):
-    """Attention over one batch's texts; ``bias`` ``[heads, longest, longest]`` adds to scores."""
+class Heads(NamedTuple):
+    """How many heads ask, how many are asked (keys and values), and their ``size``.
 
-    def __call__(self, projected: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``[tokens, hidden]`` of queries, keys and values ``[tokens, 3 hidden]``."""
+    Neighbouring heads ask the same one. (Ainslie et al., 2023, arXiv 2305.13245.)
+    """
+
+    queries: int
+    keys: int
+    size: int
+
+
+class Sight(NamedTuple):
+    """Which tokens of its text a token sees: none after it, none further off than ``window``."""
+
+    causal: bool = False
+    window: int | None = None
+
+    def reach(self, place: int, seen: int) -> tuple[int, int]:
+        """Return the first token that the one at ``place`` sees, and the one after the last."""
+        first, end = 0, min(seen, place + 1) if self.causal else seen
+        if self.window is not None:
+            first, end = max(0, place - self.window), min(end, place + self.window + 1)
+        return min(first, end), end
+
+    def hidden(self, rows: range, columns: range) -> Tensor:
+        """Return what is hidden from tokens, bool ``[rows, columns]``."""
+        apart = torch.arange(rows.start, rows.stop)[:, None]
+        apart = apart - torch.arange(columns.start, columns.stop)
+        hidden = apart < 0 if self.causal else torch.zeros_like(apart, dtype=torch.bool)
+        return hidden if self.window is None else hidden | (apart.abs() > self.window)
+
+
+EVERYTHING = Sight()
+
+
+class Attention(Protocol):
+    """Attention over one batch's texts."""
+
+    def __call__(self, projected: Tensor) -> Tensor:
+        """Return ``[tokens, queries * size]`` of queries, keys and values side by side."""
         ...
 
-    def first(self, queries: Tensor, rest: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``[texts, hidden]`` of the first tokens' queries and all keys and values."""
+    def single(self, queries: Tensor, rest: Tensor, *, last: bool) -> Tensor:
+        """Return ``[texts, queries * size]`` of texts' first or last tokens' queries alone.
+
+        ``rest`` are the keys and values of all tokens.
+        """
         ...
 
 
 class TextAttention:
-    """Texts of equal length together, without any padding: for CPUs."""
+    """Texts of equal length together, without any padding: for CPUs.
 
-    def __init__(
-        self, lengths: Sequence[int], heads: int, seen: Sequence[int] | None = None
-    ) -> None:
-        self._runs = list(spans(lengths, seen))
-        self._heads = heads
-
-    def __call__(self, projected: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``[tokens, hidden]`` of queries, keys and values ``[tokens, 3 hidden]``."""
-        out = projected.new_empty((len(projected), projected.shape[1] // 3))
-        for span in self._runs:
-            shape = span.texts, span.length, -1, self._heads, projected.shape[1] // 3 // self._heads
-            parts = projected[span.start : span.stop].view(shape)
-            into = out[span.start : span.stop].view(shape)[:, :, 0]
-            added = None if bias is None else bias[:, : span.length, : span.seen]
-            if projected.dtype is torch.float32 and span.length >= FLASH_FROM:
-                query, key, value = parts.permute(2, 0, 3, 1, 4)
-                key, value = key[:, :, : span.seen], value[:, :, : span.seen]
-                into.copy_(_fused(query, key, value, added).transpose(1, 2))
-            else:
-                _scored(parts, into, added, span.seen)
-        return out
-
-    def first(self, queries: Tensor, rest: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``[texts, hidden]`` of the first tokens' queries and all keys and values."""
-        out, done = torch.empty_like(queries), 0
-        for span in self._runs:
-            texts = slice(done, done + span.texts)
-            query = queries[texts].view(span.texts, self._heads, 1, -1)
-            both = rest[span.start : span.stop].view(span.texts, span.length, 2, self._heads, -1)
-            key, value = both[:, : span.seen].permute(2, 0, 3, 1, 4)
-            added = None if bias is None else bias[:, :1, : span.seen]
-            out[texts] = _fused(query, key, value, added).reshape(span.texts, -1)
-            done += span.texts
-        return out
-
-
-class PaddedAttention:
-    """All texts in one call, padded for the attention alone: for accelerators.
-
-    Nothing else sees the padding; in a batch of like lengths there is little of it.
+    ``bias`` ``[heads, longest, longest]`` is added to the scores. ``turns`` ``[2, longest, size /
+    2]`` are the cosines and sines that queries and keys are rotated by (Su et al., 2021, arXiv
+    2104.09864, equation 34, the halves of a head being its pairs).
     """
 
     def __init__(
         self,
         lengths: Sequence[int],
-        heads: int,
+        heads: Heads,
+        seen: Sequence[int] | None = None,
+        *,
+        scale: float | None = None,
+        bias: Tensor | None = None,
+        sight: Sight = EVERYTHING,
+        turns: Tensor | None = None,
+    ) -> None:
+        self._runs = list(spans(lengths, seen))
+        self._heads = heads
+        self._scale = heads.size**-0.5 if scale is None else scale
+        self._bias, self._sight, self._turns = bias, sight, turns
+
+    def __call__(self, projected: Tensor) -> Tensor:
+        """Return ``[tokens, queries * size]`` of queries, keys and values side by side."""
+        heads = self._heads
+        sizes = heads.queries, heads.keys, heads.keys
+        out = projected.new_empty((len(projected), heads.queries * heads.size))
+        for span in self._runs:
+            rows = projected[span.start : span.stop].view(span.texts, span.length, -1, heads.size)
+            into = out[span.start : span.stop].view(span.texts, span.length, -1, heads.size)
+            if self._sight.window is not None and span.length > self._sight.window + 1:
+                attend, step = self._windowed, span.texts
+            elif projected.dtype is torch.float32 and span.length >= FLASH_FROM:
+                attend, step = self._flash, span.texts
+            else:
+                scores = heads.queries * span.length * span.length * projected.element_size()
+                attend, step = self._scored, max(1, SCORES // scores)
+            for first in range(0, span.texts, step):
+                part = rows[first : first + step]
+                query, key, value = torch.split(part, list(sizes), dim=2)
+                mixed = attend(
+                    self._turned(query, 0), self._turned(key, 0), value.transpose(1, 2), span.seen
+                )
+                into[first : first + step] = mixed.transpose(1, 2)
+        return out
+
+    def single(self, queries: Tensor, rest: Tensor, *, last: bool) -> Tensor:
+        """Return ``[texts, queries * size]`` of texts' first or last tokens' queries alone."""
+        heads = self._heads
+        out, done = torch.empty_like(queries), 0
+        for span in self._runs:
+            texts, place = slice(done, done + span.texts), span.length - 1 if last else 0
+            query = queries[texts].view(span.texts, 1, heads.queries, heads.size)
+            both = rest[span.start : span.stop].view(span.texts, span.length, -1, heads.size)
+            start, stop = self._sight.reach(place, span.seen)
+            key, value = torch.split(both[:, start:stop], heads.keys, dim=2)
+            bias = None
+            if self._bias is not None:
+                bias = self._bias[:, place : place + 1, start:stop]
+            mixed = self._fused(
+                self._turned(query, place), self._turned(key, start), value.transpose(1, 2), bias
+            )
+            out[texts] = mixed.reshape(span.texts, -1)
+            done += span.texts
+        return out
+
+    def _turned(self, rows: Tensor, first: int) -> Tensor:
+        """Return ``[texts, heads, length, size]`` of ``[texts, length, heads, size]``.
+
+        It is rotated, if the model does so, from the place ``first`` on.
+        """
+        if self._turns is None:
+            return rows.transpose(1, 2)
+        texts, length, heads, size = rows.shape
+        turned = rows.new_empty((texts, heads, length, size))
+        cosines, sines = self._turns[:, first : first + length, None]
+        left, right = rows.float().chunk(2, dim=-1)
+        into_left, into_right = turned.transpose(1, 2).chunk(2, dim=-1)
+        if rows.dtype is torch.float32:
+            torch.mul(left, cosines, out=into_left).addcmul_(right, sines, value=-1)
+            torch.mul(right, cosines, out=into_right).addcmul_(left, sines)
+        else:
+            into_left.copy_((left * cosines).addcmul_(right, sines, value=-1))
+            into_right.copy_((right * cosines).addcmul_(left, sines))
+        return turned
+
+    def _fused(
+        self, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, causal: bool = False
+    ) -> Tensor:
+        """Attend by torch's kernel, ``[texts, heads, length, size]``."""
+        if self._heads.keys < self._heads.queries:
+            times = self._heads.queries // self._heads.keys
+            key, value = (part.repeat_interleave(times, dim=1) for part in (key, value))
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=added, is_causal=causal, scale=self._scale
+        )
+
+    def _scored(self, query: Tensor, key: Tensor, value: Tensor, seen: int) -> Tensor:
+        """Attend by plain products."""
+        texts, heads, length, size = query.shape
+        asked = texts * self._heads.keys
+        key, value = key.flatten(0, 1)[:, :seen], value.flatten(0, 1)[:, :seen]
+        query = query.reshape(asked, -1, size) * self._scale
+        scores = torch.bmm(query, key.transpose(1, 2))
+        by_head = scores.view(texts, heads, length, seen)
+        if self._bias is not None:
+            by_head.add_(self._bias[:, :length, :seen])
+        if self._sight.causal:
+            hidden = self._sight.hidden(range(length), range(seen))
+            by_head.masked_fill_(hidden, float("-inf"))
+        mixed = torch.bmm(torch.softmax(scores, dim=-1), value)
+        return mixed.view(texts, heads, length, size)
+
+    def _flash(self, query: Tensor, key: Tensor, value: Tensor, seen: int) -> Tensor:
+        """Attend by torch's kernel, each token to all that it may see."""
+        length = query.shape[2]
+        added = None if self._bias is None else self._bias[:, :length, :seen]
+        plainly = self._sight.causal and seen == length and added is None
+        if self._sight.causal and not plainly:
+            hidden = self._sight.hidden(range(length), range(seen))
+            added = _added(added, hidden, query)
+        return self._fused(query, key[:, :, :seen], value[:, :, :seen], added, causal=plainly)
+
+    def _windowed(self, query: Tensor, key: Tensor, value: Tensor, seen: int) -> Tensor:
+        """Attend through a window, a block of tokens at a time to those that one of it sees."""
+        mixed = torch.zeros_like(query)  # stays so for tokens that see none
+        for first in range(0, query.shape[2], BLOCK):
+            end = min(first + BLOCK, query.shape[2])
+            start, stop = self._sight.reach(first, seen)[0], self._sight.reach(end - 1, seen)[1]
+            if start >= stop:
+                continue
+            hidden = self._sight.hidden(range(first, end), range(start, stop))
+            bias = None if self._bias is None else self._bias[:, first:end, start:stop]
+            mixed[:, :, first:end] = self._fused(
+                query[:, :, first:end], key[:, :, start:stop], value[:, :, start:stop],
+                _added(bias, hidden, query),
+            )  # fmt: skip
+        return mixed
+
+
+def _added(bias: Tensor | None, hidden: Tensor, like: Tensor) -> Tensor:
+    """Return what hides from the scores what is hidden, with a bias if there is one."""
+    added = like.new_zeros(()) if bias is None else bias
+    return added.masked_fill(hidden, float("-inf"))
+
+
+class PaddedAttention:
+    """All texts in one call, padded for the attention alone: for accelerators.
+
+    Nothing else sees the padding; in a batch of like lengths there is little of it. Every token
+    sees all others, and every head asks one of its own.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        heads: Heads,
         device: torch.device,
         seen: Sequence[int] | None = None,
+        *,
+        bias: Tensor | None = None,
     ) -> None:
         sizes = torch.tensor(lengths)
         longest = int(sizes.max())
         places = torch.arange(longest)
-        self._heads = heads
+        self._heads, self._bias = heads.queries, bias
         mask = places[None] < sizes[:, None]
         starts = sizes.cumsum(0) - sizes
         # Where each place of the padded batch comes from; padding repeats a text's first token.
         self._from = torch.where(mask, starts[:, None] + places, starts[:, None]).to(device)
         self._to = mask.flatten().nonzero().squeeze(-1).to(device)
+        self._ends = (sizes - 1).to(device)
         visible = places[None] < torch.tensor(seen or lengths)[:, None]
         self._added = None if bool(visible.all()) else visible.to(device)[:, None, None]
 
-    def __call__(self, projected: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``[tokens, hidden]`` of queries, keys and values ``[tokens, 3 hidden]``."""
+    def __call__(self, projected: Tensor) -> Tensor:
+        """Return ``[tokens, hidden]`` of queries, keys and values side by side."""
         texts, longest = self._from.shape
         parts = projected[self._from].view(texts, longest, 3, self._heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        mixed = _fused(query, key, value, self._mask(projected, bias)).transpose(1, 2)
-        return mixed.reshape(texts * longest, -1)[self._to]
+        bias = None if self._bias is None else self._bias[None, :, :longest, :longest]
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=self._mask(projected, bias)
+        )
+        return mixed.transpose(1, 2).reshape(texts * longest, -1)[self._to]
 
-    def first(self, queries: Tensor, rest: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``[texts, hidden]`` of the first tokens' queries and all keys and values."""
+    def single(self, queries: Tensor, rest: Tensor, *, last: bool) -> Tensor:
+        """Return ``[texts, hidden]`` of texts' first or last tokens' queries alone."""
         texts, longest = self._from.shape
-        both = rest[self._from].view(texts, longest, 2, self._heads, -1)
-        key, value = both.permute(2, 0, 3, 1, 4)
+        key, value = (
+            rest[self._from].view(texts, longest, 2, self._heads, -1).permute(2, 0, 3, 1, 4)
+        )
         query = queries.view(texts, self._heads, 1, -1)
-        row = None if bias is None else bias[:, :1]
-        return _fused(query, key, value, self._mask(queries, row)).reshape(texts, -1)
+        bias = None
+        if self._bias is not None:
+            places = self._ends if last else torch.zeros_like(self._ends)
+            bias = self._bias[:, places, :longest].transpose(0, 1)[:, :, None]
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=self._mask(queries, bias)
+        )
+        return mixed.reshape(texts, -1)
 
     def _mask(self, like: Tensor, bias: Tensor | None) -> Tensor | None:
         if bias is None:
             return self._added
-        added = bias[..., : self._from.shape[1]][None].to(like.dtype)
-        if added.shape[-2] > 1:
-            added = added[..., : self._from.shape[1], :]
-        if self._added is None:
-            return added
-        return added.masked_fill(~self._added, float("-inf"))
-
-
-def attention(
-    lengths: Sequence[int], heads: int, device: torch.device, seen: Sequence[int] | None = None
-) -> Attention:
-    """Return what suits the device; ``seen`` tokens of each text are seen, by default all."""
-    if device.type == "cpu":
-        return TextAttention(lengths, heads, seen)
-    return PaddedAttention(lengths, heads, device, seen)
-
-
-def _fused(query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> Tensor:
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=added)
-
-
-def _scored(parts: Tensor, into: Tensor, bias: Tensor | None, seen: int) -> None:
-    """Attend by plain products, a few texts at a time, ``[texts, length, 3, heads, size]``."""
-    texts, length, _, heads, size = parts.shape
-    step = max(1, SCORES // (heads * length * length * parts.dtype.itemsize))
-    for first in range(0, texts, step):
-        part = slice(first, first + step)
-        query, key, value = parts[part].permute(2, 0, 3, 1, 4).contiguous().flatten(1, 2)
-        scores = torch.bmm(query * size**-0.5, key[:, :seen].transpose(1, 2))
-        if bias is not None:
-            scores.view(-1, heads, length, seen).add_(bias)
-        mixed = torch.bmm(torch.softmax(scores, dim=-1), value[:, :seen])
-        into[part] = mixed.view(-1, heads, length, size).transpose(1, 2)
+        bias = bias.to(like.dtype)
+        return bias if self._added is None else bias.masked_fill(~self._added, float("-inf"))

@@ -13,6 +13,7 @@ from sluice.encoders.model_files.identity import modules_of
 from sluice.encoders.transformer.packed.linear import Activation, activation_of
 
 Head = Callable[[Tensor], Tensor]
+Embed = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class LayerParts(NamedTuple):
@@ -40,7 +41,7 @@ class Parts(NamedTuple):
     position of its own; ``bias(length)`` is added to the scores, ``[heads, length, length]``.
     """
 
-    embed: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    embed: Embed
     layers: list[LayerParts]
     heads: int
     first_position: int
@@ -110,7 +111,9 @@ def _activation(module: Any) -> Activation:
     return activation_of(module)  # type: ignore[return-value]  # None is looked for in parts_of
 
 
-def _typed(embeddings: Any) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+def typed(embeddings: Any) -> Embed:
+    """Return an embedding that adds those of positions and segments, 0 by default."""
+
     def embed(ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
         types = torch.zeros_like(ids) if types is None else types
         states: Tensor = embeddings(input_ids=ids, position_ids=positions, token_type_ids=types)
@@ -119,7 +122,7 @@ def _typed(embeddings: Any) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]
     return embed
 
 
-def _untyped(embeddings: Any) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
+def _untyped(embeddings: Any) -> Embed:
     def embed(ids: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
         states: Tensor = embeddings(input_ids=ids, position_ids=positions)
         return states
@@ -131,7 +134,7 @@ def _bert(model: Any) -> Parts:
     if getattr(model.config, "position_embedding_type", "absolute") != "absolute":
         raise TypeError("relative positions")
     heads = int(model.config.num_attention_heads)
-    return Parts(_typed(model.embeddings), list(_bert_layers(model)), heads, 0, None, None)
+    return Parts(typed(model.embeddings), list(_bert_layers(model)), heads, 0, None, None)
 
 
 def _electra(model: Any) -> Parts:
@@ -204,8 +207,10 @@ def vocabulary_head(model: Any) -> Head | None:
     None for an unknown class.
     """
     kind = type(model).__name__
-    if kind == "BertForMaskedLM":
+    if kind in ("BertForMaskedLM", "NomicBertForMaskedLM"):
         return _head(model.cls)
+    if kind == "ModernBertForMaskedLM":
+        return lambda states: model.decoder(model.head(states))
     if kind in ("RobertaForMaskedLM", "XLMRobertaForMaskedLM", "CamembertForMaskedLM"):
         return _head(model.lm_head)
     if kind == "MPNetForMaskedLM":
@@ -237,6 +242,12 @@ def classification_head(model: Any) -> Head | None:
         "MPNetForSequenceClassification",
     ):
         return lambda states: model.classifier(states.unsqueeze(1))
+    if kind == "NomicBertForSequenceClassification":
+        return lambda states: model.classifier(
+            model.dropout(model.nomic_bert.pooler(states.unsqueeze(1)))
+        )
+    if kind == "ModernBertForSequenceClassification" and model.config.classifier_pooling == "cls":
+        return lambda states: model.classifier(model.drop(model.head(states)))
     if kind == "DistilBertForSequenceClassification":
         return lambda states: model.classifier(
             model.dropout(functional.relu(model.pre_classifier(states)))

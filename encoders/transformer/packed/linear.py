@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Activation = Literal["none", "gelu", "gelu_tanh", "relu"]
+Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu"]
 
 _POINTWISE: dict[Activation, tuple[str, str]] = {
     "none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"),
-    "relu": ("relu", ""),
+    "relu": ("relu", ""), "silu": ("swish", ""),
 }  # fmt: skip
 ROWS = 4096  # rows of input the layout is chosen for; others work too
 
@@ -59,12 +59,23 @@ class PackedLinear:
             return out
         return functional.linear(x, self._weight, self._bias).add_(residual)
 
+    def multiplied_with(self, gate: Tensor, x: Tensor) -> Tensor:
+        """Return ``gate * (x W^T + b)``, of a layer without activation."""
+        if self._onednn is not None:
+            out: Tensor = self._onednn._linear_pointwise.binary(
+                x, gate, self._weight, self._bias, "mul"
+            )
+            return out
+        return functional.linear(x, self._weight, self._bias).mul_(gate)
+
 
 def _activated(x: Tensor, activation: Activation) -> Tensor:
     if activation == "gelu":
         return functional.gelu(x)
     if activation == "gelu_tanh":
         return functional.gelu(x, approximate="tanh")
+    if activation == "silu":
+        return functional.silu(x)
     return functional.relu(x) if activation == "relu" else x
 
 
@@ -90,7 +101,8 @@ def onednn(device: str, dtype: torch.dtype) -> Any | None:
             for activation, (kind, algorithm) in _POINTWISE.items()
         )
         added = operators._linear_pointwise.binary(x, x, packed, bias, "add")
-        right = right and close(added, plain + x)
+        multiplied = operators._linear_pointwise.binary(x, x, packed, bias, "mul")
+        right = right and close(added, plain + x) and close(multiplied, plain * x)
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):
         return None
     return operators if right else None
@@ -103,10 +115,12 @@ def activation_of(module: Any) -> Activation | None:
     kind = type(module)
     if isinstance(module, nn.ReLU) or module is functional.relu:
         return "relu"
+    if isinstance(module, nn.SiLU) or module is functional.silu:
+        return "silu"
     if isinstance(module, nn.GELU):
         return "gelu_tanh" if module.approximate == "tanh" else "gelu"
     names: dict[str, Activation] = {
         "GELUActivation": "gelu", "GELUTanh": "gelu_tanh", "NewGELUActivation": "gelu_tanh",
-        "FastGELUActivation": "gelu_tanh",
+        "FastGELUActivation": "gelu_tanh", "SiLUActivation": "silu",
     }  # fmt: skip
     return names.get(kind.__name__) if kind.__module__ == "transformers.activations" else None

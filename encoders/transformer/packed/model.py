@@ -7,83 +7,29 @@ one product; attention runs over texts of equal length together, which sorted ba
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
-from sluice.encoders.transformer.packed.attention import Attention, attention
+from sluice.encoders.foundation.machine import free_memory_bytes
+from sluice.encoders.transformer.packed.attention import (
+    Attention,
+    Heads,
+    PaddedAttention,
+    Sight,
+    TextAttention,
+)
+from sluice.encoders.transformer.packed.blocks import Blocks, blocks_of
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
-from sluice.encoders.transformer.packed.linear import PackedLinear
+from sluice.encoders.transformer.packed.layer import Layer, Norms, PackedLayer
+from sluice.encoders.transformer.packed.norms import norm_of
 
+_SMALL = 1 << 28  # bytes of weights that are copied whatever memory is left
 
-class _Norm:
-    """A layer norm in the pass's own type."""
-
-    def __init__(self, norm: nn.LayerNorm, dtype: torch.dtype) -> None:
-        self._shape, self._eps = norm.normalized_shape, norm.eps
-        self._weight, self._bias = (
-            None if part is None else part.detach().to(dtype) for part in (norm.weight, norm.bias)
-        )
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return functional.layer_norm(x, self._shape, self._weight, self._bias, self._eps)
-
-
-class _Layer:
-    """One transformer layer over packed states."""
-
-    def __init__(self, parts: LayerParts, dtype: torch.dtype) -> None:
-        self._parts = parts.query, parts.key, parts.value
-        self._dtype = dtype
-        weight = torch.cat([part.weight.detach() for part in self._parts])
-        bias = None
-        if parts.query.bias is not None:
-            bias = torch.cat([part.bias.detach() for part in self._parts])
-        self._projections = PackedLinear(weight, bias, dtype)
-        self._attended = PackedLinear(parts.attended.weight, parts.attended.bias, dtype)
-        self._attention_norm = _Norm(parts.attention_norm, torch.float32)
-        self._inner = PackedLinear(
-            parts.inner.weight, parts.inner.bias, dtype, activation=parts.activation
-        )
-        self._outer = PackedLinear(parts.outer.weight, parts.outer.bias, dtype)
-        self._output_norm = _Norm(parts.output_norm, torch.float32)
-
-    @functools.cached_property
-    def _apart(self) -> tuple[PackedLinear, PackedLinear]:
-        """The queries' projection, and that of keys and values: for the first tokens alone."""
-        query, key, value = self._parts
-        weight = torch.cat([key.weight.detach(), value.weight.detach()])
-        bias = None if key.bias is None else torch.cat([key.bias.detach(), value.bias.detach()])
-        return (
-            PackedLinear(query.weight, query.bias, self._dtype),
-            PackedLinear(weight, bias, self._dtype),
-        )
-
-    def __call__(self, states: Tensor, attend: Attention, bias: Tensor | None) -> Tensor:
-        """Return the next states ``[tokens, hidden]``."""
-        projected = self._projections(states.to(self._dtype))
-        return self._forward(states, attend(projected, bias))
-
-    def first(
-        self, states: Tensor, places: Tensor, attend: Attention, bias: Tensor | None
-    ) -> Tensor:
-        """Return the next states of the texts' first tokens only, which stand at ``places``."""
-        chosen = states[places]
-        of_queries, of_rest = self._apart
-        queries, rest = of_queries(chosen.to(self._dtype)), of_rest(states.to(self._dtype))
-        return self._forward(chosen, attend.first(queries, rest, bias))
-
-    def _forward(self, states: Tensor, attended: Tensor) -> Tensor:
-        if self._dtype is torch.float32:
-            states = self._attention_norm(self._attended.added_to(states, attended))
-            return self._output_norm(self._outer.added_to(states, self._inner(states)))
-        # Sums and norms stay in float32, as under autocast.
-        states = self._attention_norm(states + self._attended(attended))
-        inner = self._inner(states.to(self._dtype))
-        return self._output_norm(states + self._outer(inner))
+log = logging.getLogger("sluice")
 
 
 class PackedTransformer:
@@ -92,17 +38,31 @@ class PackedTransformer:
     They are a copy: make a new one when the model has changed.
     """
 
-    def __init__(self, parts: Parts, dtype: torch.dtype) -> None:
-        self._parts = parts
-        self._dtype = dtype
-        self._layers = [_Layer(layer, dtype) for layer in parts.layers]
-        self._bias: Tensor | None = None  # for the longest text so far
+    def __init__(self, blocks: Blocks, dtype: torch.dtype, parts: Parts | None = None) -> None:
+        self._blocks, self._parts, self._dtype = blocks, parts, dtype
+        self._layers = [PackedLayer(layer, blocks.heads, dtype) for layer in blocks.layers]
+        self._bias = None if blocks.bias is None else _Longest(blocks.bias, dtype)
+        self._turns: dict[str, _Longest] = {}
+        if blocks.turns is not None:
+            for kind in {layer.kind for layer in self._layers}:
+                turns = functools.partial(blocks.turns, kind)
+                self._turns[kind] = _Longest(turns, torch.float32)
 
     @classmethod
     def of(cls, model: Any, dtype: torch.dtype) -> PackedTransformer | None:
-        """Return the packed form of a model, or None where there is none: see ``parts_of``."""
+        """Return the packed form of a model, or None: see ``parts_of`` and ``blocks_of``.
+
+        None also where the copy would take more than half of the memory that is left.
+        """
         parts = parts_of(model)
-        return None if parts is None else cls(parts, dtype)
+        blocks = None
+        if parts is not None:
+            blocks = _as_blocks(parts)
+        elif model.device.type == "cpu":
+            blocks = blocks_of(model)
+        if blocks is None or (model.device.type == "cpu" and not _fits(blocks, dtype)):
+            return None
+        return cls(blocks, dtype, parts)
 
     def states(
         self,
@@ -120,50 +80,132 @@ class PackedTransformer:
         more. Texts of equal length should be neighbours. Of each text the first ``seen`` tokens
         are attended to, by default all.
         """
-        attend = attention(lengths, self._parts.heads, ids.device, seen)
-        states, bias = self._embedded(ids, lengths, types), self._bias_for(max(lengths))
+        attend = self._attentions(lengths, ids.device, seen)
+        states = self._embedded(ids, lengths, types)
         kept: list[Tensor] = []
         for left, layer in zip(range(len(self._layers), 0, -1), self._layers, strict=True):
-            states = layer(states, attend, bias)
+            states = layer(states, attend[layer.kind])
             if left <= top:
-                kept.insert(0, states)
-        return states if top == 1 else torch.cat(kept, dim=1)
+                kept.insert(0, self._ended(states))
+        return kept[0] if top == 1 else torch.cat(kept, dim=1)
 
-    def first_states(
-        self, ids: Tensor, lengths: Sequence[int], types: Tensor | None = None
+    def single_states(
+        self,
+        ids: Tensor,
+        lengths: Sequence[int],
+        types: Tensor | None = None,
+        *,
+        last: bool = False,
     ) -> Tensor:
-        """Return the last hidden state of each text's first token, ``[texts, hidden]``.
+        """Return the last hidden state of each text's first or last token, ``[texts, hidden]``.
 
         The last layer computes no other.
         """
-        attend = attention(lengths, self._parts.heads, ids.device)
-        states, bias = self._embedded(ids, lengths, types), self._bias_for(max(lengths))
+        attend = self._attentions(lengths, ids.device)
+        states = self._embedded(ids, lengths, types)
         for layer in self._layers[:-1]:
-            states = layer(states, attend, bias)
-        ends = torch.tensor(lengths).cumsum(0)
-        places = (ends - torch.tensor(lengths)).to(ids.device)
-        return self._layers[-1].first(states, places, attend, bias)
+            states = layer(states, attend[layer.kind])
+        sizes = torch.tensor(lengths)
+        ends = sizes.cumsum(0)
+        places = (ends - 1 if last else ends - sizes).to(ids.device)
+        layer = self._layers[-1]
+        return self._ended(layer.single(states, places, attend[layer.kind], last=last))
+
+    def _ended(self, states: Tensor) -> Tensor:
+        norm = self._blocks.final_norm
+        return states if norm is None else norm(states)
 
     def _embedded(self, ids: Tensor, lengths: Sequence[int], types: Tensor | None) -> Tensor:
-        return embedded(self._parts, ids, lengths, types).float()
+        if self._parts is not None:
+            return embedded(self._parts, ids, lengths, types).float()
+        row = None if types is None else types[None]
+        return self._blocks.embed(ids[None], _positions(ids, lengths)[None], row)[0].float()
 
-    def _bias_for(self, length: int) -> Tensor | None:
-        """Return what is added to the scores, for texts up to ``length``, or None."""
-        if self._parts.bias is None:
-            return None
-        bias = self._bias  # once: other threads write to it
-        if bias is None or bias.shape[-1] < length:
-            self._bias = bias = self._parts.bias(length).to(self._dtype)
-        return bias
+    def _attentions(
+        self, lengths: Sequence[int], device: torch.device, seen: Sequence[int] | None = None
+    ) -> Mapping[str, Attention]:
+        """Return a batch's attention by kind of layer."""
+        blocks, longest = self._blocks, max(lengths)
+        bias = None if self._bias is None else self._bias.of(longest)
+        return {
+            kind: attention(
+                lengths, blocks.heads, device, seen, scale=blocks.scale, bias=bias,
+                sight=blocks.sights[kind],
+                turns=self._turns[kind].of(longest) if kind in self._turns else None,
+            )
+            for kind in {layer.kind for layer in self._layers}
+        }  # fmt: skip
+
+
+class _Longest:
+    """A table that depends on the length of texts, kept for the longest so far."""
+
+    def __init__(self, make: Callable[[int], Tensor], dtype: torch.dtype) -> None:
+        self._make, self._dtype = make, dtype
+        self._known: tuple[int, Tensor] | None = None
+
+    def of(self, length: int) -> Tensor:
+        """Return the table for texts of up to ``length`` tokens, or more."""
+        known = self._known  # once: other threads write to it
+        if known is None or known[0] < length:
+            self._known = known = length, self._make(length).to(self._dtype)
+        return known[1]
+
+
+def attention(
+    lengths: Sequence[int], heads: Heads, device: torch.device, seen: Sequence[int] | None = None,
+    *, scale: float, bias: Tensor | None, sight: Sight, turns: Tensor | None,
+) -> Attention:  # fmt: skip
+    """Return what suits the device; ``seen`` tokens of each text are seen, by default all."""
+    if device.type == "cpu":
+        return TextAttention(lengths, heads, seen, scale=scale, bias=bias, sight=sight, turns=turns)
+    return PaddedAttention(lengths, heads, device, seen, bias=bias)
+
+
+def _fits(blocks: Blocks, dtype: torch.dtype) -> bool:
+    """Return whether there is memory for a copy of the weights; say so if not."""
+    weights = (linear.weight for layer in blocks.layers for linear in layer.linears)
+    size = dtype.itemsize * sum(weight.numel() for weight in weights)
+    free = None if size < _SMALL else free_memory_bytes()
+    if free is None or 2 * size <= free:
+        return True
+    log.info(
+        "the packed pass needs a copy of the weights, %.1f GB, and %.1f GB of memory are left; "
+        "the model's own pass is used instead, which is slower",
+        size / 1e9,
+        free / 1e9,
+    )
+    return False
+
+
+def _as_blocks(parts: Parts) -> Blocks:
+    """Return what encoding needs of a model that can also be trained packed."""
+    size = parts.layers[0].query.out_features // parts.heads
+    return Blocks(
+        parts.embed, [_as_layer(layer) for layer in parts.layers],
+        Heads(parts.heads, parts.heads, size), size**-0.5, {"": Sight()}, None, bias=parts.bias,
+    )  # fmt: skip
+
+
+def _as_layer(parts: LayerParts) -> Layer:
+    return Layer(
+        [parts.query, parts.key, parts.value], parts.attended, [parts.inner], parts.outer,
+        parts.activation, Norms(after=norm_of(parts.attention_norm)),
+        Norms(after=norm_of(parts.output_norm)),
+    )  # fmt: skip
 
 
 def embedded(parts: Parts, ids: Tensor, lengths: Sequence[int], types: Tensor | None) -> Tensor:
     """Return the embeddings ``[tokens, hidden]`` of texts laid end to end, by the model's own."""
-    positions = torch.cat([torch.arange(length) for length in lengths]).to(ids.device)
+    positions = _positions(ids, lengths)
     if parts.padding_id is not None:
         positions = _counted(ids, positions, parts.padding_id)
     rows = ids[None], positions[None], None if types is None else types[None]
     return parts.embed(*rows)[0]
+
+
+def _positions(ids: Tensor, lengths: Sequence[int]) -> Tensor:
+    return torch.cat([torch.arange(length) for length in lengths]).to(ids.device)
 
 
 def _counted(ids: Tensor, places: Tensor, padding_id: int) -> Tensor:

@@ -99,6 +99,8 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
         return x
     if activation == "relu":
         return functional.relu(x)
+    if activation == "silu":
+        return functional.silu(x)
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
@@ -108,6 +110,9 @@ def activation_gradient(gradient: Tensor, x: Tensor, activation: Activation) -> 
         return gradient
     if activation == "relu":
         return gradient * (x > 0)
+    if activation == "silu":
+        by_x: Tensor = torch.ops.aten.silu_backward(gradient, x)
+        return by_x
     approximate = "tanh" if activation == "gelu_tanh" else "none"
     out: Tensor = torch.ops.aten.gelu_backward(gradient, x, approximate=approximate)
     return out

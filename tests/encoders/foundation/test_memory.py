@@ -9,7 +9,12 @@ import psutil
 import pytest
 
 from sluice.encoders.foundation import machine
-from sluice.encoders.foundation.machine import give_back_memory, peak_memory, peak_memory_bytes
+from sluice.encoders.foundation.machine import (
+    free_memory_bytes,
+    give_back_memory,
+    peak_memory,
+    peak_memory_bytes,
+)
 
 MB = 10**6
 SIZE = 100 * MB
@@ -85,3 +90,22 @@ def test_a_system_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch
     assert plain() is None
     monkeypatch.setattr(machine, "_malloc_trim", plain)
     give_back_memory()
+
+
+def test_free_memory_is_what_the_system_or_the_container_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_SYSTEM", tmp_path)
+    assert free_memory_bytes() is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 900 kB\nMemAvailable:   500 kB\n")
+    assert free_memory_bytes() == 500 * 1024
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("1000\n")
+    (group / "memory.max").write_text("max\n")
+    assert free_memory_bytes() == 500 * 1024
+    (group / "memory.max").write_text("5000\n")
+    assert free_memory_bytes() == 4000
+    (group / "memory.max").write_text("900\n")
+    assert free_memory_bytes() == 0

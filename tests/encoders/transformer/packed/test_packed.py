@@ -32,11 +32,9 @@ PACKED: dict[str, dict[str, Any]] = {
     "MPNet": SMALL,
     "DistilBert": DISTIL,
 }
-GROUPED = {**SMALL, "num_key_value_heads": 2}
 ORDINARY: dict[str, dict[str, Any]] = {
-    "ModernBert": {**SMALL, "cls_token_id": 2, "sep_token_id": 3},
-    "Llama": GROUPED,
-    "Qwen2": GROUPED,
+    "Albert": {**SMALL, "embedding_size": 16},
+    "Gemma2": {**SMALL, "num_key_value_heads": 2, "head_dim": 8, "query_pre_attn_scalar": 8},
 }
 TEXTS = [
     "", "the", "river gold", "gold " * 40, "water of the sluice " * 9, "river gold", "a b c d e",
@@ -238,7 +236,7 @@ def test_spans_are_runs_of_equal_lengths() -> None:
     assert list(spans([])) == []
 
 
-@pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("activation", ["none", "gelu", "gelu_tanh", "relu", "silu"])
 @pytest.mark.parametrize("rows", [1, 3, 700])
 def test_packed_linear_is_a_linear_layer(activation: Any, rows: int) -> None:
     torch.manual_seed(1)
@@ -249,6 +247,7 @@ def test_packed_linear_is_a_linear_layer(activation: Any, rows: int) -> None:
         "gelu": torch.nn.functional.gelu(plain),
         "gelu_tanh": torch.nn.functional.gelu(plain, approximate="tanh"),
         "relu": plain.relu(),
+        "silu": plain * plain.sigmoid(),
     }[activation]
     with torch.inference_mode():
         found = PackedLinear(weight, bias, torch.float32, activation=activation)(x)
@@ -256,7 +255,9 @@ def test_packed_linear_is_a_linear_layer(activation: Any, rows: int) -> None:
     residual = torch.randn(rows, 40)
     with torch.inference_mode():
         added = PackedLinear(weight, bias, torch.float32).added_to(residual, x)
+        multiplied = PackedLinear(weight, bias, torch.float32).multiplied_with(residual, x)
     torch.testing.assert_close(added, (plain + residual).float(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(multiplied, (plain * residual).float(), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", PACKED)
@@ -266,13 +267,14 @@ def test_the_attention_of_accelerators_is_the_same(
     model = made(family, "Model", PACKED[family], len(tokenizer))
     expected = [
         DenseEncoder(model, tokenizer, pooling=pooling, batch_tokens=300).encode_documents(TEXTS)
-        for pooling in ("mean", "cls")
+        for pooling in ("mean", "cls", "last")
     ]
-    monkeypatch.setattr(
-        "sluice.encoders.transformer.packed.model.attention",
-        lambda *arguments: PaddedAttention(*arguments),
-    )
-    for pooling, vectors in zip(("mean", "cls"), expected, strict=True):
+
+    def padded(lengths: Any, heads: Any, device: Any, seen: Any, *, bias: Any, **_: Any) -> Any:
+        return PaddedAttention(lengths, heads, device, seen, bias=bias)
+
+    monkeypatch.setattr("sluice.encoders.transformer.packed.model.attention", padded)
+    for pooling, vectors in zip(("mean", "cls", "last"), expected, strict=True):
         encoder = DenseEncoder(model, tokenizer, pooling=pooling, batch_tokens=300)
         np.testing.assert_allclose(encoder.encode_documents(TEXTS), vectors, atol=1e-5)
 

@@ -1,0 +1,138 @@
+"""One layer of a packed transformer: attention and feed-forward, with norms where they stand."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from sluice.encoders.transformer.packed.attention import Attention, Heads
+from sluice.encoders.transformer.packed.linear import Activation, PackedLinear
+from sluice.encoders.transformer.packed.norms import Norm
+
+
+class Norms(NamedTuple):
+    """The norms around one half of a layer: ``after(x + inside(half(before(x))))``."""
+
+    before: Norm | None = None
+    inside: Norm | None = None
+    after: Norm | None = None
+
+
+class Layer(NamedTuple):
+    """One transformer layer, as its model has it.
+
+    ``projections`` make queries, keys and values, one layer for each or one for all; ``inner`` is
+    one layer or, ``gated``, two, or one of twice the size: the first half's activation is
+    multiplied by the second. ``kind`` tells layers apart whose attention differs.
+    """
+
+    projections: Sequence[nn.Linear]
+    attended: nn.Linear  # from the heads back to the states
+    inner: Sequence[nn.Linear]
+    outer: nn.Linear
+    activation: Activation
+    attention_norms: Norms
+    output_norms: Norms
+    gated: bool = False
+    query_norm: Norm | None = None  # of each head
+    key_norm: Norm | None = None
+    kind: str = ""
+
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """All its linear layers."""
+        return [*self.projections, self.attended, *self.inner, self.outer]
+
+
+class PackedLayer:
+    """A layer's weights laid out for packed states ``[tokens, hidden]``.
+
+    Products are in ``dtype``; sums and norms are in float32, as under autocast.
+    """
+
+    def __init__(self, layer: Layer, heads: Heads, dtype: torch.dtype) -> None:
+        self.kind = layer.kind
+        self._layer, self._heads, self._dtype = layer, heads, dtype
+        self._projections = PackedLinear(*_joined(layer.projections), dtype)
+        self._attended = PackedLinear(layer.attended.weight, layer.attended.bias, dtype)
+        weight, bias = _joined(layer.inner)
+        self._gate: PackedLinear | None = None
+        activation = layer.activation
+        if layer.gated:
+            first, weight = weight.chunk(2)
+            of_first, bias = (None, None) if bias is None else bias.chunk(2)
+            self._gate = PackedLinear(first, of_first, dtype, activation=activation)
+            activation = "none"
+        self._inner = PackedLinear(weight, bias, dtype, activation=activation)
+        self._outer = PackedLinear(layer.outer.weight, layer.outer.bias, dtype)
+
+    @functools.cached_property
+    def _apart(self) -> tuple[PackedLinear, PackedLinear]:
+        """The queries' projection, and that of keys and values: for one token of each text."""
+        weight, bias = _joined(self._layer.projections)
+        width = self._heads.queries * self._heads.size
+        of_queries, of_rest = (None, None) if bias is None else (bias[:width], bias[width:])
+        return (
+            PackedLinear(weight[:width], of_queries, self._dtype),
+            PackedLinear(weight[width:], of_rest, self._dtype),
+        )
+
+    def __call__(self, states: Tensor, attend: Attention) -> Tensor:
+        """Return the next states ``[tokens, hidden]``."""
+        projected = self._projections(self._before(states, self._layer.attention_norms))
+        width = self._heads.queries * self._heads.size
+        self._norm_heads(projected[:, :width], self._layer.query_norm)
+        end = width + self._heads.keys * self._heads.size
+        self._norm_heads(projected[:, width:end], self._layer.key_norm)
+        return self._forward(states, attend(projected))
+
+    def single(self, states: Tensor, places: Tensor, attend: Attention, *, last: bool) -> Tensor:
+        """Return the next states of each text's first or last token, which stand at ``places``."""
+        of_queries, of_rest = self._apart
+        ready = self._before(states, self._layer.attention_norms)
+        queries, rest = of_queries(ready[places]), of_rest(ready)
+        width = self._heads.keys * self._heads.size
+        self._norm_heads(queries, self._layer.query_norm)
+        self._norm_heads(rest[:, :width], self._layer.key_norm)
+        return self._forward(states[places], attend.single(queries, rest, last=last))
+
+    def _norm_heads(self, x: Tensor, norm: Norm | None) -> None:
+        """Normalise each head of ``[n, heads * size]`` in place, where the model does it."""
+        if norm is not None:
+            heads = torch.unflatten(x, 1, (-1, self._heads.size))
+            heads.copy_(norm(heads))
+
+    def _before(self, states: Tensor, norms: Norms) -> Tensor:
+        ready = states if norms.before is None else norms.before(states)
+        return ready.to(self._dtype)
+
+    def _forward(self, states: Tensor, mixed: Tensor) -> Tensor:
+        norms = self._layer.output_norms
+        states = self._added(states, mixed, self._attended, self._layer.attention_norms)
+        ready = self._before(states, norms)
+        if self._gate is None:
+            inner = self._inner(ready)
+        else:
+            inner = self._inner.multiplied_with(self._gate(ready), ready)
+        return self._added(states, inner, self._outer, norms)
+
+    def _added(self, states: Tensor, x: Tensor, linear: PackedLinear, norms: Norms) -> Tensor:
+        """Return the sum of states and a half's result, which ``linear`` makes of ``x``."""
+        if norms.inside is not None:
+            total = states + norms.inside(linear(x))
+        elif self._dtype is torch.float32:
+            total = linear.added_to(states, x)
+        else:
+            total = states + linear(x)
+        return total if norms.after is None else norms.after(total)
+
+
+def _joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
+    """Return the weights and biases of layers under each other."""
+    weight = torch.cat([layer.weight.detach() for layer in layers])
+    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    return weight, torch.cat(biases) if biases else None
