@@ -92,7 +92,7 @@ DENSE = (
 
 
 class Sparse(NamedTuple):
-    """Published SPLADE models of one layout, and the test that shows that it is read."""
+    """Published sparse models of one layout, and the test that shows that it is read."""
 
     models: str
     made_of: str
@@ -100,6 +100,7 @@ class Sparse(NamedTuple):
     activation: str
     licence: str
     test: str
+    kind: str = "splade"
 
 
 SPLADE = "tests/encoders/splade/test_published_splade.py::"
@@ -122,6 +123,11 @@ SPARSE = (
     Sparse("opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill",
            "BERT, a Router", "a table (IDF)", "`log(1 + log(1 + relu))`", APACHE,
            f"{WITHOUT}[doc-v3]"),
+    Sparse("nickprock/csr-multi-sentence-BERTino-cv, CATIE-AQ/SPLADE_camemberta2.0_STS",
+           "a dense encoder and a SparseAutoEncoder", "by the network", "`relu` of the `k` largest",
+           "see its page",
+           "tests/encoders/splade/test_csr.py::test_a_published_folder[codes of the pooled]",
+           "csr"),
 )  # fmt: skip
 
 
@@ -167,8 +173,6 @@ REFUSED = (
     Refused("modules CNN, LSTM, BoW, WordEmbeddings, WordWeights, WeightedLayerPooling",
             "in Python, give the `SentenceTransformer` object as the encoder",
             f"{MODULE_TEST}test_other_modules_are_refused_by_name"),
-    Refused("SparseAutoEncoder (CSR)", "take the dense model that it was trained over",
-            f"{MODULE_TEST}test_other_modules_are_refused_by_name"),
     Refused("activations that are not in a fixed list of torch's",
             "one of the list, which the error names; nothing is imported by its name",
             f"{MODULE_TEST}test_a_dense_module_that_does_not_fit"),
@@ -204,9 +208,10 @@ def tables() -> str:
         for row in DENSE
     ]  # fmt: skip
     sparse = [
-        (row.models, row.made_of, row.queries, row.activation, row.licence, _test(row.test))
+        (row.models, row.made_of, f"`{row.kind}`", row.queries, row.activation, row.licence,
+         _test(row.test))
         for row in SPARSE
-    ]
+    ]  # fmt: skip
     scorers = [
         (row.models, row.made_of, f"`{row.kind}`", row.score, row.licence, _test(row.test))
         for row in SCORERS
@@ -217,8 +222,10 @@ def tables() -> str:
         [
             "## Encoders (`type: dense`)\n",
             _table((*encoders, "shown by"), dense),
-            "## Sparse encoders (`type: splade`)\n",
-            _table(("models", "made of", "queries", "weights", "licence", "shown by"), sparse),
+            "## Sparse encoders\n",
+            _table(
+                ("models", "made of", "`type`", "queries", "weights", "licence", "shown by"), sparse
+            ),
             "## Rerankers\n",
             _table(("models", "made of", "`type`", "score", "licence", "shown by"), scorers),
             "## Not opened\n",

@@ -312,11 +312,16 @@ class DenseEncoder(TextEncoder):
         vectors = np.zeros((len(texts), self.dim), np.float32)  # zeros for texts without tokens
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
-            pooled = self._pooled_batch(batch, network, side)
-            vectors[batch.rows] = self._projected(pooled).float().cpu().numpy()
+            vectors[batch.rows] = self.batch_vectors(batch, network, side).cpu().numpy()
 
         self.map_texts(texts, side, store)
         return vectors
+
+    def batch_vectors(
+        self, batch: TokenBatch, network: PackedTransformer | None, side: Side
+    ) -> Tensor:
+        """Return the vectors ``[n, dim]`` of a batch that ``map_texts`` passes on, float32."""
+        return self._projected(self._pooled_batch(batch, network, side)).float()
 
     def _pooled_batch(
         self, batch: TokenBatch, network: PackedTransformer | None, side: Side

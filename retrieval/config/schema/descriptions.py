@@ -26,6 +26,9 @@ WORDS: Mapping[str, str] = {
     "concepts.read": "What the head sees: the text's vector, or the states of its tokens.",
     "concepts.scale": "What cosines with names are multiplied by at the start, 20.",
     "concepts.threshold": "The cosine with its name above which a text has a concept.",
+    "csr.top_k": "The most latents of a text; left out, as the model's folder says.",
+    "csr.normalize": "Scales codes to length 1, so that the score is the cosine; left out, as the "
+    "model's folder says.",
     "expert_layers": "The layers that have experts, from 1; left out, all.",
     "gate_learns": "Whether the gate is trained (true), or stays as it was drawn.",
     "variance_token": "The token before every text that the variance is made of; empty: the pooled "
@@ -385,6 +388,7 @@ SUMMARIES: Mapping[str, str] = {
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "static": "A table of token vectors and no network: the mean of a text's is its vector.",
     "concepts": "Weights of concepts that a file names, served by an inverted index.",
+    "csr": "Sparse codes of dense vectors by a sparse autoencoder (CSR).",
     "experts": "A dense encoder with feed-forward layers for each dataset, or chosen by a gate.",
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
     "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",
