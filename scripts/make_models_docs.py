@@ -156,6 +156,8 @@ SCORERS = (
            "probability of `yes` against `no`", "see its page", f"{ASKED}test_mono_t5"),
     Scorer("Qwen/Qwen3-Reranker-{0.6B,4B,8B}", "Qwen3 with a head of words", "generative",
            "probability of `yes` against `no`", APACHE, f"{ASKED}test_qwen3_reranker"),
+    Scorer("BAAI/bge-reranker-v2-gemma", "Gemma with a head of words", "generative",
+           "the logit of `Yes` (`style: logit`)", APACHE, f"{ASKED}test_bge_gemma"),
 )  # fmt: skip
 
 
@@ -179,6 +181,9 @@ REFUSED = (
     Refused("a language model without `modules.json`, given by its name alone",
             "name its use: `type: dense` with `pooling: last`, or `type: generative`",
             f"{FAMILY_TEST}test_a_language_model_is_no_encoder_without_a_word"),
+    Refused("BAAI/bge-reranker-v2-minicpm-layerwise, bge-reranker-v2.5-gemma2-lightweight",
+            "take bge-reranker-v2-gemma or -v2-m3; theirs are heads of several layers, read by "
+            "code of their own", f"{ASKED}test_layerwise_rerankers_are_refused_by_name"),
     Refused("a classifier of three labels or more as a reranker", "take one of one or two",
             f"{ASKED}test_more_labels_are_refused"),
     Refused("models whose code is in their folder (`auto_map`, of a type transformers lacks)",

@@ -143,7 +143,7 @@ WORDS: Mapping[str, str] = {
     "backoff_s": "Seconds before the first repetition; each next one waits twice as long.",
     "body": "Further keys of each request.",
     "chat": "Whether prompts are put into the model's chat form; left out, if it has one.",
-    "style": "How candidates are judged: yes_no, graded, pairwise or listwise.",
+    "style": "How candidates are judged: yes_no, graded, logit, pairwise or listwise.",
     "prompt": "The prompt, with {query} and {document} or the style's own places.",
     "answers": "The answers whose probabilities count.",
     "grades": "Grades of the style graded, from 0.",
