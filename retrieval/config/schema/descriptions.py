@@ -374,6 +374,7 @@ WORDS: Mapping[str, str] = {
     "how": "A document's score: of its best passage (max), the first, the sum or the mean.",
     "length": "Tokens of a passage, at most.",
     "overlap": "Tokens that neighbours share.",
+    "late": "Encodes passages by token states that saw the document around them (late chunking).",
     "rm3.by": "What a document counts: its score, or all equal.",
 }  # fmt: skip
 # What a component is, where its docstring is written for programmers; by its name, or by its class
