@@ -194,6 +194,14 @@ class EncoderBase:
         return None
 
     @hook
+    def encode_parts(self) -> Callable[[Sequence[str], Sequence[Sequence[Any]]], Dense] | None:
+        """Encodes parts of documents by states that saw the whole, see ``encoders.dense.parts``.
+
+        None: it has no such states, or pools other than by their mean.
+        """
+        return None
+
+    @hook
     def decode_queries(self) -> Callable[[Sequence[str], Any], WeightedNgrams] | None:
         """Writes queries' n-grams with the index that they search; None: ``encode_queries``."""
         return None
@@ -323,7 +331,7 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 FUNCTIONS = (
     "token_ids", "map_texts", "terms", "token_texts", "token_places", "fit_documents",
     "add_documents", "remove_documents", "uncertainty", "embed_layers", "hidden", "pooled",
-    "raises", "raise_bias", "of_source", "decode_queries",
+    "raises", "raise_bias", "of_source", "decode_queries", "encode_parts",
 )  # fmt: skip
 _ABSENT = object()
 

@@ -50,6 +50,10 @@ TYPES: Final[Mapping[str, EncoderType]] = {
         "sluice.encoders.splade.concepts.encoder:ConceptEncoder.from_pretrained",
         "concept encoder", _FEATURES, "sparse", learns_as="splade", teaches=True,
     ),
+    "csr": EncoderType(
+        "sluice.encoders.splade.csr.encoder:CsrEncoder.from_pretrained",
+        "CSR encoder", _FEATURES, "sparse", learns_as="splade", teaches=True,
+    ),
     "dense": EncoderType(
         f"{_DENSE}.encoder:DenseEncoder.from_pretrained", "dense encoder", _SIMILAR, teaches=True
     ),

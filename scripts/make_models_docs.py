@@ -92,7 +92,7 @@ DENSE = (
 
 
 class Sparse(NamedTuple):
-    """Published SPLADE models of one layout, and the test that shows that it is read."""
+    """Published sparse models of one layout, and the test that shows that it is read."""
 
     models: str
     made_of: str
@@ -100,6 +100,7 @@ class Sparse(NamedTuple):
     activation: str
     licence: str
     test: str
+    kind: str = "splade"
 
 
 SPLADE = "tests/encoders/splade/test_published_splade.py::"
@@ -122,6 +123,11 @@ SPARSE = (
     Sparse("opensearch-project/opensearch-neural-sparse-encoding-doc-v3-distill",
            "BERT, a Router", "a table (IDF)", "`log(1 + log(1 + relu))`", APACHE,
            f"{WITHOUT}[doc-v3]"),
+    Sparse("nickprock/csr-multi-sentence-BERTino-cv, CATIE-AQ/SPLADE_camemberta2.0_STS",
+           "a dense encoder and a SparseAutoEncoder", "by the network", "`relu` of the `k` largest",
+           "see its page",
+           "tests/encoders/splade/test_csr.py::test_a_published_folder[codes of the pooled]",
+           "csr"),
 )  # fmt: skip
 
 
@@ -150,6 +156,8 @@ SCORERS = (
            "probability of `yes` against `no`", "see its page", f"{ASKED}test_mono_t5"),
     Scorer("Qwen/Qwen3-Reranker-{0.6B,4B,8B}", "Qwen3 with a head of words", "generative",
            "probability of `yes` against `no`", APACHE, f"{ASKED}test_qwen3_reranker"),
+    Scorer("BAAI/bge-reranker-v2-gemma", "Gemma with a head of words", "generative",
+           "the logit of `Yes` (`style: logit`)", APACHE, f"{ASKED}test_bge_gemma"),
 )  # fmt: skip
 
 
@@ -167,14 +175,15 @@ REFUSED = (
     Refused("modules CNN, LSTM, BoW, WordEmbeddings, WordWeights, WeightedLayerPooling",
             "in Python, give the `SentenceTransformer` object as the encoder",
             f"{MODULE_TEST}test_other_modules_are_refused_by_name"),
-    Refused("SparseAutoEncoder (CSR)", "take the dense model that it was trained over",
-            f"{MODULE_TEST}test_other_modules_are_refused_by_name"),
     Refused("activations that are not in a fixed list of torch's",
             "one of the list, which the error names; nothing is imported by its name",
             f"{MODULE_TEST}test_a_dense_module_that_does_not_fit"),
     Refused("a language model without `modules.json`, given by its name alone",
             "name its use: `type: dense` with `pooling: last`, or `type: generative`",
             f"{FAMILY_TEST}test_a_language_model_is_no_encoder_without_a_word"),
+    Refused("BAAI/bge-reranker-v2-minicpm-layerwise, bge-reranker-v2.5-gemma2-lightweight",
+            "take bge-reranker-v2-gemma or -v2-m3; theirs are heads of several layers, read by "
+            "code of their own", f"{ASKED}test_layerwise_rerankers_are_refused_by_name"),
     Refused("a classifier of three labels or more as a reranker", "take one of one or two",
             f"{ASKED}test_more_labels_are_refused"),
     Refused("models whose code is in their folder (`auto_map`, of a type transformers lacks)",
@@ -204,9 +213,10 @@ def tables() -> str:
         for row in DENSE
     ]  # fmt: skip
     sparse = [
-        (row.models, row.made_of, row.queries, row.activation, row.licence, _test(row.test))
+        (row.models, row.made_of, f"`{row.kind}`", row.queries, row.activation, row.licence,
+         _test(row.test))
         for row in SPARSE
-    ]
+    ]  # fmt: skip
     scorers = [
         (row.models, row.made_of, f"`{row.kind}`", row.score, row.licence, _test(row.test))
         for row in SCORERS
@@ -217,8 +227,10 @@ def tables() -> str:
         [
             "## Encoders (`type: dense`)\n",
             _table((*encoders, "shown by"), dense),
-            "## Sparse encoders (`type: splade`)\n",
-            _table(("models", "made of", "queries", "weights", "licence", "shown by"), sparse),
+            "## Sparse encoders\n",
+            _table(
+                ("models", "made of", "`type`", "queries", "weights", "licence", "shown by"), sparse
+            ),
             "## Rerankers\n",
             _table(("models", "made of", "`type`", "score", "licence", "shown by"), scorers),
             "## Not opened\n",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from sluice.encoders.dense.checks import (
     warn_of_decoder,
 )
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
+from sluice.encoders.dense.parts import Parts, encode_parts
 from sluice.encoders.dense.pooling import (
     Pooling,
     Poolings,
@@ -312,11 +314,16 @@ class DenseEncoder(TextEncoder):
         vectors = np.zeros((len(texts), self.dim), np.float32)  # zeros for texts without tokens
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
-            pooled = self._pooled_batch(batch, network, side)
-            vectors[batch.rows] = self._projected(pooled).float().cpu().numpy()
+            vectors[batch.rows] = self.batch_vectors(batch, network, side).cpu().numpy()
 
         self.map_texts(texts, side, store)
         return vectors
+
+    def batch_vectors(
+        self, batch: TokenBatch, network: PackedTransformer | None, side: Side
+    ) -> Tensor:
+        """Return the vectors ``[n, dim]`` of a batch that ``map_texts`` passes on, float32."""
+        return self._projected(self._pooled_batch(batch, network, side)).float()
 
     def _pooled_batch(
         self, batch: TokenBatch, network: PackedTransformer | None, side: Side
@@ -332,6 +339,12 @@ class DenseEncoder(TextEncoder):
             mask = torch.ones(texts.shape[:2], dtype=torch.long, device=states.device)
             parts.append(self._pooled(texts, mask, side))
         return torch.cat(parts)
+
+    @property
+    def encode_parts(self) -> Callable[[Sequence[str], Sequence[Parts]], Dense] | None:
+        """Encodes parts of documents, see ``encode_parts``; None where it pools not by the mean."""
+        tells = getattr(self.tokenizer, "is_fast", False)
+        return partial(encode_parts, self) if tells and self.pooling == "mean" else None
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a sentence-transformers folder (legacy layout), replacing ``path`` in one step."""

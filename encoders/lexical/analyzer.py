@@ -13,33 +13,21 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import Stemmer
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.lexical.languages import (
+    BY_NAME,
+    ENGLISH,
+    GRAMS,
+    NO_LANGUAGE,
+    STOP_WORDS as STOP_WORDS,
+)
 
-STOP_WORDS = frozenset({  # Lucene's English ones
-    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it",
-    "no", "not", "of", "on", "or", "such", "that", "the", "their", "then", "there", "these",
-    "they", "this", "to", "was", "will", "with",
-})  # fmt: skip
 LONGEST_WORD = 255
 CACHED_WORDS = 1_000_000  # about 150 MB at most; then the cache is emptied
-
-SNOWBALL = {
-    "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek",
-    "eo": "esperanto", "es": "spanish", "et": "estonian", "eu": "basque", "fa": "persian",
-    "fi": "finnish", "fr": "french", "ga": "irish", "hi": "hindi", "hu": "hungarian",
-    "hy": "armenian", "id": "indonesian", "it": "italian", "lt": "lithuanian", "nb": "norwegian",
-    "ne": "nepali", "nl": "dutch", "nn": "norwegian", "no": "norwegian", "pl": "polish",
-    "pt": "portuguese", "ro": "romanian", "ru": "russian", "sr": "serbian", "st": "sesotho",
-    "sv": "swedish", "ta": "tamil", "tr": "turkish", "yi": "yiddish",
-}  # fmt: skip
-OTHERS = {
-    "en": "en", "english": "en", "cjk": "cjk", "zh": "cjk", "chinese": "cjk", "ja": "cjk",
-    "japanese": "cjk", "ko": "cjk", "korean": "cjk", "th": "th", "thai": "th", "none": "none",
-}  # fmt: skip
 
 # Contents of a regular expression's [...], named after Unicode's word-break properties.
 HAN = "\u2e80-\u2fdf\u3005\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -52,6 +40,7 @@ NO_SPACES = THAI + (  # Lao, Burmese, Khmer, Tai: UAX #29 leaves their words to 
     "\u0e81-\u0ecf\u0edc-\u0edf\u1000-\u103f\u104c-\u108f\u109a-\u109f\u1780-\u17df"
     "\u1950-\u1974\u1980-\u19cf\u1a20-\u1a5e\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaadf"
 )
+_SCRIPTS = {"cjk": HAN + HIRAGANA + KATAKANA + HANGUL, "th": THAI, "lo": NO_SPACES}
 MID_BOTH = ".'\u2018\u2019\u2024\ufe52\uff07\uff0e"
 MID_LETTER = MID_BOTH + ":\u00b7\u0387\u055f\u05f4\u2027\ufe13\ufe55\uff1a"
 MID_NUMBER = (
@@ -63,6 +52,7 @@ FLAG = "\U0001f1e6-\U0001f1ff"
 EMOJI = "\U0001f300-\U0001faff"
 EMOJI_PART = "\ufe0f\U0001f3fb-\U0001f3ff"
 
+Form: TypeAlias = Literal["NFC", "NFKC"]
 Split = Callable[[str], list[str]]  # text to words
 Term = Callable[[str], str]  # word to term, "" to leave it out
 
@@ -116,32 +106,32 @@ def analyzer(language: str) -> Analyzer:
       idf weighs them down, and lists differ from library to library.
     - ``cjk`` (``zh``, ``ja``, ``ko``): compatibility forms folded (NFKC), overlapping pairs of
       characters in runs of Han, Kana and Hangul, lower-cased words elsewhere.
-    - ``th``: overlapping triples of characters in Thai runs, lower-cased words elsewhere.
+    - ``th``: overlapping triples of characters in Thai runs, lower-cased words elsewhere; ``lo``
+      (``km``, ``my``) the same in all scripts of South East Asia that write no spaces.
     - ``none``: lower-cased words.
 
-    Raises ``ConfigError`` for any other name.
+    ``sluice.encoders.lexical.languages`` has them all. ``ConfigError`` for any other name.
     """
     name = language.strip().lower() if isinstance(language, str) else ""
-    known = {**SNOWBALL, **{algorithm: algorithm for algorithm in SNOWBALL.values()}, **OTHERS}
-    algorithm = known.get(name)
-    if algorithm is None or not (algorithm in OTHERS or algorithm in Stemmer.algorithms()):
+    found = BY_NAME.get(name)
+    if found is None or (found.snowball and found.algorithm not in Stemmer.algorithms()):
         raise ConfigError(
             f"language: unknown language {language!r}; expected one of "
-            f"{', '.join(sorted(known))}{suggest(name, known)}"
+            f"{', '.join(sorted(BY_NAME))}{suggest(name, BY_NAME)}"
         )
-    return _analyzer(algorithm)
+    return _analyzer(found.algorithm)
 
 
 @cache
 def _analyzer(algorithm: str) -> Analyzer:
     """Return the one analyser of a language, so that all encoders share its cached terms."""
-    if algorithm == "en":
+    if algorithm == ENGLISH:
         return _plain(algorithm, str.lower, _english(_stemmer("porter")))
-    if algorithm == "cjk":
-        return Analyzer(algorithm, _grams(HAN + HIRAGANA + KATAKANA + HANGUL, 2, "NFKC"), str)
-    if algorithm == "th":
-        return Analyzer(algorithm, _grams(THAI, 3, "NFC"), str)
-    if algorithm == "none":
+    if algorithm in GRAMS:
+        size, _ = GRAMS[algorithm]
+        form: Form = "NFKC" if algorithm == "cjk" else "NFC"
+        return Analyzer(algorithm, _grams(_SCRIPTS[algorithm], size, form), str)
+    if algorithm == NO_LANGUAGE:
         return _plain(algorithm, str.lower, str)
     lower = _turkish_lower if algorithm == "turkish" else str.lower
     return _plain(algorithm, lower, _snowball(_stemmer(algorithm)))
@@ -227,7 +217,7 @@ def _porter(snowball: Term) -> Term:
 _has_measure = re.compile(r"(?:[aeiou]|(?<=[^aeiouy])y)[^aeiou]").search
 
 
-def _grams(script: str, size: int, form: Literal["NFC", "NFKC"]) -> Split:
+def _grams(script: str, size: int, form: Form) -> Split:
     """Return a splitter into n-grams of ``size`` in runs of ``script``, and words elsewhere."""
     runs = re.compile(f"([{script}]+)").split
 

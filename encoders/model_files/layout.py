@@ -24,10 +24,12 @@ VERSION = 1  # of the sidecar
 FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, float32 [vocab]
 ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
+AUTOENCODER = "SparseAutoEncoder"  # sentence-transformers' module of CSR encoders
 # The orders of modules that our encoders run in.
 _ORDER = re.compile(
     r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense| LayerNorm| Normalize)*"
-    r"( TopLayers( Experts| Concepts)?| Concepts| Experts| Gaussian| HyperHead| PseudoQueries)?)?"
+    r"( TopLayers( Experts| Concepts)?| Concepts| Experts| Gaussian| HyperHead| PseudoQueries"
+    r"| SparseAutoEncoder)?)?"
     r"|StaticEmbedding( Dense| LayerNorm| Normalize)*"
 )
 VECTOR_MODULES = ("Dense", "LayerNorm", "Normalize")  # each maps vectors of texts to others
@@ -43,6 +45,7 @@ _KINDS = {
     "HyperHead": ("Hypencoder", "hypencoder"), "Experts": ("sparse-expert encoder", "experts"),
     "Concepts": ("concept encoder", "concepts"),
     "PseudoQueries": ("pseudo-query encoder", "pseudo_queries"),
+    AUTOENCODER: ("CSR encoder", "csr"),
 }  # fmt: skip
 # Ours -> sentence-transformers' (legacy key, new value), in the order in which several of the
 # legacy keys stand side by side.
@@ -148,6 +151,8 @@ def _follow_similarity(layout: Layout, folder: Path) -> None:
             folder, layout.similarity,
         )  # fmt: skip
     of_texts = {"Pooling", "StaticEmbedding"} & set(layout.modules)
+    if AUTOENCODER in layout.modules:  # what is compared are its codes
+        return
     if of_texts and layout.similarity == "cosine" and not layout.normalize:
         log.info(
             "%s: has no Normalize module but compares by the cosine, so vectors are scaled to "
@@ -163,17 +168,14 @@ def check_modules(folder: Path, modules: Sequence[str]) -> None:
     known = {*re.findall(r"[A-Z]\w+", _ORDER.pattern), "Transformer", "MLMTransformer", "Router"}
     others = [kind for kind in dict.fromkeys(modules) if kind not in known]
     if others:
-        remedy = f"give the opened model as the encoder: SentenceTransformer({str(folder)!r})"
-        if "SparseAutoEncoder" in others:
-            remedy = "give a function of a list of texts that returns their vectors"
         raise ModelError(
-            f"{folder / 'modules.json'}: Sluice has no module {', '.join(others)}; in Python, "
-            f"{remedy}"
+            f"{folder / 'modules.json'}: Sluice has no module {', '.join(others)}; in Python, give "
+            f"the opened model as the encoder: SentenceTransformer({str(folder)!r})"
         )
     raise ModelError(
         f"{folder / 'modules.json'}: modules {', '.join(modules)}; expected Transformer, Pooling, "
         "any number of Dense, LayerNorm and Normalize; or StaticEmbedding in place of the first "
-        "two; or Transformer, SpladePooling"
+        "two; or Transformer, SpladePooling; SparseAutoEncoder only at the end"
     )
 
 

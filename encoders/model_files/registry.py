@@ -11,6 +11,7 @@ from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import (
+    AUTOENCODER,
     SIDECAR,
     check_modules,
     is_static_folder,
@@ -55,6 +56,8 @@ def kind_of(folder: Path) -> str:
         raise ModelError(f"{folder}: not a model folder: no config.json and no Sluice manifest")
     if any("Splade" in module for module, _ in modules):
         return "splade"
+    if any(module == AUTOENCODER for module, _ in modules):
+        return "csr"
     names = str(read_object(config).get("architectures"))
     if not modules and any(head in names for head in GENERATES):
         return LANGUAGE_MODEL

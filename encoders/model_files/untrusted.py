@@ -23,6 +23,7 @@ OWN_MODULES = re.compile(r"sentence_transformers(\.\w+)+")
 ACTIVATIONS = re.compile(r"torch\.nn(\.\w+)+|relu|log1p_relu|None")
 LOADING = "sentence_*_config.json"
 PICKLES = (".bin", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib")
+LAYERWISE = re.compile("layer_?wise|cost_?wise", re.IGNORECASE)  # in names of architectures
 KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation")
 
 # For every ``from_pretrained`` of transformers: nothing of the folder runs, nothing is fetched.
@@ -35,6 +36,7 @@ def refuse_code(home: Path) -> None:
 
     config = read_object(home / "config.json")
     kind = config.get("model_type")
+    _refuse_layerwise(home / "config.json", config)
     if "auto_map" in config and kind not in CONFIG_MAPPING:
         raise ModelError(
             f"{home / 'config.json'}: auto_map names code of the folder for the model type {kind!r}"
@@ -48,6 +50,19 @@ def refuse_code(home: Path) -> None:
             f"{home / PEFT}: an adapter beside a model, which may lie elsewhere; merge both with "
             "peft (merge_and_unload) and save the model"
         )
+
+
+def _refuse_layerwise(file: Path, config: Mapping[str, Any]) -> None:
+    """Refuse BGE's rerankers with a head at each upper layer: what is left scores by noise."""
+    names = config.get("architectures")
+    for name in names if isinstance(names, list) else ():
+        if LAYERWISE.search(str(name)):
+            raise ModelError(
+                f"{file}: {name} scores by a head at each of its upper layers, which only code of "
+                "its own reads (bge-reranker-v2-minicpm-layerwise, "
+                "bge-reranker-v2.5-gemma2-lightweight); take BAAI/bge-reranker-v2-gemma or "
+                "BAAI/bge-reranker-v2-m3"
+            )
 
 
 def _refuse_kernels(file: Path, config: Any) -> None:

@@ -129,6 +129,24 @@ class LocalLanguageModel(TransformerModel):
                 answers[batch.rows] = logits.float().log_softmax(dim=-1).cpu().numpy()
         return answers
 
+    def first_token(self, word: str) -> int:
+        """Return the first token of a word as it stands; ``ConfigError`` if it has none known."""
+        ids = self._plain(word)
+        if not ids or ids[0] == self.tokenizer.unk_token_id:
+            raise ConfigError(
+                f"answers: {word!r} is no word of this model's vocabulary; give one that it writes"
+            )
+        return ids[0]
+
+    def logits_of(self, prompts: Sequence[Prompt], token: int) -> NDArray[np.float64]:
+        """Return the logit of one token as the next after each prompt, float64 ``[n]``."""
+        logits = np.zeros(len(prompts))
+        for batch in self._batches(prompts, 1):
+            with self.arithmetic():
+                read = self._read(batch, (), keep=False).logits[:, token]
+                logits[batch.rows] = read.float().cpu().numpy()
+        return logits
+
     def completions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
         """Return the model's answer to each prompt, always taking the most likely token."""
         answers = [""] * len(prompts)

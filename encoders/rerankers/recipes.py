@@ -17,18 +17,22 @@ QWEN3 = (
     "answer the query\n<Query>: {query}\n<Document>: {document}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
+PASSAGE_B = (
+    "A: {query}\nB: {document}\nGiven a query A and a passage B, determine whether the passage "
+    "contains an answer to the query by providing a prediction of either 'Yes' or 'No'."
+)
 
 
 class Recipe(NamedTuple):
     """Models by their ids on the hub, their prompt, and their answers, the relevant one first.
 
-    The score is the probability of the first answer among the two.
+    The score is the probability of the first answer among the two, or the logit of the only one.
     """
 
     name: str
     models: tuple[str, ...]
     prompt: str
-    answers: tuple[str, str]
+    answers: tuple[str, ...]
 
 
 RECIPES = (
@@ -60,6 +64,8 @@ RECIPES = (
         QWEN3,
         ("yes", "no"),
     ),
+    # Li et al., 2023, arXiv 2312.15503
+    Recipe("BGE reranker v2", ("BAAI/bge-reranker-v2-gemma",), PASSAGE_B, ("Yes",)),
 )  # fmt: skip
 
 

@@ -213,8 +213,22 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
             f"{where}.encoding: a {section.encoder['type']} encoder makes token ids of documents, "
             "which are not kept as vectors are; leave it out"
         )
+    if section.passages is not None and section.passages.late:
+        _check_late(section.encoder, f"{where}.passages.late")
     if section.search:
         _check_search(section, f"{where}.search")
+
+
+def _check_late(spec: Mapping[str, Any], where: str) -> None:
+    """Refuse late chunking of what is known to have no means of token states."""
+    of = {**spec, **towers_in(spec).get("document", {})}
+    kind, pooling = of["type"], of.get("pooling")
+    if kind in ENCODERS and (kind not in ("dense", "towers") or pooling not in (None, "mean")):
+        what = f"a {kind} encoder" if pooling is None else f"pooling: {pooling}"
+        raise ConfigError(
+            f"{where}: {what} makes no means of token states; late chunking needs a dense encoder "
+            "with pooling: mean: leave late out"
+        )
 
 
 def check_new_heads(spec: Mapping[str, Any], where: str) -> None:

@@ -422,6 +422,9 @@ class Experiment:
             passages = section.passages
             corpus = pruned(section.prune, self.dataset(None).corpus, score=False)
 
+            if passages is not None:
+                encoder = passages.reader(encoder)
+
             def read() -> Iterable[Document]:
                 return corpus if passages is None else passages.parts(encoder, corpus)
 

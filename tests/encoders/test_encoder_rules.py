@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sparse_codes import save_csr
 from static_embeddings import save_static
 
 from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
@@ -46,6 +47,7 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
             "threshold": 0.0,
         },
         "cross_encoder": {"model": str(pair_bert)},
+        "csr": {"model": str(save_csr(bert, tmp_path / "csr"))},
         "experts": {"model": str(bert), "experts": 2},
         "precomputed": {"model": str(tmp_path / "precomputed")},
         "pyramid": {"model": str(pair_bert)},
@@ -65,6 +67,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "bm25": [{"k1": 2.0}, {"b": 0.1}],
     "conv_knrm": [{"kernels": 5}, {"ngrams": 2}, {"filters": 16}, {"seed": 1}],
     "cross_encoder": [{"max_length": 12}],
+    "csr": [{"top_k": 3}, {"normalize": True}, {"document_length": 12}],
     "dense": [{"query_prompt": "query: "}, {"pooling": "cls"}, {"document_length": 12}],
     "drmm": [{"bins": 10}, {"hidden": 4}],
     "duet": [{"filters": 8}, {"query_terms": 4}, {"document_terms": 9}],

@@ -112,6 +112,11 @@ class ExpertEncoder(DenseEncoder):
         """Return what decides the vectors besides weights and tokenizer."""
         return {**super().settings(), "experts": asdict(self.mixture)}
 
+    @property
+    def encode_parts(self) -> None:
+        """None: its passes depend on the dataset or the gate."""
+        return
+
     def alone(self, name: str) -> DenseEncoder:
         """Return the plain dense encoder that a dataset's expert makes, or the ``mean`` of all.
 

@@ -26,6 +26,9 @@ WORDS: Mapping[str, str] = {
     "concepts.read": "What the head sees: the text's vector, or the states of its tokens.",
     "concepts.scale": "What cosines with names are multiplied by at the start, 20.",
     "concepts.threshold": "The cosine with its name above which a text has a concept.",
+    "csr.top_k": "The most latents of a text; left out, as the model's folder says.",
+    "csr.normalize": "Scales codes to length 1, so that the score is the cosine; left out, as the "
+    "model's folder says.",
     "expert_layers": "The layers that have experts, from 1; left out, all.",
     "gate_learns": "Whether the gate is trained (true), or stays as it was drawn.",
     "variance_token": "The token before every text that the variance is made of; empty: the pooled "
@@ -140,7 +143,7 @@ WORDS: Mapping[str, str] = {
     "backoff_s": "Seconds before the first repetition; each next one waits twice as long.",
     "body": "Further keys of each request.",
     "chat": "Whether prompts are put into the model's chat form; left out, if it has one.",
-    "style": "How candidates are judged: yes_no, graded, pairwise or listwise.",
+    "style": "How candidates are judged: yes_no, graded, logit, pairwise or listwise.",
     "prompt": "The prompt, with {query} and {document} or the style's own places.",
     "answers": "The answers whose probabilities count.",
     "grades": "Grades of the style graded, from 0.",
@@ -371,6 +374,7 @@ WORDS: Mapping[str, str] = {
     "how": "A document's score: of its best passage (max), the first, the sum or the mean.",
     "length": "Tokens of a passage, at most.",
     "overlap": "Tokens that neighbours share.",
+    "late": "Encodes passages by token states that saw the document around them (late chunking).",
     "rm3.by": "What a document counts: its score, or all equal.",
 }  # fmt: skip
 # What a component is, where its docstring is written for programmers; by its name, or by its class
@@ -385,6 +389,7 @@ SUMMARIES: Mapping[str, str] = {
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "static": "A table of token vectors and no network: the mean of a text's is its vector.",
     "concepts": "Weights of concepts that a file names, served by an inverted index.",
+    "csr": "Sparse codes of dense vectors by a sparse autoencoder (CSR).",
     "experts": "A dense encoder with feed-forward layers for each dataset, or chosen by a gate.",
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
     "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",

@@ -28,11 +28,11 @@ from sluice.retrieval.config.components import (
 )
 from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
-from sluice.retrieval.experiments.training.concept_checks import check_concepts
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.expert_checks import check_experts
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
+from sluice.retrieval.experiments.training.sparse_checks import check_codes, check_concepts
 from sluice.retrieval.experiments.training.token_checks import (
     check_matching,
     check_scoring,
@@ -107,6 +107,7 @@ def check_training(
     check_sources(section, prefix, allow)
     check_experts(section, prefix)
     check_concepts(section, prefix)
+    check_codes(section, prefix)
     if section.teacher is not None:
         check_teacher(section.teacher, f"{prefix}teacher", allow)
     mining = None

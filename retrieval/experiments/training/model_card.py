@@ -28,16 +28,18 @@ model = SentenceTransformer("FOLDER")
 queries = model.encode_query(["a question"])
 documents = model.encode_document(["a text"])
 print(model.similarity(queries, documents))"""
-THEIRS: Final = {
-    "dense": _TWO_SIDES,
-    "static": _TWO_SIDES,
-    "splade": """\
+_SPARSE: Final = """\
 from sentence_transformers import SparseEncoder
 
 model = SparseEncoder("FOLDER")
 queries = model.encode_query(["a question"])
 documents = model.encode_document(["a text"])
-print(model.similarity(queries, documents))""",
+print(model.similarity(queries, documents))"""
+THEIRS: Final = {
+    "csr": _SPARSE,
+    "dense": _TWO_SIDES,
+    "static": _TWO_SIDES,
+    "splade": _SPARSE,
     "tokens": """\
 from sentence_transformers import MultiVectorEncoder
 

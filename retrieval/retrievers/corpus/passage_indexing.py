@@ -131,6 +131,12 @@ def filled_by_passages(
     """
     from sluice.indexing.wrappers.passages import PassageIndex
 
+    if passages.late and encoding is not None and (encoding.workers > 1 or encoding.devices):
+        raise ConfigError(
+            "encoding.workers: late chunking encodes in one process, which uses all threads; use "
+            "workers: 1 and no devices"
+        )
+    encoder = passages.reader(encoder)
     by_best = isinstance(index, PassageIndex)
     if by_best and passages.aggregate != "max":
         raise ConfigError(
@@ -206,6 +212,7 @@ def index_passages(
     passages: Passages, encoder: Any, documents: DocumentStore, index: Any, rows: Rows
 ) -> None:
     """Encode and index rows that the store has and the index does not."""
+    encoder = passages.reader(encoder)
     grow = hooks_of(encoder).add_documents or encoder.encode_documents
     for inputs, counts in passage_inputs(passages, encoder, documents, rows):
         vectors = grow(inputs)

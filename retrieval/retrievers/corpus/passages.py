@@ -16,6 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, sug
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.headings import section_starts
+from sluice.retrieval.retrievers.corpus.late_chunks import LateEncoder, grouped, late_parts
 from sluice.retrieval.retrievers.corpus.windows import (
     Pieces,
     Spans,
@@ -58,6 +59,13 @@ class Passages:
 
     With ``headings`` no passage goes beyond a heading of Markdown (``sluice.retrieval.documents.
     headings``): each section is cut on its own, so that a short one is a passage by itself.
+
+    With ``late`` a dense encoder with mean pooling reads the document first, as much of it as it
+    can at a time, and a passage's vector is the mean of the states of its own tokens, which saw
+    those around (late chunking; Günther et al., 2024, arXiv 2409.04701). The tokens that are
+    averaged are those of the passage without ``late``, special ones and a repeated title included.
+    Of documents longer than the encoder reads, windows of whole passages are read, each after some
+    of those before it.
     """
 
     length: Annotated[int, Ge(1)] = 200
@@ -66,6 +74,7 @@ class Passages:
     repeat_title: bool = True
     most: Annotated[int, Ge(1)] | None = None
     headings: bool = False
+    late: bool = False
 
     def __post_init__(self) -> None:
         whole_number(self.length, "length", 1)
@@ -79,7 +88,7 @@ class Passages:
                 f"aggregate: {self.aggregate!r}; known: {', '.join(AGGREGATES)}"
                 f"{suggest(str(self.aggregate), AGGREGATES)}"
             )
-        for name in ("repeat_title", "headings"):
+        for name in ("repeat_title", "headings", "late"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: {getattr(self, name)!r}; expected true or false")
         if self.most is not None:
@@ -87,7 +96,10 @@ class Passages:
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that recreate these passages."""
-        return asdict(self)
+        settings = asdict(self)
+        if not self.late:  # as before there was any
+            del settings["late"]
+        return settings
 
     @classmethod
     def noted(cls, settings: Mapping[str, Any], where: str) -> Self:
@@ -106,12 +118,19 @@ class Passages:
             raise ConfigError(
                 "passages: a seal encoder reads documents whole, however long; leave passages out"
             )
-        _Cutter(self, encoder)
+        _Cutter(self, self.reader(encoder))
         if self.aggregate == "mean" and hooks_of(encoder).similarity in (
             "max_sim",
             "attention",
         ):
             raise ConfigError(MEAN_OF_TOKENS)
+
+    def reader(self, encoder: Any) -> Any:
+        """Return what encodes the passages that ``split`` cuts for it: with ``late`` another.
+
+        ``ConfigError`` with ``late`` for an encoder that has no means of token states.
+        """
+        return LateEncoder(encoder) if self.late else encoder
 
     def parts(self, encoder: Any, documents: Iterable[Document]) -> Iterator[Document]:
         """Yield all passages of all documents, one after the other."""
@@ -120,6 +139,7 @@ class Passages:
     def split(self, encoder: Any, documents: Iterable[Document]) -> Iterator[list[Document]]:
         """Yield each document's passages, at least one, as documents with a part of the text.
 
+        For the ``reader`` of late chunking they are what it reads of each.
         ``ConfigError`` if passages of this length do not fit into what the encoder reads.
         """
         cutter = _Cutter(self, encoder)
@@ -144,7 +164,8 @@ class _Cutter:
 
     def __init__(self, passages: Passages, encoder: Any) -> None:
         self._passages = passages
-        self._fields = bool(hooks_of(encoder).fields)
+        self._late = isinstance(encoder, LateEncoder)
+        self._fields = bool(hooks_of(encoder).fields) and not self._late
         self._most = 1 if passages.aggregate == "first" else passages.most
         self._pieces: Callable[[Sequence[str]], list[Pieces]] = word_pieces
         self._capacity: int | None = None  # tokens of title and text that the encoder reads
@@ -184,14 +205,15 @@ class _Cutter:
         pieces = self._pieces(texts)
         titles = self._pieces(["" if self._joined else document.title for document in documents])
         for document, text, *counted in zip(documents, texts, pieces, titles, strict=True):
-            yield self._cut(document, text, *counted)
+            parts = self._cut_late if self._late else self._cut
+            yield parts(document, text, *counted)
 
     def characters(self, documents: Sequence[Document]) -> Iterator[Spans]:
         """Yield where each document's passages begin and end in its text."""
         texts = self._texts(documents)
         pieces = self._pieces(texts)
         for document, text, counted in zip(documents, texts, pieces, strict=True):
-            spans = self._spans(text, counted)
+            spans = self._spans(text, counted, self._most)
             if spans is None:
                 yield [(0, len(document.text))]
             elif self._joined:
@@ -207,8 +229,8 @@ class _Cutter:
     def _texts(self, documents: Sequence[Document]) -> list[str]:
         return [each.full_text if self._joined else each.text for each in documents]
 
-    def _spans(self, text: str, pieces: Pieces) -> Spans | None:
-        """Return the characters of a text's passages; None for a text that is one passage."""
+    def _spans(self, text: str, pieces: Pieces, most: int | None) -> Spans | None:
+        """Return the characters of the first passages; None for a text that is one passage."""
         length, overlap = self._passages.length, self._passages.overlap
         cut: Spans = []
         for start, stop in self._sections(text, pieces):
@@ -216,7 +238,7 @@ class _Cutter:
             cut += [(start + first, start + last) for first, last in parts]
         if len(cut) == 1:
             return None
-        return [pieces.characters(*each) for each in cut[: self._most]]
+        return [pieces.characters(*each) for each in cut[:most]]
 
     def _sections(self, text: str, pieces: Pieces) -> Spans:
         """Return the pieces that passages stay within: each section's, or all."""
@@ -227,7 +249,7 @@ class _Cutter:
         return list(pairwise(borders.tolist())) or [(0, 0)]
 
     def _cut(self, document: Document, text: str, pieces: Pieces, title: Pieces) -> list[Document]:
-        spans = self._spans(text, pieces)
+        spans = self._spans(text, pieces, self._most)
         if spans is None:
             whole = self._titled(document, title, len(pieces)) if len(pieces) else document
             return [whole]
@@ -237,6 +259,24 @@ class _Cutter:
             return [part._replace(title=heading) for part in parts]
         kept = 1 if self._fields else 0
         return parts[:kept] + [part._replace(title="") for part in parts[kept:]]
+
+    def _cut_late(
+        self, document: Document, text: str, pieces: Pieces, title: Pieces
+    ) -> list[Document]:
+        spans = self._spans(text, pieces, None)  # those that are left out are context
+        if spans is None:
+            [whole] = self._cut(document, text, pieces, title)
+            return [Document(document.id, "", whole.full_text)]
+        heading, room = "", self._capacity
+        if not self._joined:
+            heading = self._titled(document, title, self._passages.length).title.strip()
+        if room is not None:
+            room -= min(len(title), room - self._passages.length)
+        borders = np.array(spans)
+        starts = np.searchsorted(pieces.starts, borders[:, 0]).tolist()
+        ends = np.searchsorted(pieces.starts, borders[:, 1]).tolist()
+        windows = grouped(starts, ends, room)
+        return late_parts(document, heading, text, spans, windows, self._most)
 
     def _titled(self, document: Document, title: Pieces, used: int) -> Document:
         """Return the document with as much of its title as goes before ``used`` tokens of text."""

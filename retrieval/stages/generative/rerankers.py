@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.rerankers.recipes import recipe_of
@@ -13,19 +13,22 @@ from sluice.retrieval.stages.generative.listwise import Listwise
 from sluice.retrieval.stages.generative.options import ModelSpec, local_model, with_model
 from sluice.retrieval.stages.generative.pairwise import Pairwise
 from sluice.retrieval.stages.generative.pointwise import Pointwise
+from sluice.retrieval.stages.generative.word_logit import WordLogit
 
 if TYPE_CHECKING:
     from sluice.encoders.rerankers.language_model import LanguageModel
+    from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 
 log = logging.getLogger("sluice")
 
-Style: TypeAlias = Literal["yes_no", "graded", "pairwise", "listwise"]
-Reranker: TypeAlias = Pointwise | Pairwise | Listwise
+Style: TypeAlias = Literal["yes_no", "graded", "logit", "pairwise", "listwise"]
+Reranker: TypeAlias = Pointwise | WordLogit | Pairwise | Listwise
 
 # The keys of each style. Those not given keep the defaults of its class.
 STYLE_KEYS: dict[str, tuple[str, ...]] = {
     "yes_no": ("prompt", "answers"),
     "graded": ("prompt", "answers", "grades"),
+    "logit": ("prompt", "answers"),
     "pairwise": ("prompt", "answers", "depth", "opponents"),
     "listwise": ("prompt", "window", "step", "passes"),
 }
@@ -47,26 +50,32 @@ def _reranker(
 ) -> Reranker:
     """Return the reranker of a style over a language model.
 
-    ``yes_no`` and ``graded`` score pairs (``Pointwise``), ``pairwise`` and ``listwise`` lists; each
-    takes its own keys, see those classes. ``window: 0`` is full ranking. Without ``prompt`` and
-    ``answers``, published rerankers (monoT5, Qwen3-Reranker) get the prompts of their training.
+    ``yes_no`` and ``graded`` score pairs (``Pointwise``), ``logit`` too (``WordLogit``),
+    ``pairwise`` and ``listwise`` lists; each takes its own keys, see those classes. ``window: 0``
+    is full ranking. Without ``prompt`` and ``answers``, published rerankers (monoT5,
+    Qwen3-Reranker, bge-reranker-v2-gemma) get the prompts of their training.
     """
     given = {"prompt": prompt, "answers": answers, "grades": grades, "depth": depth,
              "opponents": opponents, "window": window, "step": step, "passes": passes}  # fmt: skip
     options = _options(style, given)
+    if style == "logit" and model.make is not local_model:
+        raise ConfigError(
+            "style: logit; an endpoint returns no logits; take style: yes_no, or type: generative"
+        )
     if style == "yes_no" and not options:
-        model, options = _as_trained(model)
+        style, model, options = _as_trained(model)
     return _styled(style, model.open(), options)
 
 
-def _as_trained(model: ModelSpec) -> tuple[ModelSpec, dict[str, Any]]:
+def _as_trained(model: ModelSpec) -> tuple[Style, ModelSpec, dict[str, Any]]:
     """Return a published reranker's own prompt and answers, with its prompt as all that is read."""
     recipe = recipe_of(model.name) if model.make is local_model else None
     if recipe is None or model.options.get("chat"):
-        return model, {}
+        return "yes_no", model, {}
     log.info("%s: asked as %s was trained: %r", model.name, recipe.name, recipe.prompt)
     plain = ModelSpec(model.make, {**model.options, "chat": False})
-    return plain, {"prompt": recipe.prompt, "answers": list(recipe.answers)}
+    style: Style = "yes_no" if len(recipe.answers) == 2 else "logit"
+    return style, plain, {"prompt": recipe.prompt, "answers": list(recipe.answers)}
 
 
 generative = with_model(_reranker, local_model)
@@ -87,6 +96,8 @@ def _options(style: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _styled(style: Style, model: LanguageModel, options: dict[str, Any]) -> Reranker:
+    if style == "logit":
+        return WordLogit(cast("LocalLanguageModel", model), **options)
     if style == "yes_no":
         return Pointwise.yes_no(model, **options)
     if style == "graded":

@@ -243,6 +243,7 @@ def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:
     encoder, passages = state.encoder, state.passages
     cut = [[document] for document in documents]
     if passages is not None:
+        encoder = passages.reader(encoder)
         cut = [list(parts) for parts in passages.split(encoder, list(documents))]
     counts = np.array([len(parts) for parts in cut], np.int64)
     inputs = [document_input(encoder, part) for parts in cut for part in parts]

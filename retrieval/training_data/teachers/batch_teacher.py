@@ -181,7 +181,8 @@ PAIRS_ONLY = (
 )
 
 
-OTHERS = ("concepts", "gaussian", "splade", "tokens")  # that have not one dense vector a text
+# That have not one dense vector a text.
+OTHERS = ("concepts", "csr", "gaussian", "splade", "tokens")
 
 
 def check_batch_teacher(spec: str | Mapping[str, Any], where: str, *, vectors: bool) -> None:

@@ -25,6 +25,7 @@ INSIDE = {
     "encoders/model_files/adapters.py",
     "encoders/splade/concepts/encoder.py",
     "encoders/splade/concepts/head.py",
+    "encoders/splade/csr/autoencoder.py",
     "encoders/splade/folder.py",
     "encoders/vectors/shard.py",
     "indexing/faiss/binary_engine.py",

@@ -169,7 +169,6 @@ def change(path: Path, **values: object) -> None:
         ("WordEmbeddings", "SentenceTransformer("),
         ("WordWeights", "SentenceTransformer("),
         ("WeightedLayerPooling", "SentenceTransformer("),
-        ("SparseAutoEncoder", "a function of a list of texts"),
     ],
 )
 def test_other_modules_are_refused_by_name(kind: str, remedy: str, folder: Path) -> None:

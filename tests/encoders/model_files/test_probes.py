@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Call
+from sparse_codes import save_csr
 from tiny_models import save_model
 
 from sluice.encoders import (
     BM25Encoder,
     ConceptEncoder,
     CrossEncoder,
+    CsrEncoder,
     DenseEncoder,
     ExpertEncoder,
     GaussianEncoder,
@@ -131,6 +133,7 @@ def test_every_kind_of_encoder_is_saved_with_probes(
         "tokens": TokenEncoder.from_pretrained(bert, dim=16),
         "gaussian": GaussianEncoder.from_pretrained(bert),
         "concepts": ConceptEncoder.from_pretrained(bert, vocabulary=str(tmp_path / "concepts.txt")),
+        "csr": CsrEncoder.from_pretrained(save_csr(bert, tmp_path / "codes")),
         "gated": ExpertEncoder.from_pretrained(bert, experts=2),
         "pairs": CrossEncoder.from_pretrained(pair_bert),
         "pyramid": PyramidEncoder.from_pretrained(pair_bert, body_length=8),

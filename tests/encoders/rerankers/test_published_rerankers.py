@@ -1,7 +1,8 @@
-"""Published rerankers: two labels, monoT5's true and false, Qwen3-Reranker's yes and no."""
+"""Published rerankers: two labels, monoT5's true and false, Qwen3's yes and no, BGE's Yes."""
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from published import DECODER, T5, byte_pairs, network, unigrams
+from published import DECODER, T5, byte_pairs, network, spaced_pairs, unigrams
 from sentence_transformers import CrossEncoder as Theirs
 from tiny_models import save_model
 
@@ -17,7 +18,7 @@ from sluice.encoders import CrossEncoder, as_scorer
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.rerankers.recipes import RECIPES, recipe_of
-from sluice.retrieval.stages.generative.rerankers import generative
+from sluice.retrieval.stages.generative.rerankers import generative, generative_http
 
 PAIRS = [
     ("gold", "a river of gold"), ("gold", ""), ("deep water", "x"), ("rank", "learn to rank " * 9),
@@ -148,6 +149,84 @@ def test_qwen3_reranker(qwen3: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "sluice"):
         as_scorer(str(qwen3))
     assert "give it the prompt of Qwen3-Reranker: type: generative" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def bge_gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bge") / "bge-reranker-v2-gemma"
+    tokens = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>",
+              "unk_token": "<unk>", "mask_token": "<mask>"}  # fmt: skip
+    size = spaced_pairs(folder, "GemmaTokenizer", single="<bos> $A", tokens=tokens,
+                        chat_template="{{ messages }}")  # fmt: skip
+    network(folder, "GemmaForCausalLM", vocab_size=size, pad_token_id=0, eos_token_id=1,
+            bos_token_id=2, **{**DECODER, "max_position_embeddings": 1024})  # fmt: skip
+    return folder
+
+
+def test_bge_gemma(bge_gemma: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The authors' pieces, tokenised one by one after the first token; the logit of Yes."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(bge_gemma).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(bge_gemma)
+
+    def ids(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    yes = ids("Yes")[0]
+    ask = (
+        "Given a query A and a passage B, determine whether the passage contains an answer to the "
+        "query by providing a prediction of either 'Yes' or 'No'."
+    )
+    wanted = []
+    for query, document in PAIRS:
+        before = [tokenizer.bos_token_id, *ids(f"A: {query}"), *ids("\n"), *ids(f"B: {document}")]
+        with torch.no_grad():
+            logits = model(torch.tensor([[*before, *ids("\n"), *ids(ask)]])).logits[0, -1]
+        wanted.append(float(logits[yes]))
+    with caplog.at_level(logging.INFO, "sluice"):
+        reranker = generative(str(bge_gemma))
+    assert "asked as BGE reranker v2 was trained" in caplog.text
+    np.testing.assert_allclose(reranker.score(PAIRS), wanted, atol=1e-5)
+    np.testing.assert_allclose(reranker.score(PAIRS[::-1])[::-1], wanted, atol=1e-5)
+    assert len(set(np.round(wanted, 4))) == 4
+    assert len(reranker.score([])) == 0
+    named = generative(str(bge_gemma), style="logit", chat=False)  # the style's own prompt
+    assert named.fingerprint == reranker.fingerprint
+    np.testing.assert_array_equal(named.score(PAIRS), reranker.score(PAIRS))
+    other = generative(str(bge_gemma), style="logit", chat=False, answers=["No"])
+    assert other.fingerprint != reranker.fingerprint
+    assert abs(other.score(PAIRS) - wanted).min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"answers": ["Yes", "No"]}, r"answers: .*; style logit takes one word, such as \[Yes\]"),
+        ({"answers": "Yes"}, "answers: 'Yes'; style logit takes one word"),
+        ({"answers": [""]}, "answers: '' is no word of this model's vocabulary"),
+        ({"prompt": "A: {query}"}, r"prompt: has no \{document\}"),
+        ({"grades": 3}, "grades: style logit takes prompt, answers"),
+    ],
+)
+def test_a_logit_that_cannot_be(options: dict[str, Any], says: str, bge_gemma: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        generative(str(bge_gemma), style="logit", **options)
+
+
+def test_an_endpoint_has_no_logits() -> None:
+    with pytest.raises(ConfigError, match=r"style: logit; an endpoint returns no logits; take"):
+        generative_http(model="m", url="http://127.0.0.1:9/v1", style="logit")
+
+
+@pytest.mark.parametrize("name", ["LayerWiseMiniCPMForCausalLM", "CostWiseGemmaForCausalLM"])
+def test_layerwise_rerankers_are_refused_by_name(
+    name: str, bge_gemma: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(bge_gemma, tmp_path / "m")
+    facts = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**facts, "architectures": [name]}))
+    for opens in (generative, as_scorer):
+        with pytest.raises(ModelError, match=rf"{name} scores by a head at each .*v2-gemma"):
+            opens(str(folder))  # type: ignore[operator]
 
 
 def test_recipes_are_for_published_models_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from scipy import sparse
 from small_world import documents
+from sparse_codes import save_csr
 from static_embeddings import save_static
 from tiny_generators import save_t5
 
@@ -112,8 +113,8 @@ def test_encoders(
             made = PrecomputedEncoder(texts, np.eye(2, dtype=np.float32))
         made.save_pretrained(tmp_path / name)
         spec["model"] = str(tmp_path / name)
-    elif name == "static":
-        save_static(tmp_path / name)
+    elif name in ("csr", "static"):
+        save_csr(bert, tmp_path / name) if name == "csr" else save_static(tmp_path / name)
         spec["model"] = str(tmp_path / name)
     elif name == "three_heads":
         spec |= {"model": str(with_heads(bert, tmp_path / name)), "head": "sparse"}

@@ -1,0 +1,82 @@
+"""CSR encoders from YAML: trained, indexed, searched, explained; what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_line import Call
+from small_world import write_beir
+from sparse_codes import save_csr
+
+from sluice.encoders import CsrEncoder
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval import load_pipeline
+from sluice.retrieval.config.sections import ExperimentConfig, checked
+from sluice.retrieval.experiments.checks import check_experiment
+
+
+def settings(folder: Path, model: Path) -> dict[str, Any]:
+    return {
+        "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
+        "train": {
+            "codes": {
+                "encoder": {"type": "csr", "model": str(model), "top_k": 6},
+                "loss": {"type": "info_nce", "temperature": 1.0}, "head_learning_rate": 0.01,
+                "trainer": {"max_steps": 2, "per_device_train_batch_size": 4},
+            },
+        },
+        "retrievers": {
+            "codes": {
+                "encoder": {"type": "csr", "model": "codes"},
+                "index": {"type": "inverted", "fidelity": "u8"},
+            },
+            "published": {"encoder": {"type": "csr", "model": str(model)}},
+        },
+        "pipelines": {"codes": "codes", "both": "codes | published"},
+        "evaluate": {"measures": ["nDCG@10"], "latency_queries": 0},
+    }  # fmt: skip
+
+
+def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
+    folder = save_csr(bert, tmp_path / "m")
+    facts = settings(tmp_path, folder)
+    file, output = tmp_path / "x.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
+    code, _, err = sluice("run", file)
+    assert code == 0, err
+    systems = json.loads((output / "results.json").read_text())["systems"]
+    assert {each["name"] for each in systems} == {"codes", "both"}
+    model = CsrEncoder.from_pretrained(output / "models" / "codes")
+    assert model.top_k == 6
+    card = (output / "models" / "codes" / "README.md").read_text()
+    assert "from sentence_transformers import SparseEncoder\n" in card
+    hits = load_pipeline(output, "codes").search("gold river", 500)
+    assert 0 < len(hits) <= 40
+    words = ("explain", output / "retrievers" / "codes", "gold river", hits[0].doc_id)
+    code, shown, err = sluice(*words)
+    assert code == 0, err
+    assert hits[0].doc_id in shown
+    code, _, err = sluice("verify", output)
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "says"),
+    [
+        ("train", {"loss": {"type": "masked_language"}}, "and a CSR encoder has none"),
+        ("train", {"sparsity": {"target_doc_terms": 4}}, r"keeps top_k latents .* encoder\.top_k"),
+        ("retrievers", {"index": {"type": "flat"}}, "a csr encoder takes inverted"),
+        ("retrievers", {"encoder": {"type": "splade", "model": "codes"}}, "write type: csr"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    section: str, change: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    facts = settings(tmp_path, tmp_path / "m")
+    facts[section]["codes"] |= change
+    with pytest.raises(ConfigError, match=says):
+        check_experiment(checked(facts, ExperimentConfig))
