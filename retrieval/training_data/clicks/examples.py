@@ -18,7 +18,6 @@ from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
 from sluice.retrieval.training_data.clicks.log import Counts, read_log, unknown
 from sluice.retrieval.training_data.clicks.models import (
-    MODELS,
     Estimate,
     Floats,
     Model,
@@ -44,9 +43,6 @@ log = logging.getLogger("sluice")
 CLIP = 0.05  # the least propensity that divides, if the section does not say
 SMOOTHING = 1.0  # impressions of the mean relevance that each document is given beside its own
 MOST_GRADES = 30
-CHOICES = {
-    "model": MODELS, "positives": ("each", "together"), "unknown": ("refuse", "skip"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +77,6 @@ class ClickExamples(ExampleSource):
     unknown: Literal["refuse", "skip"] = "refuse"
 
     def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                expected = ", ".join(known)
-                raise ConfigError(f"{name}: {getattr(self, name)!r}, expected one of {expected}")
         if not self.file:
             raise ConfigError("file: empty; give the path of a click log, or a list of paths")
         self._refuse_unread()
