@@ -11,6 +11,7 @@ import yaml
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.experiments.training.checks import check_training
+from sluice.retrieval.training_data.clicks.examples import ClickExamples
 from sluice.retrieval.training_data.files.corpus_mixture import CorpusExamples
 from sluice.retrieval.training_data.files.examples import FileExamples
 from sluice.training.losses import LOSSES
@@ -64,6 +65,8 @@ def test_the_examples_have_keys_that_exist() -> None:
             CorpusExamples(**settings)
         elif "datasets" in more:
             checked(more, TrainConfig)
+        elif more.get("examples", {}).get("type") == "clicks":
+            ClickExamples(**{key: value for key, value in more["examples"].items() if key != "type"})
         else:
             check_training(checked({**plain, **more}, TrainConfig), "")
 

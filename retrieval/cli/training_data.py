@@ -9,20 +9,24 @@ from typing import Annotated, Any
 
 from sluice.encoders.foundation.numbers import duration
 from sluice.retrieval.cli.terminal.options import (
+    FORMS,
     Allow,
     Command,
     DatasetName,
+    Form,
     allowed,
     argument,
     check_choice,
     option,
     parse_numbers,
+    show_table,
 )
 from sluice.retrieval.cli.terminal.output import echo
 
-TEACH = """Make teacher scores or queries to train on.
+TEACH = """Make teacher scores, queries or propensities to train on.
 
-Each writes a file for the YAML of a training run, and continues after an interruption.
+Each writes a file for the YAML of a training run; distil and generate continue after an
+interruption.
 """
 BASELINE = "key-sentences"
 limit = partial(option, panel="Limits: s is a candidate's score, s+ that of the query's positives")
@@ -282,5 +286,54 @@ def generate(
     echo(str(report))
 
 
+def clicks(
+    logs: Annotated[
+        list[Path],
+        argument(
+            "LOG",
+            "A click log (.jsonl, .tsv, .csv or .parquet): query_id or query, doc_id, position, "
+            "clicked, or clicks and impressions; session for cascade and dbn.",
+        ),
+    ],
+    model: Annotated[
+        str,
+        option("MODEL", "counts, pbm (position bias), cascade, or dbn (goes on after a click)."),
+    ] = "pbm",
+    output: Annotated[
+        Path | None, option("FILE", "Also write the figures as JSON, which a YAML reads.")
+    ] = None,
+    form: Form = "text",
+) -> None:
+    """Estimate where users looked, from a click log.
+
+    Prints for each position the impressions, the clicks, the share that was clicked, and the
+    probability that a user looks there (the propensity), of which a click model takes what depends
+    on the position, not on the document.
+
+    `examples: {type: clicks, file: LOG}` in a training run's YAML learns from the log; there
+    `propensities: FILE` reads those of another log, such as one of results in random order.
+
+    Examples:
+      sluice teach clicks log.tsv
+      sluice teach clicks log.jsonl --model dbn
+      sluice teach clicks random.tsv --output propensities.json
+    """
+    from sluice.encoders.foundation.disk.files import write_json
+    from sluice.encoders.foundation.input.bounded import expanded
+    from sluice.retrieval.training_data.clicks.models import MODELS, estimate
+    from sluice.retrieval.training_data.clicks.report import looked_at, summary
+
+    check_choice(model, "--model", MODELS)
+    check_choice(form, "--format", FORMS)
+    estimated = estimate([expanded(path) for path in logs], model)  # type: ignore[arg-type]
+    echo(show_table(looked_at(estimated), form))
+    if form == "text":
+        echo(summary(estimated))
+    if output is not None:
+        write_json(output, estimated.as_dict())
+        if form == "text":
+            echo(f"  next: examples: {{type: clicks, file: LOG, propensities: {output}}}")
+
+
 COMMANDS: dict[str, Command] = {"mine": mine}
-TEACH_COMMANDS: dict[str, Command] = {"distil": distil, "generate": generate}
+TEACH_COMMANDS: dict[str, Command] = {"distil": distil, "generate": generate, "clicks": clicks}

@@ -33,6 +33,7 @@ REFUSED = "refused"  # the type of a fault whose message needs no words of pydan
 TEXT: Final = {"type": "string"}
 EXAMPLES: Final = {
     "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
+    "clicks": "sluice.retrieval.training_data.clicks.examples:ClickExamples",
     "corpus": "sluice.retrieval.training_data.files.corpus_mixture:CorpusExamples",
     "fields": "sluice.retrieval.training_data.files.field_examples:FieldExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",

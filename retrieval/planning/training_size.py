@@ -95,6 +95,8 @@ def _examples(section: TrainingSection, dataset: Dataset | None, seed: int) -> i
     if spec is not None and spec.get("type") == "corpus" and size is not None:
         return min(size, spec.get("documents") or size) * int(spec.get("per_document", PAIRS))
     files = example_files(spec)
+    if spec is not None and spec.get("type") == "clicks":  # rows are impressions
+        return None
     if not files or any(file.suffix not in (".csv", ".tsv", ".jsonl", ".txt") for file in files):
         return None
     lines = 0

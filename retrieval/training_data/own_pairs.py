@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-OF_CORPUS = [name for name in EXAMPLES if name != "file"]
+OF_CORPUS = [name for name in EXAMPLES if name not in ("clicks", "file")]
 REMEDY = "name the dataset that has it (dataset: NAME, or dataset: {corpus: FILE})"
 
 

@@ -259,6 +259,21 @@ WORDS: Mapping[str, str] = {
     "adore.metric_cut": "Places of the list that count; null: all.",
     "lambda_distil.metric_cut": "Places of the list that count; null: all.",
     # examples
+    "clicks.file": "The click log, or several: query_id or query, doc_id, position, clicked, or "
+    "clicks and impressions, and session where the model needs it.",
+    "clicks.model": "What explains the clicks beside relevance: nothing (counts), the position "
+    "(pbm), or users who go down the page (cascade, dbn).",
+    "clicks.propensities": "The chances that users look at positions 1, 2, ..., or a file of "
+    "`sluice teach clicks`; left out, estimated.",
+    "clicks.positives": "Each clicked document an example, weighed by inverse propensity, or "
+    "together with their query's others, labelled by relevance.",
+    "clicks.grades": "Labels are whole numbers from 0 to this, relevance being their gain; left "
+    "out, the relevance from 0 to 1.",
+    "clicks.smoothing": "Impressions of mean relevance that a document has beside its own; left "
+    "out, 1.",
+    "clicks.clip": "The least propensity that divides; left out, 0.05.",
+    "clicks.per_query": "Negatives of an example, at most: looked at, and never clicked.",
+    "clicks.unknown": "Whether rows of queries and documents that the dataset lacks are an error.",
     "corpus.titles": "The share of pairs of a title and the text without it.",
     "corpus.sentences": "The share of pairs of a sentence and the rest of its document.",
     "corpus.crops": "The share of pairs of two spans of words of a document.",
@@ -401,6 +416,7 @@ SUMMARIES: Mapping[str, str] = {
     "towers": "Two encoders with weights of their own, for queries and for documents.",
     "cross_encoder": "Reads query and document together and returns one score.",
     "bfs": "Titles or first sentences as queries, their bodies as documents.",
+    "clicks": "What users clicked, freed of the position's bias by a click model.",
     "corpus": "Pairs of several kinds from the corpus, filtered and taught by a search of it.",
     "wlp": "First sentences as queries, documents linked with theirs as documents.",
     "fields": "Some fields of a document as the query, others as the document.",

@@ -117,7 +117,7 @@ class FileExamples(ExampleSource):
         """
         rows = _together(islice(self._rows(), self.rows))
         rows = with_texts(rows, dataset)
-        rows = _untested(rows, dataset)
+        rows = untested(rows, dataset)
         examples = list(self._examples(rows, dataset, seed))
         if not examples:
             raise DataError(
@@ -249,19 +249,23 @@ def _together(rows: Iterable[Row]) -> list[Row]:
 def _relevant(rows: Iterable[Row], dataset: Dataset) -> dict[str, frozenset[str]]:
     """Return all known positives of each query: the file's, and the dataset's of the same query."""
     relevant: dict[str, set[str]] = {}
-    own: dict[str, str] = dataset.queries if dataset.split is not None else {}
     for row in rows:
         key, text = row.query.key, row.query.text or ""
         if key not in relevant:
-            known = row.query.id is not None and key in own
-            same = known and same_text_key(own[key]) == same_text_key(text)
-            grades = dataset.qrels[key] if same else {}
-            relevant[key] = {doc for doc, grade in grades.items() if grade > 0}
+            relevant[key] = set() if row.query.id is None else known_positives(key, text, dataset)
         relevant[key].update(one.document.key for one in row.documents if one.label > 0)
     return {key: frozenset(documents) for key, documents in relevant.items()}
 
 
-def _untested(rows: list[Row], dataset: Dataset) -> list[Row]:
+def known_positives(query_id: str, text: str, dataset: Dataset) -> set[str]:
+    """Return the documents relevant to a query that the dataset's split has by this id and text."""
+    own: dict[str, str] = dataset.queries if dataset.split is not None else {}
+    if query_id not in own or same_text_key(own[query_id]) != same_text_key(text):
+        return set()
+    return {doc for doc, grade in dataset.qrels[query_id].items() if grade > 0}
+
+
+def untested(rows: list[Row], dataset: Dataset) -> list[Row]:
     """Return the rows without those whose query is one of the dataset's dev or test queries."""
     tested: set[str] = set()
     for split in ("dev", "test"):
@@ -291,9 +295,9 @@ def with_texts(rows: list[Row], dataset: Dataset) -> list[Row]:
     }
     if not queries and not documents:
         return rows
-    query_texts, document_texts = _queries(queries, dataset), _documents(documents, dataset)
-    filled = [full for row in rows if (full := _filled(row, query_texts, document_texts))]
-    absent = sorted(queries - query_texts.keys()) + sorted(documents - document_texts.keys())
+    asked, answers = query_texts(queries, dataset), document_texts(documents, dataset)
+    filled = [full for row in rows if (full := _filled(row, asked, answers))]
+    absent = sorted(queries - asked.keys()) + sorted(documents - answers.keys())
     if not filled and rows:
         raise DataError(
             f"{rows[0].place}: none of the {len(rows):,} rows names a query and a positive that "
@@ -309,14 +313,16 @@ def with_texts(rows: list[Row], dataset: Dataset) -> list[Row]:
     return filled
 
 
-def _queries(ids: set[str], dataset: Dataset) -> dict[str, str]:
+def query_texts(ids: set[str], dataset: Dataset) -> dict[str, str]:
+    """Return the texts of the train queries among ``ids`` that have one."""
     if not ids:
         return {}
     stream = dataset.source.queries(dataset.split or "train")
     return {name: text for name, text in stream if name in ids and text.strip()}
 
 
-def _documents(ids: set[str], dataset: Dataset) -> dict[str, str]:
+def document_texts(ids: set[str], dataset: Dataset) -> dict[str, str]:
+    """Return the texts of the documents among ``ids`` that have one."""
     if not ids:
         return {}
     return {d.id: d.full_text for d in dataset.corpus if d.id in ids and d.full_text}

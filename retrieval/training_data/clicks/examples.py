@@ -1,0 +1,264 @@
+"""Training examples of click logs: ``examples: {type: clicks}``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.input.bounded import expanded, read_whole
+from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
+from sluice.retrieval.training_data.clicks.log import Counts, read_log, unknown
+from sluice.retrieval.training_data.clicks.models import (
+    Estimate,
+    Floats,
+    Model,
+    check_propensities,
+    estimate,
+)
+from sluice.retrieval.training_data.clicks.report import summary
+from sluice.retrieval.training_data.files.examples import (
+    document_texts,
+    known_positives,
+    query_texts,
+    untested,
+)
+from sluice.retrieval.training_data.files.rows import Labelled, Named, Row
+from sluice.retrieval.training_data.files.source import ExampleSource
+
+if TYPE_CHECKING:
+    from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.training import Example
+
+log = logging.getLogger("sluice")
+
+CLIP = 0.05  # the least propensity that divides, if the section does not say
+SMOOTHING = 1.0  # impressions of the mean relevance that each document is given beside its own
+MOST_GRADES = 30
+
+
+@dataclass(frozen=True, slots=True)
+class ClickExamples(ExampleSource):
+    """What users clicked, with the bias of its position taken out by a click ``model``.
+
+    ``file`` is a log or several, read in that order: rows of ``query_id`` or ``query``, ``doc_id``,
+    ``position`` and ``clicked``, or ``clicks`` and ``impressions``, and ``session`` for the models
+    that need it. ``model`` is ``counts`` (clicks as they are), ``pbm`` (position bias, estimated,
+    or given as ``propensities``: a list from position 1 on, or a file of `sluice teach clicks`),
+    ``cascade`` or ``dbn``.
+
+    ``positives: each`` makes an example of every clicked document, which weighs what it would have
+    been clicked had users looked at it each time it was shown: its clicks by inverse propensity
+    (Joachims, Swaminathan and Schnabel 2017, WSDM), the mean of all examples being 1.
+    ``together`` makes one of each query, whose labels are the documents' estimated relevance from 0
+    to 1, drawn to the mean by ``smoothing`` impressions; with ``grades`` G they are whole numbers:
+    the y with (2^y - 1) / (2^G - 1) nearest in logarithm to the share of the query's most relevant.
+    Documents that were looked at and never clicked are negatives, the most seen first, at most
+    ``per_query``. Propensities below ``clip`` count as ``clip``. With ``unknown: skip`` rows of
+    queries and documents that the dataset lacks are left out.
+    """
+
+    file: str | list[str]
+    model: Model = "pbm"
+    propensities: str | list[float] | None = None
+    positives: Literal["each", "together"] = "each"
+    grades: int | None = None
+    smoothing: float | None = None
+    clip: float | None = None
+    per_query: int | None = None
+    unknown: Literal["refuse", "skip"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if not self.file:
+            raise ConfigError("file: empty; give the path of a click log, or a list of paths")
+        self._refuse_unread()
+        if isinstance(self.propensities, list):
+            check_propensities(self.propensities, "propensities")
+        for name, most in (("clip", 1.0), ("smoothing", math.inf)):
+            if getattr(self, name) is not None:
+                finite_number(getattr(self, name), name, 0.0, most)
+        if self.grades is not None:
+            whole_number(self.grades, "grades", 1, MOST_GRADES)
+        if self.per_query is not None:
+            whole_number(self.per_query, "per_query", 0)
+
+    def _refuse_unread(self) -> None:
+        """Raise ``ConfigError`` for settings that have no effect beside the others."""
+        for name in ("propensities", "clip"):
+            if getattr(self, name) is not None and self.model != "pbm":
+                raise ConfigError(
+                    f"{name}: is of model: pbm, and {self.model} has no propensities; leave it out"
+                )
+        for name in ("grades", "smoothing"):
+            if getattr(self, name) is not None and self.positives == "each":
+                raise ConfigError(
+                    f"{name}: is of labels, and with positives: each every label is 1; leave it "
+                    "out, or set positives: together"
+                )
+
+    @property
+    def logs(self) -> list[Path]:
+        """The logs in the order they are read."""
+        return [
+            expanded(name) for name in ([self.file] if isinstance(self.file, str) else self.file)
+        ]
+
+    @property
+    def paths(self) -> list[Path]:
+        """The logs, and the file of propensities."""
+        given = self.propensities
+        return [*self.logs, *([expanded(given)] if isinstance(given, str) else [])]
+
+    def first_rows(self) -> Iterator[Row]:
+        """Yield the first row of every log; ``DataError`` for one that cannot be read."""
+        self._propensities()
+        for path in self.logs:
+            first = next(read_log([path]))
+            document = Labelled(Named(first.document, None), float(first.clicks > 0))
+            yield Row(first.place, first.query, (document,))
+
+    def estimate(self) -> Estimate:
+        """Read the logs and explain their clicks by the model."""
+        clip = CLIP if self.clip is None else self.clip
+        return estimate(self.logs, self.model, propensities=self._propensities(), clip=clip)
+
+    def examples(self, dataset: Dataset, seed: int) -> list[Example]:
+        """Return the logs' examples, in the order of their queries.
+
+        ``dataset`` gives texts by id, further known positives, and the queries of ``dev`` and
+        ``test``, whose rows are left out with a warning. Raises ``DataError`` for ids that it
+        lacks, at the first row that has one, and if no query has a click.
+        """
+        estimated = self.estimate()
+        log.info("%s: %s", self.logs[0], summary(estimated))
+        queries, texts = self._texts(estimated.counts, dataset)
+        made = list(self._examples(estimated, dataset, queries, texts))
+        without = len(queries) - len({example.query.id for example in made})
+        if not made:
+            raise DataError(
+                f"{self.logs[0]}: of {plural(len(queries), 'query')} outside dev and test none has "
+                "a click that counts, so that there is no example"
+            )
+        if without:
+            log.warning(
+                "%s: left out %s of %s: without a click that counts", self.logs[0],
+                f"{without:,}", plural(len(queries), "query"),
+            )  # fmt: skip
+        if self.positives == "together":
+            return made
+        mean = sum(example.weight for example in made) / len(made)
+        return [replace(example, weight=example.weight / mean) for example in made]
+
+    def _examples(
+        self,
+        estimated: Estimate,
+        dataset: Dataset,
+        queries: Mapping[str, str],
+        texts: Mapping[str, str],
+    ) -> Iterator[Example]:
+        from sluice.training import Example, Text
+
+        labels = self._labels(estimated)
+        own: dict[str, list[tuple[int, str]]] = {name: [] for name in queries}
+        for (name, document), pair in estimated.counts.pairs.items():
+            if name in own and document in texts:
+                own[name].append((pair, document))
+        each = self.positives == "each"
+        for name, pairs in own.items():
+            best = sorted(pairs, key=lambda one: -labels[one[0]])
+            best = [one for one in best if labels[one[0]] > 0]
+            known = known_positives(name, queries[name], dataset)
+            relevant = frozenset(known.union(document for _, document in best))
+            same = {same_text_key(texts[document]) for document in relevant & texts.keys()}
+            negatives = [
+                one
+                for one in _unclicked(pairs, estimated)
+                if one[1] not in relevant and same_text_key(texts[one[1]]) not in same
+            ][: self.per_query]
+            for group in [[one] for one in best] if each else [best] if best else []:
+                documents = [*group, *negatives]
+                yield Example(
+                    Text(name, queries[name]),
+                    tuple(Text(document, texts[document]) for _, document in documents),
+                    () if each else tuple(float(labels[pair]) for pair, _ in documents),
+                    relevant,
+                    weight=float(labels[group[0][0]]) if each else 1.0,
+                )
+
+    def _labels(self, estimated: Estimate) -> Floats:
+        """Return the pairs' weights with ``positives: each``, else labels; 0: not a positive."""
+        if self.positives == "each":
+            return estimated.weights
+        smoothing = SMOOTHING if self.smoothing is None else self.smoothing
+        relevance = np.where(estimated.clicked > 0, estimated.relevance(smoothing), 0.0)
+        if self.grades is None:
+            return relevance
+        return graded(relevance, [query for query, _ in estimated.counts.pairs], self.grades)
+
+    def _texts(self, counts: Counts, dataset: Dataset) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the texts of the log's queries, without tested ones, and of its documents."""
+        skip = self.unknown == "skip"
+        by_id = {name for name, (query, _) in counts.queries.items() if query.text is None}
+        known = query_texts(by_id, dataset)
+        places = {name: place for name, (_, place) in counts.queries.items() if name in by_id}
+        absent = unknown(known, places, "query", dataset.name, skip=skip)
+        texts = document_texts(set(counts.documents), dataset)
+        gone = unknown(texts, counts.documents, "document", dataset.name, skip=skip)
+        if absent or gone:
+            log.warning(
+                "%s: left out what %s lacks: %s and %s of the log", self.logs[0], dataset.name,
+                plural(len(absent), "query"), plural(len(gone), "document"),
+            )  # fmt: skip
+        rows = [
+            Row(place, Named(name, query.text or known[name]), ())
+            for name, (query, place) in counts.queries.items()
+            if name not in absent
+        ]
+        return {row.query.key: row.query.text or "" for row in untested(rows, dataset)}, texts
+
+    def _propensities(self) -> list[float] | None:
+        if not isinstance(self.propensities, str):
+            return self.propensities
+        return read_propensities(expanded(self.propensities))
+
+
+def _unclicked(pairs: Iterable[tuple[int, str]], estimated: Estimate) -> list[tuple[int, str]]:
+    """Return the pairs that were looked at and never clicked, the most seen first."""
+    seen = [one for one in pairs if estimated.examined[one[0]] and not estimated.clicked[one[0]]]
+    return sorted(seen, key=lambda one: -estimated.examined[one[0]])
+
+
+def read_propensities(path: Path) -> list[float]:
+    """Return the propensities in a file of `sluice teach clicks`, from position 1 on."""
+    try:
+        value: Any = json.loads(read_whole(path))
+        pairs = dict(zip(value["positions"], value["examination"], strict=True))
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise DataError(
+            f"{path}: not a file of propensities; write one with `sluice teach clicks LOG --output "
+            "FILE`, or give a list of numbers"
+        ) from None
+    missing = next((place for place in range(1, len(pairs) + 1) if place not in pairs), None)
+    if missing is not None:
+        raise DataError(f"{path}: no propensity of position {missing}; positions count from 1")
+    values = [pairs[place] for place in range(1, len(pairs) + 1)]
+    return check_propensities(values, str(path))
+
+
+def graded(relevance: Floats, groups: Sequence[str], grades: int) -> Floats:
+    """Return grades from 0 to ``grades`` whose gain 2^y - 1 is as relevance, best of its group."""
+    best: dict[str, float] = {}
+    for group, value in zip(groups, relevance.tolist(), strict=True):
+        best[group] = max(best.get(group, 0.0), value)
+    tops = np.array([best[group] for group in groups])
+    shares = np.divide(relevance, tops, out=np.zeros_like(relevance), where=tops > 0)
+    values: Floats = np.rint(np.log2(1.0 + shares * (2.0**grades - 1.0)))
+    return values
