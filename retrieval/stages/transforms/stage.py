@@ -222,5 +222,5 @@ def _encoded(state: RetrieverState, texts: Sequence[tuple[str, bool]]) -> Any:
 def _unit(vectors: Any) -> Any:
     """Return rows at unit length; those of length 0 stay."""
     lengths = np.sqrt(np.asarray((vectors * vectors).sum(axis=1), np.float64)).ravel()
-    scale = 1.0 / np.where(lengths > 0, lengths, 1.0)
-    return sp.diags_array(scale) @ vectors if sp.issparse(vectors) else vectors * scale[:, None]
+    scale: Any = sp.diags_array(1.0 / np.where(lengths > 0, lengths, 1.0))
+    return scale @ vectors
