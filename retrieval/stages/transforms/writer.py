@@ -107,7 +107,7 @@ class Writer:
             self.budget = whole_number(limits.budget, f"{name}: budget", 0)
         self.seconds: float | None = None
         if limits.deadline_ms is not None:
-            self.seconds = finite_number(limits.deadline_ms, f"{name}: deadline_ms", 0) / 1000
+            self.seconds = finite_number(limits.deadline_ms, f"{name}: deadline_ms", 1) / 1000
         self.tokens_spent = 0
         self._reserved = 0
         self._lock = OwnLock()
