@@ -17,6 +17,7 @@ from sluice.retrieval.cli.terminal.options import (
     allowed,
     argument,
     check_choice,
+    flag,
     option,
     parse_numbers,
     show_table,
@@ -335,5 +336,63 @@ def clicks(
             echo(f"  next: examples: {{type: clicks, file: LOG, propensities: {output}}}")
 
 
+def rewrite(
+    model: Annotated[
+        str,
+        argument(
+            "MODEL",
+            "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
+            "model: ...}'.",
+        ),
+    ],
+    dataset: DatasetName,
+    output: Annotated[Path, option("FILE", "The corpus to write, JSON lines.")],
+    prompt: Annotated[
+        str | None, option("TEXT", "The prompt, with {text} for the document.")
+    ] = None,
+    replace: Annotated[
+        bool, flag("Put the new text in the place of the document's, not behind it.")
+    ] = False,
+    tokens: Annotated[int, option("N", "Most tokens of a new text.")] = 128,
+    cache: Annotated[
+        Path | None,
+        option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
+    ] = None,
+    budget: Annotated[
+        int | None, option("N", "Most tokens of all prompts and answers.", default="none")
+    ] = None,
+    documents: Annotated[
+        int | None, option("N", "Only the first N documents.", default="all")
+    ] = None,
+) -> None:
+    """Rewrite documents by a language model before they are indexed.
+
+    The corpus that is written is indexed like any other, as `dataset: {corpus: FILE, queries:
+    FILE, qrels: FILE}`. A document without an answer stays as it is. What was answered is never
+    asked again.
+
+    Examples:
+      sluice teach rewrite Qwen/Qwen3-4B scifact --output corpus.jsonl
+      sluice teach rewrite '{type: http, url: http://localhost:8000/v1, model: m}' scifact --output
+      corpus.jsonl --prompt 'Describe this code in one sentence: {text}' --budget 1000000
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.stages.transforms.writer import Limits
+    from sluice.retrieval.training_data.rewriting import (
+        PROMPT,
+        open_language_model,
+        rewrite_corpus,
+    )
+
+    report = rewrite_corpus(
+        open_language_model(model, "MODEL"), load_dataset(dataset, None), output,
+        prompt=PROMPT if prompt is None else prompt, replace=replace, documents=documents,
+        limits=Limits(tokens, None if cache is None else str(cache), budget),
+    )  # fmt: skip
+    echo(str(report))
+
+
 COMMANDS: dict[str, Command] = {"mine": mine}
-TEACH_COMMANDS: dict[str, Command] = {"distil": distil, "generate": generate, "clicks": clicks}
+TEACH_COMMANDS: dict[str, Command] = {
+    "distil": distil, "generate": generate, "rewrite": rewrite, "clicks": clicks,
+}  # fmt: skip

@@ -26,9 +26,9 @@ from sluice.retrieval.config.components import (
 from sluice.retrieval.config.sections import ExperimentConfig, PruneSection
 from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.dependencies import Dependencies
-from sluice.retrieval.pipelines.expression import NAME, names_in, parse
+from sluice.retrieval.pipelines.expression import NAME, names_in, parse, writers_in
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.table import SCORERS, STAGES
+from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
@@ -219,6 +219,14 @@ class _AnyScorer:
 
 def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
     """Build the pipeline from stand-ins, which checks its options."""
+    for function, name in writers_in(text, where=where):
+        kind = config.rerankers.get(name, {}).get("type")
+        if name not in config.rerankers or (kind in SCORERS and kind not in LANGUAGE_MODELS):
+            what = f"of type {kind}" if kind else "no reranker"
+            raise ConfigError(
+                f"{where}: {function} asks a language model, and {name} is {what}; expected a name "
+                f"under rerankers, of type {' or '.join(LANGUAGE_MODELS)}"
+            )
     parts: dict[str, Any] = {used: _AnyScorer for used in config.rerankers}
     for used in list_names(config):
         if used not in config.rerankers or used in config.retrievers:

@@ -25,7 +25,7 @@ from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.changes import retrievers_of
 from sluice.retrieval.experiments.output.folder import RETRIEVERS
-from sluice.retrieval.pipelines.expression import texts_in
+from sluice.retrieval.pipelines.expression import caches_in, texts_in
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.gather_recall import gather_recalls
@@ -186,7 +186,9 @@ def _key(experiment: Experiment, name: str, dataset: Dataset, depth: int) -> str
         for node in experiment.needs.closure(nodes[0])
         if node.startswith("pipelines.")
     ]
-    named = {text for each in expressions for text in texts_in(each, where=f"pipelines.{name}")}
+    where = f"pipelines.{name}"
+    named = {text for each in expressions for text in texts_in(each, where=where)}
+    named -= {text for each in expressions for text in caches_in(each, where=where)}
     folders = [experiment.output / RETRIEVERS / each for each in experiment.needs.searched([name])]
     states = {path.name: read_head(path).state for path in folders if (path / HEAD).exists()}
     changed = [{each: state for each, state in states.items() if state is not None}]

@@ -19,7 +19,7 @@ from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.pipelines.fitting.unfitted import RERANKED, UnfittedRerank
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.table import DEPTH_RULES, FETCHED, STAGES, WRITTEN
+from sluice.retrieval.pipelines.table import DEPTH_RULES, FETCHED, STAGES, WRITERS, WRITTEN
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
@@ -60,6 +60,23 @@ def written_in(text: str, *, where: str) -> Iterator[str]:
         for name, option, needed in WRITTEN:
             if call == name and option in options and (needed is None or needed in options):
                 yield options[option]
+
+
+def caches_in(text: str, *, where: str) -> Iterator[str]:
+    """Yield the files of caches, which decide nothing that a stage returns."""
+    for call, options in _calls(text, where):
+        for name, option, needed in WRITTEN:
+            if call == name and option in options and needed is None:
+                yield options[option]
+
+
+def writers_in(text: str, *, where: str) -> Iterator[tuple[str, str]]:
+    """Yield (function, name) of the rerankers whose language models an expression asks."""
+    for node in ast.walk(_tree(text, where)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            second = node.args[1] if len(node.args) > 1 else None
+            if node.func.id in WRITERS and isinstance(second, ast.Name):
+                yield node.func.id, _spelled(second.id)
 
 
 def fetched_in(text: str, *, where: str) -> Iterator[tuple[str, str]]:

@@ -258,6 +258,30 @@ def passages_by(parts: Sequence[Span], query: str, doc_ids: Sequence[str]) -> li
     return found
 
 
+def passages_by_best(
+    spans: Sequence[Span], query: str, doc_ids: Sequence[str]
+) -> list[Passage | None]:
+    """Return each document's passage from the part that ranked it best, of those that name one."""
+    parts = [part for part in spans if part.stage.names_passages and part.result]
+    ranks = [
+        {name: rank for rank, name in enumerate(part.result["query"].doc_ids)}
+        for part in parts
+        if part.result is not None
+    ]
+    found: list[Passage | None] = [None] * len(doc_ids)
+    chosen: dict[int, list[int]] = {}
+    for place, name in enumerate(doc_ids):
+        ranked = [(rank[name], part) for part, rank in enumerate(ranks) if name in rank]
+        if ranked:
+            chosen.setdefault(min(ranked)[1], []).append(place)
+    for number, places in chosen.items():
+        part = parts[number]
+        named = part.stage.passages_of(query, [doc_ids[place] for place in places], part)
+        for place, passage in zip(places, named, strict=True):
+            found[place] = passage
+    return found
+
+
 class Then(Stage):
     """``first >> second``: the second stage works on what the first returns."""
 
@@ -486,24 +510,7 @@ class Fuse(Stage):
 
     def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
         """Ask for each document the stage that ranked it best, of those that name passages."""
-        parts = [part for part in span.inner if part.stage.names_passages and part.result]
-        ranks = [
-            {name: rank for rank, name in enumerate(part.result["query"].doc_ids)}
-            for part in parts
-            if part.result is not None
-        ]
-        found: list[Passage | None] = [None] * len(doc_ids)
-        chosen: dict[int, list[int]] = {}
-        for place, name in enumerate(doc_ids):
-            ranked = [(rank[name], part) for part, rank in enumerate(ranks) if name in rank]
-            if ranked:
-                chosen.setdefault(min(ranked)[1], []).append(place)
-        for number, places in chosen.items():
-            part = parts[number]
-            named = part.stage.passages_of(query, [doc_ids[place] for place in places], part)
-            for place, passage in zip(places, named, strict=True):
-                found[place] = passage
-        return found
+        return passages_by_best(span.inner, query, doc_ids)
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run every stage to its full depth and fuse their runs."""

@@ -48,13 +48,26 @@ STAGES: Final[Mapping[str, str]] = {
     "normalised": "sluice.retrieval.stages.hubs:normalised",
     "prf": "sluice.retrieval.stages.feedback.dense:prf",
     "rm3": "sluice.retrieval.stages.feedback.sparse:rm3",
+    "synonyms": "sluice.retrieval.stages.transforms.synonyms:synonyms",
+    "hyde": "sluice.retrieval.stages.transforms.drafts:hyde",
+    "query2doc": "sluice.retrieval.stages.transforms.drafts:query2doc",
+    "iter_retgen": "sluice.retrieval.stages.transforms.drafts:iter_retgen",
+    "structured": "sluice.retrieval.stages.transforms.structured:structured",
 }
 
 # Those whose scorers are their stages and nothing else, so that a saved pipeline holds them.
 OF_STAGES: Final = ("dot", "max_sim")
 
+# Those whose second part is a reranker of one of the types whose language model can be asked.
+WRITERS: Final = ("hyde", "query2doc", "iter_retgen", "structured")
+LANGUAGE_MODELS: Final = ("generative", "http")
+
 # The options of these that name what is written: (name, option, option without which it is not).
-WRITTEN: Final = (("cached", "file", None), ("normalised", "fitted", "bank"))
+WRITTEN: Final = (
+    ("cached", "file", None),
+    ("normalised", "fitted", "bank"),
+    *((name, "cache", None) for name in WRITERS),
+)
 
 # Those that name what may lie on a hub: (name, option), a model's or a dataset's.
 FETCHED: Final = (("pair_head", "model"), ("normalised", "bank"))

@@ -37,6 +37,23 @@ class FakeModel:
         return [self.writes(prompt) for prompt in prompts]
 
 
+class Echo:
+    """Writes a prompt's first text backwards, or what ``lines`` has for it; can be pickled."""
+
+    fingerprint = "echo"
+
+    def __init__(self, lines: dict[str, str] | None = None) -> None:
+        self.lines = lines
+        self.asked: list[str] = []
+
+    def completions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
+        self.asked += [prompt.text for prompt in prompts]
+        texts = [prompt.slots[-1] for prompt in prompts]
+        if self.lines is None:
+            return [" ".join(text.split()[::-1]) for text in texts]
+        return [self.lines.get(text, "") for text in texts]
+
+
 def worth(text: str) -> int:
     """The number that a made-up document begins with: its true worth."""
     return int(text.split()[0])

@@ -5,6 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from sluice.retrieval.pipelines.table import WRITERS
+
+# What a language model that writes for a query may cost, whatever it writes.
+WRITING: Mapping[str, str] = {
+    "tokens": "Tokens of what the model writes, at most; 128 if left out.",
+    "cache": "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
+    "budget": "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
+    "deadline_ms": "Milliseconds of an answer, after which the query is searched as it is.",
+}
 # Where a docstring has no sentence that an editor could show alone: by ``type.argument`` first,
 # then by the argument alone, which means the same wherever it occurs.
 WORDS: Mapping[str, str] = {
@@ -391,6 +400,18 @@ WORDS: Mapping[str, str] = {
     "overlap": "Tokens that neighbours share.",
     "late": "Encodes passages by token states that saw the document around them (late chunking).",
     "rm3.by": "What a document counts: its score, or all equal.",
+    **{f"{name}.{key}": text for name in WRITERS for key, text in WRITING.items()},
+    "hyde.prompt": "A prompt with {query}, or a list of such, each of which writes a document.",
+    "query2doc.prompt": "The prompt, with {query}.",
+    "iter_retgen.prompt": "The prompt, with {query} and {documents}.",
+    "structured.prompt": "The prompt, with {query} and {fields}, which asks for a JSON object.",
+    "synonyms.file": "Lines such as 'tv, television' (each for the others), 'tv => television'.",
+    "synonyms.weight": "What all synonyms of a phrase count together; the query counts 1.",
+    "query_weight": "What the query itself counts; each document written for it counts 1.",
+    "repeats": "How often the query stands before the passage; left out, 5 times where words are "
+    "counted, else once.",
+    "rounds": "How many drafts are written, each followed by a search; 0: none.",
+    "iter_retgen.depth": "Documents that a draft is written from.",
 }  # fmt: skip
 # What a component is, where its docstring is written for programmers; by its name, or by its class
 # where an encoder and a reranker have one name.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,15 @@ BYTES_A_TOKEN = 3  # fewer than most tokenizers need, so that what is cut by it 
 AROUND = 32  # tokens that a server's chat template may put around a message
 SHOWN_FROM = 200  # prompts; fewer stay silent
 _RARE = 1e-9  # the least probability of an answer that is not among the alternatives
+FAILURES = 8  # requests in a row that fail before the rest is not sent
+
+
+class Attempt(NamedTuple):
+    """What came of one prompt: its text, or None and the fault; and the tokens it took."""
+
+    text: str | None
+    tokens: int = 0
+    fault: str = ""
 
 
 class HttpLanguageModel:
@@ -104,10 +115,61 @@ class HttpLanguageModel:
         chosen = self._asked(prompts, max_new_tokens, {"max_tokens": max_new_tokens})
         return [_text_of(choice) for choice in chosen]
 
-    def _asked(
-        self, prompts: Sequence[Prompt], new_tokens: int, options: Mapping[str, Any]
-    ) -> list[dict[str, Any]]:
-        """Return the first choice of each answer, in the order of the prompts."""
+    def attempts(
+        self,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int,
+        *,
+        seconds: float | None = None,
+        ends: float | None = None,
+    ) -> Iterator[tuple[int, Attempt]]:
+        """Yield the place of each prompt with what came of it, as soon as it is there.
+
+        A prompt without an answer keeps no other from being answered, but after ``FAILURES`` in a
+        row no more are sent. With ``seconds`` a request takes no longer and is not repeated, nor
+        after ``ends``, a time of ``perf_counter``. Tokens are those that the endpoint says, else
+        one for every three bytes.
+        """
+        ask = self._request({"max_tokens": max_new_tokens}, max_new_tokens)
+        stop, failed = threading.Event(), 0
+
+        def attempt(prompt: Prompt) -> Attempt:
+            if stop.is_set():
+                return Attempt(None, fault="not sent, as the requests before it failed")
+            left = [] if ends is None else [ends - time.perf_counter()]
+            limit = min([*left, *([] if seconds is None else [seconds])], default=None)
+            endpoint = self.endpoint
+            if limit is not None:
+                if limit <= 0:
+                    return Attempt(None, fault="no time was left to ask")
+                endpoint = copy.copy(endpoint)
+                endpoint.timeout_s, endpoint.retries = min(endpoint.timeout_s, limit), 0
+            body = ask(prompt)
+            try:
+                text, tokens = endpoint.post(body, _text_and_tokens, stop)
+            except ModelError as error:
+                return Attempt(None, fault=str(error))
+            content = body["messages"][0]["content"]
+            guess = sum(_Bytes().lengths([content, text]))
+            return Attempt(text, guess if tokens is None else tokens)
+
+        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="sluice-http") as pool:
+            places = {pool.submit(attempt, prompt): place for place, prompt in enumerate(prompts)}
+            try:
+                for future in as_completed(places):
+                    outcome = future.result()
+                    failed = failed + 1 if outcome.text is None else 0
+                    if failed >= FAILURES:
+                        stop.set()
+                    yield places[future], outcome
+            finally:
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _request(
+        self, options: Mapping[str, Any], new_tokens: int
+    ) -> Callable[[Prompt], dict[str, Any]]:
+        """Return what makes a prompt's request."""
         room = self.context_length - new_tokens - AROUND
         if room < 1:
             raise ConfigError(
@@ -115,7 +177,7 @@ class HttpLanguageModel:
                 "raise it, or take a smaller window"
             )
 
-        def ask(prompt: Prompt, stop: threading.Event) -> dict[str, Any]:
+        def body(prompt: Prompt) -> dict[str, Any]:
             request = {
                 "model": self.model,
                 "messages": [{"role": "user", "content": self._text(prompt, room)}],
@@ -123,7 +185,18 @@ class HttpLanguageModel:
                 **options,
                 **self.body,
             }
-            body = {key: value for key, value in request.items() if value is not None}
+            return {key: value for key, value in request.items() if value is not None}
+
+        return body
+
+    def _asked(
+        self, prompts: Sequence[Prompt], new_tokens: int, options: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        """Return the first choice of each answer, in the order of the prompts."""
+        request = self._request(options, new_tokens)
+
+        def ask(prompt: Prompt, stop: threading.Event) -> dict[str, Any]:
+            body = request(prompt)
             try:
                 chosen: dict[str, Any] = self.endpoint.post(body, _first_choice, stop)
             except ModelError as error:
@@ -212,6 +285,15 @@ def _first_choice(answer: Any) -> dict[str, Any]:
     if not isinstance(chosen, dict) or not isinstance(chosen.get("message"), dict):
         raise ValueError("an answer without choices; expected an OpenAI-compatible endpoint")
     return chosen
+
+
+def _text_and_tokens(answer: Any) -> tuple[str, int | None]:
+    """Return what was written, and the tokens of prompt and answer if the endpoint says."""
+    text = _text_of(_first_choice(answer))
+    usage = answer.get("usage")
+    tokens = usage.get("total_tokens") if isinstance(usage, dict) else None
+    counted = isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0
+    return text, tokens if counted else None
 
 
 def _text_of(choice: Mapping[str, Any]) -> str:

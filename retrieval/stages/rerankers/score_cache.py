@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import struct
-import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.disk.files import check_version
 from sluice.encoders.foundation.disk.locks import OwnLock
-from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.stages.rerankers.cache_file import (
+    Layout,
+    damaged,
+    open_database,
+    reported,
+    transaction,
+)
 
-APPLICATION = 0x534C5343  # in the file's header, so that no other program's database is taken
-VERSION = 1
-WAIT = 30.0  # seconds that a writer waits for the others
 TABLES = (
     "CREATE TABLE batches (id INTEGER PRIMARY KEY, query BLOB NOT NULL, used INTEGER NOT NULL,"
     " bytes INTEGER NOT NULL)",
@@ -32,119 +33,7 @@ TABLES = (
     "CREATE TABLE contents (id INTEGER PRIMARY KEY, documents BLOB NOT NULL, scores BLOB NOT NULL,"
     " checksum INTEGER NOT NULL)",
 )
-
-
-def open_database(path: Path) -> sqlite3.Connection:
-    """Open a cache's file for all threads of this process; a missing one is created.
-
-    ``ConfigError`` for a place that cannot be written, ``IndexFormatError`` for a file that is
-    damaged, newer, or something else.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path}: the folder cannot be created ({error.strerror})") from error
-    with reported(path):
-        database = sqlite3.connect(
-            path, timeout=WAIT, isolation_level=None, check_same_thread=False
-        )
-        try:
-            _prepare(database, path)
-        except BaseException:
-            database.close()
-            raise
-    return database
-
-
-def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    database.execute("BEGIN")  # one look: another process may be making the file at this moment
-    try:
-        _check_kind(database, path)
-    finally:
-        database.execute("COMMIT")
-    database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file: it can shrink later
-    _log_ahead(database, path)
-    database.execute("PRAGMA synchronous = NORMAL")  # a power cut loses the last scores, no more
-    database.execute(f"PRAGMA journal_size_limit = {16 << 20}")
-    with transaction(database):
-        if not _check_kind(database, path):
-            for statement in TABLES:
-                database.execute(statement)
-            database.execute(f"PRAGMA application_id = {APPLICATION}")
-            database.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def _check_kind(database: sqlite3.Connection, path: Path) -> bool:
-    """Return whether the file holds a cache, False if it is empty; others are refused."""
-    application = database.execute("PRAGMA application_id").fetchone()[0]
-    version = database.execute("PRAGMA user_version").fetchone()[0]
-    tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if not application and not tables:
-        return False
-    if application != APPLICATION:
-        raise IndexFormatError(
-            f"{path}: the database of another program; give another file for the cache of scores"
-        )
-    check_version(version, VERSION, path)
-    return True
-
-
-def _log_ahead(database: sqlite3.Connection, path: Path) -> None:
-    """Turn on write-ahead logging; SQLite does not retry while another process does the same."""
-    until = time.monotonic() + WAIT
-    while True:
-        try:
-            mode = database.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > until:
-                raise
-            time.sleep(0.01)
-            continue
-        if mode != "wal":
-            raise ConfigError(
-                f"{path}: this file system does not support write-ahead logs (SQLite uses "
-                f"{mode!r}); give a file on a local disk"
-            )
-        return
-
-
-@contextmanager
-def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Write everything that is done inside, or nothing after an error."""
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        if database.in_transaction:
-            database.execute("ROLLBACK")
-        raise
-    database.execute("COMMIT")
-
-
-@contextmanager
-def reported(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite into errors that name the file and the remedy."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if any(sign in str(error) for sign in ("malformed", "disk image", "no such", "decode")):
-            raise damaged(path, error) from error
-        raise ConfigError(
-            f"{path}: the cache of scores cannot be read or written ({error}); give another file, "
-            "or wait for the process that holds it"
-        ) from error
-    except sqlite3.DatabaseError as error:
-        raise damaged(path, error) from error
-
-
-def damaged(path: Path, reason: object) -> IndexFormatError:
-    """Return the error for a damaged file."""
-    return IndexFormatError(
-        f"{path}: damaged ({reason}); delete it, with {path.name}-wal and {path.name}-shm beside "
-        "it: its scores are computed again"
-    )
-
-
+LAYOUT = Layout(0x534C5343, 1, TABLES, "scores")
 FILE = "scores.sqlite"  # in a folder
 DEFAULT_BYTES = 2_000_000_000
 LEAST_BYTES = 100_000  # an empty file has some of them
@@ -224,7 +113,7 @@ class ScoreCache:
 
     def close(self) -> None:
         """Write down what was used, and close the file; a later call opens it again."""
-        with self._lock, reported(self.path):
+        with self._lock, reported(self.path, LAYOUT):
             if self._opened is None:
                 return
             process, database = self._opened
@@ -235,14 +124,14 @@ class ScoreCache:
 
     def __len__(self) -> int:
         """Return the number of scores in the file; those added twice count twice."""
-        with self._lock, reported(self.path):
+        with self._lock, reported(self.path, LAYOUT):
             query = f"SELECT coalesce(sum(bytes), 0) / {DIGEST + 4} FROM batches"
             return int(self._database().execute(query).fetchone()[0])
 
     def _database(self) -> sqlite3.Connection:
         """Return this process's connection: one that was opened before a fork is not shared."""
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = os.getpid(), open_database(self.path)
+            self._opened = os.getpid(), open_database(self.path, LAYOUT)
             self._used = set()
         return self._opened[1]
 
@@ -253,7 +142,7 @@ class ScoreCache:
             "SELECT batches.id, query, documents, scores, checksum FROM batches "
             f"JOIN contents ON contents.id = batches.id WHERE query IN ({marks})"
         )
-        with self._lock, reported(self.path):
+        with self._lock, reported(self.path, LAYOUT):
             database = self._database()
             rows = database.execute(statement, keys).fetchall()
             self._used.update(row[0] for row in rows)
@@ -266,14 +155,14 @@ class ScoreCache:
                 or len(documents) * 4 != len(scores) * DIGEST
                 or checksum != _sum(documents, scores)
             ):
-                raise damaged(self.path, "a batch of scores does not match its checksum")
+                raise damaged(self.path, LAYOUT, "a batch of scores does not match its checksum")
             values = struct.unpack(f"<{len(scores) // 4}f", scores)
             hashes = np.frombuffer(documents, f"V{DIGEST}").tolist()
             known.setdefault(key, {}).update(zip(hashes, values, strict=True))
         return known
 
     def _write(self, batches: Sequence[tuple[bytes, bytes, bytes]]) -> None:
-        with self._lock, reported(self.path):
+        with self._lock, reported(self.path, LAYOUT):
             database = self._database()
             with transaction(database):
                 now = self._mark_used(database)

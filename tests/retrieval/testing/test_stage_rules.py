@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from fake_language_models import FakeModel
+from fake_language_models import Echo, FakeModel
 from small_world import WordEncoder, documents
 from token_functions import token_vectors
 
@@ -63,6 +63,9 @@ class World(NamedTuple):
         folder = self.folder
         if name == "abstain":
             return {"threshold": 0.3, "kind": "top"}
+        if name == "synonyms":
+            (folder / "synonyms.txt").write_text("gold, stone\nsluice => the water\n")
+            return {"file": str(folder / "synonyms.txt")}
         if name == "cached":
             return {"file": str(folder / "scores.sqlite")}
         if name == "pair_head":
@@ -110,6 +113,9 @@ def built(world: World, name: str) -> Stage:
             of_stages = "Stage" in str(parameter.annotation)
             sparse = name in ("rm3", "summarised")
             stage = world.tokens if name == "max_sim" else world.dense
+            if parameter.name == "writer":
+                parts += [] if name == "structured" else [Echo()]
+                continue
             parts.append((world.bm25 if sparse else stage) if of_stages else Overlap())
     made = make(*parts, **world.options(name))
     if isinstance(made, Unfitted):

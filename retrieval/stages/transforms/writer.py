@@ -1,0 +1,246 @@
+"""Asks a language model for texts: cached, within a budget of tokens and a deadline."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from sluice.encoders.foundation.disk.locks import OwnLock
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
+from sluice.encoders.rerankers.language_model import LanguageModel
+from sluice.encoders.rerankers.prompt import Prompt
+from sluice.retrieval.pipelines.searchable import seconds_left
+from sluice.retrieval.pipelines.tracing import tally
+from sluice.retrieval.stages.generative.answers import spoken
+from sluice.retrieval.stages.generative.http_language_model import (
+    BYTES_A_TOKEN,
+    Attempt,
+    HttpLanguageModel,
+)
+from sluice.retrieval.stages.transforms.answer_cache import AnswerCache
+
+log = logging.getLogger("sluice")
+
+MOST_TOKENS = 100_000  # of an answer
+BATCH = 16  # prompts of a model loaded here between two looks at the clock
+LONGEST_TOKEN = 32  # characters: what a server writes beyond is cut
+EMPTY, FAILED, LATE, SPENT = "without text", "failed", "out of time", "out of budget"
+
+
+@runtime_checkable
+class AsksModel(Protocol):
+    """A reranker that asks a language model: of type ``generative`` or ``http``."""
+
+    @property
+    def model(self) -> LanguageModel:
+        """The language model."""
+        ...
+
+
+@runtime_checkable
+class Writes(Protocol):
+    """The part of a ``LanguageModel`` that writes."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that changes whenever an answer could."""
+        ...
+
+    def completions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
+        """Return the model's answer to each prompt, which may be empty."""
+        ...
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A language model that knows its tokens."""
+
+    tokenizer: Any
+
+    def prompt_tokens(self, prompts: Sequence[Prompt], new_tokens: int = 1) -> list[Any]:
+        """Return the tokens of prompts, as it reads them."""
+        ...
+
+
+class Limits(NamedTuple):
+    """What writing may cost.
+
+    ``tokens`` is the most of an answer, ``cache`` the file of answers, ``budget`` the most tokens
+    of all prompts and answers together, ``deadline_ms`` the time of one answer.
+    """
+
+    tokens: int = 128
+    cache: str | None = None
+    budget: int | None = None
+    deadline_ms: float | None = None
+
+
+class Writer:
+    """Writes a text for each prompt, "" where there is none, and says why there is none.
+
+    ``source`` is a ``LanguageModel``, or a reranker that asks one. An answer is cached as soon as
+    it is there, empty ones too, in a file or else in memory, and never asked for again.
+    ``tokens_spent`` counts the tokens of prompts and answers, as the endpoint says or the model's
+    tokenizer, else one for every three bytes. By that last estimate no prompt is asked that could
+    exceed the ``budget``, which lasts as long as the object.
+
+    ``deadline_ms`` is the time of one request to an endpoint, which is not repeated then. A model
+    that is loaded here cannot be stopped while it writes: it begins no more answers once it has
+    taken as long for all the prompts of a call as they have together. The ``time_limit`` of a
+    search ends both too. Where an endpoint fails for every prompt of a call with several, that is
+    ``ModelError``: an evaluation without any answer would measure something else.
+    """
+
+    def __init__(self, source: Any, limits: Limits, name: str) -> None:
+        self.source = source
+        self.name = name
+        self.length = whole_number(limits.tokens, f"{name}: tokens", 1, MOST_TOKENS)
+        if limits.cache is not None and not limits.cache:
+            raise ConfigError(f"{name}: cache is empty; expected a path, as 'runs/answers.sqlite'")
+        self.cache = AnswerCache(limits.cache)
+        self.budget = limits.budget
+        if limits.budget is not None:
+            self.budget = whole_number(limits.budget, f"{name}: budget", 0)
+        self.seconds: float | None = None
+        if limits.deadline_ms is not None:
+            self.seconds = finite_number(limits.deadline_ms, f"{name}: deadline_ms", 1) / 1000
+        self.tokens_spent = 0
+        self._reserved = 0
+        self._lock = OwnLock()
+
+    @property
+    def model(self) -> Writes:
+        """The language model; ``ConfigError`` if the source has none."""
+        model = self.source
+        if not isinstance(model, Writes) and isinstance(model, AsksModel):
+            model = model.model
+        if not isinstance(model, Writes):
+            raise ConfigError(
+                f"{self.name}: {type(self.source).__name__} writes no text; expected the name of a "
+                "reranker of type generative or http, whose language model is asked"
+            )
+        return model
+
+    def write(self, prompts: Sequence[Prompt]) -> list[str]:
+        """Return what the model writes to each prompt, without its reasoning; "" for nothing."""
+        model = self.model
+        texts = [prompt.text for prompt in prompts]
+        answers = self.cache.get(model.fingerprint, texts, self.length)
+        known = len(answers)
+        missing = {text: p for text, p in zip(texts, prompts, strict=True) if text not in answers}
+        faults: Counter[str] = Counter()
+        before, reason = self.tokens_spent, ""
+        for prompt, attempt in self._attempts(model, list(missing.values()), faults):
+            if attempt.text is None:
+                faults[FAILED] += 1
+                reason = reason or attempt.fault
+            else:
+                answers[prompt.text] = attempt.text
+                self.cache.put(model.fingerprint, prompt.text, self.length, attempt.text)
+        if len(missing) > 1 and faults[FAILED] == len(missing) and not known:
+            raise ModelError(f"{self.name}: nothing was written: {reason}")
+        written = [_cleaned(answers.get(text, ""), self.length) for text in texts]
+        empty = (text in answers and not own for own, text in zip(written, texts, strict=True))
+        faults[EMPTY] = sum(empty)
+        spent = self.tokens_spent - before
+        tally({"asked": len(missing), "from the cache": known, "tokens": spent})
+        self._tell(faults, len(texts), reason)
+        return written
+
+    def _tell(self, faults: Counter[str], prompts: int, reason: str) -> None:
+        shown = [f"{count:,} {fault}" for fault, count in faults.items() if count]
+        if shown:
+            tally({"unanswered": faults.total()})
+            log.warning(
+                "%s: %s of %s has no text, and what it is for stays as it is: %s%s",
+                self.name,
+                f"{faults.total():,}",
+                plural(prompts, "prompt"),
+                ", ".join(shown),
+                f" ({reason})" if reason else "",
+            )
+
+    def _attempts(
+        self, model: Writes, prompts: list[Prompt], faults: Counter[str]
+    ) -> Iterator[tuple[Prompt, Attempt]]:
+        """Yield each prompt that budget and time allow, with its answer; count the others."""
+        left = seconds_left()
+        ends = None if left is None else time.perf_counter() + left
+        if self.seconds is not None and not isinstance(model, HttpLanguageModel):
+            own = time.perf_counter() + self.seconds * len(prompts)
+            ends = own if ends is None else min(ends, own)
+        while prompts:
+            some = self._affordable(model, prompts, ends)
+            if not some:
+                faults[SPENT] += len(prompts)
+                return
+            asked = prompts[: len(some)]
+            prompts = prompts[len(some) :]
+            done = 0
+            try:
+                for place, attempt in self._asked(model, asked, ends):
+                    done += 1
+                    with self._lock:
+                        self.tokens_spent += attempt.tokens
+                    yield asked[place], attempt
+            finally:
+                with self._lock:
+                    self._reserved -= sum(some)
+            faults[LATE] += len(asked) - done
+
+    def _affordable(
+        self, model: Writes, prompts: Sequence[Prompt], ends: float | None
+    ) -> list[int]:
+        """Reserve the tokens of the first prompts that the budget allows; return their numbers."""
+        batch = len(prompts)
+        if not isinstance(model, HttpLanguageModel):
+            batch = BATCH if ends is None else 1
+        reserved: list[int] = []
+        with self._lock:
+            for prompt in prompts[:batch]:
+                most = estimated(prompt.text) + self.length
+                total = self.tokens_spent + self._reserved + most
+                if self.budget is not None and total > self.budget:
+                    break
+                reserved.append(most)
+                self._reserved += most
+        return reserved
+
+    def _asked(
+        self, model: Writes, prompts: Sequence[Prompt], ends: float | None
+    ) -> Iterator[tuple[int, Attempt]]:
+        """Yield the place of each prompt that was asked in time, with the outcome."""
+        if ends is not None and time.perf_counter() >= ends:
+            return
+        if isinstance(model, HttpLanguageModel):
+            yield from model.attempts(prompts, self.length, seconds=self.seconds, ends=ends)
+            return
+        written = model.completions(prompts, self.length)
+        if len(written) != len(prompts):
+            raise ModelError(
+                f"{self.name}: {type(model).__name__} wrote {len(written)} answers to "
+                f"{len(prompts)} prompts"
+            )
+        for place, (prompt, text) in enumerate(zip(prompts, written, strict=True)):
+            yield place, Attempt(text, _tokens(model, prompt, text, self.length))
+
+
+def estimated(text: str) -> int:
+    """Return about how many tokens a text has: one for every three bytes."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_A_TOKEN)
+
+
+def _tokens(model: Writes, prompt: Prompt, text: str, length: int) -> int:
+    if isinstance(model, CountsTokens):
+        own = model.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return len(model.prompt_tokens([prompt], length)[0]) + len(own)
+    return estimated(prompt.text) + estimated(text)
+
+
+def _cleaned(answer: str, length: int) -> str:
+    """Return an answer on one line, without reasoning and without more than was asked for."""
+    return " ".join(spoken(answer[: LONGEST_TOKEN * length]).split())
