@@ -22,7 +22,7 @@ class PageText(NamedTuple):
 
 
 def start(passage: Passage, words: int) -> str:
-    """Return the first words of a document, its title before them (Tay et al. 2022, section 3.1)."""
+    """Return the first words of a document, its title before them."""
     return " ".join(f"{passage.title} {passage.text}".split()[:words])
 
 
