@@ -171,8 +171,8 @@ class TrieIndex(Index):
             at = int(np.flatnonzero(begins)[0])
             one, other = sorted(ordered.rows[at : at + 2].tolist())
             raise DataError(
-                f"documents: the identifier of row {one} is, or begins, that of row {other}; give "
-                "each document one of its own"
+                f"documents: the identifiers of rows {one} and {other} are the same, or one begins "
+                "the other; give each document its own"
             )
 
     def _keep_only(self, allowed: Mask) -> None:

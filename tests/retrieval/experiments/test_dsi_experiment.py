@@ -7,18 +7,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from command_line import Call
 from small_world import WordEncoder, documents, write_beir
 from tiny_generators import save_t5
 
 from sluice.encoders import DsiEncoder
-from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FlatIndex, FmIndex, TrieIndex
-from sluice.retrieval import Document, Passages, Retriever, load_pipeline
+from sluice.retrieval import Document, Passages, Retriever, load_dataset, load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.training.checks import check_training
+from sluice.retrieval.training_data.files.indexing_examples import IndexingExamples
+from sluice.training.example import Example, Text
+from sluice.training.losses.identifiers import Identifiers
+
+CORPUS = documents(12)
+QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document in enumerate(CORPUS)}
+
+
+def named(corpus: list[Document]) -> list[dict[str, str]]:
+    return [{"id": each.id, "title": each.title, "text": each.text} for each in corpus]
 
 
 @pytest.fixture(scope="module")
@@ -68,4 +79,146 @@ def test_a_journey(sluice: Call, tmp_path: Path, t5: Path, bert: Path) -> None:
                   ["explain", output, "gold river", "--pipeline", "dsi", "-k", 2]):  # fmt: skip
         code, out, err = sluice(*words)
         assert code == 0, err
-    print(out)
+    assert "found by dsi" in out
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> DsiEncoder:
+    """A small model, learnt by heart: for each of twelve queries its document, in clusters."""
+    folder = save_t5(tmp_path_factory.mktemp("models") / "t5", d_model=32, initializer_factor=1.0)
+    encoder = DsiEncoder.from_pretrained(folder, ids="semantic", branches=4, beams=16)
+    encoder.assign(named(CORPUS), WordEncoder(16).encode_documents([e.text for e in CORPUS]))
+    pairs = zip(QUERIES.items(), CORPUS, strict=True)
+    examples = [Example(Text(*query), (Text(each.id, each.text),)) for query, each in pairs]
+    loss = Identifiers(smoothing=0.0)
+    module, collator = loss.own_pass(encoder, seed=1, sparse=False)
+    steps = torch.optim.AdamW(encoder.module.parameters(), lr=0.01)
+    inputs = collator(examples)
+    for _ in range(120):
+        steps.zero_grad()
+        loss.over(loss.batch(module(**inputs["features"]), inputs)).backward()
+        steps.step()
+    return encoder
+
+
+def test_what_was_learnt_is_found(learnt: DsiEncoder, t5: Path) -> None:
+    run = Retriever.build(learnt, CORPUS).run(QUERIES, k=3)
+    first = [run[query].doc_ids[0] == CORPUS[row].id for row, query in enumerate(QUERIES)]
+    other = DsiEncoder.from_pretrained(t5, ids="semantic", branches=4, beams=16)
+    other.assign(named(CORPUS), WordEncoder(16).encode_documents([e.text for e in CORPUS]))
+    untrained = Retriever.build(other, CORPUS).run(QUERIES, k=1)
+    rows = enumerate(QUERIES)
+    lucky = sum(untrained[query].doc_ids[:1] == [CORPUS[row].id] for row, query in rows)
+    assert sum(first) >= 9 > 2 * lucky
+
+
+def test_a_retriever_searches_explains_and_changes(
+    learnt: DsiEncoder, t5: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    retriever = Retriever.build(learnt, CORPUS, path=tmp_path / "r")
+    query = QUERIES["q0"]
+    hits = retriever.search(query, 1_000)
+    assert len(hits) == 12
+    explained = retriever.explain(query, hits[0].doc_id)
+    assert explained.rank == 1
+    assert [part.contribution for part in explained.terms] == [pytest.approx(explained.score)]
+    assert retriever.search("", 3) == []
+    retriever.add([Document("new", "", CORPUS[0].text)])
+    retriever.delete(["d01"])
+    retriever.update([Document("d04", "", "stone")])
+    opened = Retriever.open(tmp_path / "r")
+    names = {hit.doc_id for hit in opened.search(query, 20)}
+    assert names == {"new", *(each.id for each in CORPUS)} - {"d01"}
+    assert opened.search(query, 20) == retriever.search(query, 20)
+    place = [hit.doc_id for hit in opened.search(query, 20)].index("new")
+    assert place < 6  # its cluster is found by the query of the document that it repeats
+    retriever.compact()
+    assert retriever.search(query, 20) == opened.search(query, 20)
+    assert "new to the model" not in caplog.text
+    Retriever.build(learnt, [*CORPUS[:3], Document("other", "", "water")])
+    assert "1 document of 4 are new to the model" in caplog.text
+    with pytest.raises(IndexFormatError, match="encoder"):
+        Retriever.open(tmp_path / "r", encoder=DsiEncoder.from_pretrained(t5))
+
+
+def test_other_corpora_and_other_indexes_are_refused(
+    learnt: DsiEncoder, t5: Path, tmp_path: Path, bert: Path
+) -> None:
+    strangers = [Document(f"x{n}", "", "gold") for n in range(3)]
+    with pytest.raises(DataError, match="of none of these 3; train it on this corpus"):
+        Retriever.build(learnt, strangers)
+    plain = DsiEncoder.from_pretrained(t5, beams=3)  # ids are texts: nothing has to be learnt
+    assert len(Retriever.build(plain, strangers).search("gold", 5)) == 3
+    assert Retriever.build(plain, []).search("gold", 5) == []
+    assert len(Retriever.build(plain, strangers[:1]).search("gold", 5)) == 1
+    for index in (FlatIndex(), FmIndex()):
+        with pytest.raises(ConfigError, match="expected a TrieIndex"):
+            Retriever.build(plain, strangers, index=index)
+    with pytest.raises(ConfigError, match="it is for an encoder of type dsi"):
+        Retriever.build(WordEncoder(), strangers, index=TrieIndex())
+    with pytest.raises(ConfigError, match="a dsi encoder finds documents whole"):
+        Retriever.build(plain, strangers, passages=Passages(length=8, overlap=2))
+    for name, index, message in (
+        ("dsi", "flat", r"retrievers.dsi.index.type: flat .* takes trie"),
+        ("dsi", "fm", r"retrievers.dsi.index.type: fm .* takes trie"),
+        ("bm25", "trie", r"retrievers.bm25.index.type: trie"),
+    ):
+        facts = settings(tmp_path, t5, bert)
+        facts["retrievers"][name]["index"] = {"type": index}
+        with pytest.raises(ConfigError, match=message):
+            check_experiment(checked(facts, ExperimentConfig))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "info_nce"}, "a dsi encoder takes identifiers"),
+        ({"loss": {"type": "sum", "losses": [{"type": "identifiers"}]}}, "cannot be combined"),
+        ({"loss": {"type": "identifiers", "smoothing": 1.0}}, "identifiers.smoothing"),
+        ({"negatives": {"type": "mined", "retriever": "bm25"}}, "identifiers learns from pos"),
+        ({"teacher": "bm25"}, "teacher"),
+        ({"sparsity": {"document": {"type": "flops", "weight": 1}}}, "has no terms"),
+        ({"encoder": {"type": "dense", "model": "m"}}, "loss: identifiers trains dsi"),
+        ({"encoder": {"type": "dsi", "model": "m", "ids_by": {"type": "bm25"}}}, "ids_by"),
+        ({"encoder": {"type": "dsi", "model": "m", "ids_by": {"type": "dense", "model": "n"}}},
+         "is for ids: semantic, and these are string"),
+        ({"examples": {"type": "indexing", "words": 0}}, "nothing to learn from"),
+        ({"examples": {"type": "indexing", "words": -1}}, "indexing.words"),
+        ({"examples": {"type": "indexing", "queries": "nowhere.jsonl"}}, "no file"),
+    ],
+)  # fmt: skip
+def test_settings_that_mean_nothing(
+    changes: dict[str, Any], message: str, t5: Path, tmp_path: Path, bert: Path
+) -> None:
+    writer = settings(tmp_path, t5, bert)["train"]["writer"]
+    section = checked({"dataset": "d", "output": "o", **writer, **changes}, TrainConfig)
+    with pytest.raises(ConfigError, match=message):
+        check_training(section, "")
+
+
+def test_a_corpus_is_needed(t5: Path, tmp_path: Path, bert: Path) -> None:
+    writer = settings(tmp_path, t5, bert)["train"]["writer"]
+    section = checked({"dataset": "d", "output": "o", **writer}, TrainConfig)
+    with pytest.raises(ConfigError, match="dataset: missing: a dsi encoder learns"):
+        check_training(section, "", with_dataset=False)
+
+
+def test_texts_and_queries_to_learn_from(tmp_path: Path) -> None:
+    data = load_dataset(str(write_beir(tmp_path / "data", 6)), "train")
+    rows = [{"query": "what is gold", "pos": ["x"], "neg": [], "pos_ids": ["d00"], "neg_ids": []}]
+    file = tmp_path / "generated.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = IndexingExamples(words=4, phrases=2, queries=str(file), judgements=True)
+    made = source.examples(data, 1)
+    asked = {(each.query.text, each.documents[0].id) for each in made}
+    texts = {each.id: each.full_text for each in data.corpus}
+    assert {(" ".join(text.split()[:4]), name) for name, text in texts.items()} <= asked
+    assert ("what is gold", "d00") in asked
+    judged = {(data.queries[q], d) for q, own in data.qrels.items() for d, g in own.items() if g}
+    assert judged <= asked
+    assert len({each.query.id for each in made}) == len({each.query for each in made})
+    assert source.paths == [file]
+    with pytest.raises(DataError, match=r"examples.mentions: the corpus gives none"):
+        IndexingExamples(mentions=2).examples(data, 1)
+    with pytest.raises(DataError, match=r"examples.judgements: it has no train split"):
+        IndexingExamples(judgements=True).examples(data.with_split(None), 1)
