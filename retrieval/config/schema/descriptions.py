@@ -51,6 +51,11 @@ WORDS: Mapping[str, str] = {
     "pseudo_queries.factor": "Candidates of the first step for each hit: 4, and 100 at least.",
     "seal.length": "The most tokens of an n-gram, 10.",
     "seal.prompt": "What the model reads, with {query} where the query goes.",
+    "dsi.ids": "What identifiers are: atomic (a token each), semantic (paths through clusters), "
+    "string (the document's id; the usual) or title.",
+    "dsi.branches": "Clusters in a cluster of semantic identifiers, 10.",
+    "dsi.ids_by": "The encoder whose vectors are clustered, such as {type: dense, model: ...}; for "
+    "training alone.",
     "dsi.length": "The most tokens of an identifier, 32.",
     "dsi.prompt": "What the model reads, with {query} where the query goes.",
     "fm.candidates": "Documents that are read and scored whole, 1500, or as many as asked for.",
