@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sluice.encoders.encoder import Encoder as Encoder, EncoderBase as EncoderBase
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
     from sluice.encoders.foundation.progress import show_progress as show_progress
+    from sluice.encoders.generative.dsi import DsiEncoder as DsiEncoder
     from sluice.encoders.generative.encoder import SealEncoder as SealEncoder
     from sluice.encoders.given import as_encoder as as_encoder, as_scorer as as_scorer
     from sluice.encoders.late_interaction.encoder import TokenEncoder as TokenEncoder

@@ -100,12 +100,15 @@ class EncoderBase:
         return False
 
     @hook
-    def similarity(self) -> Literal["cosine", "dot", "max_sim", "q_net", "attention", "ngrams"]:
+    def similarity(
+        self,
+    ) -> Literal["cosine", "dot", "max_sim", "q_net", "attention", "ngrams", "identifiers"]:
         """What turns two of its vectors into a score; MaxSim takes all of two texts' tokens.
 
         ``q_net``: a query is a network that scores documents' vectors. ``attention``: a query is a
         vector that attends to a document's several ones. ``ngrams``: documents are
-        ``TokenSequences`` and queries ``WeightedNgrams``, see ``decode_queries``.
+        ``TokenSequences`` and queries ``WeightedNgrams``, see ``decode_queries``; of
+        ``identifiers`` too, and a document is its identifier.
         """
         return "dot"
 
@@ -184,6 +187,11 @@ class EncoderBase:
         return None
 
     @hook
+    def reads_ids(self) -> bool:
+        """Whether it reads documents as mappings of id, title and text."""
+        return False
+
+    @hook
     def token_ids(self) -> Callable[[Sequence[str], Side], Sequence[Sequence[int]]] | None:
         """Tokenises texts as for encoding, by which the work ahead is estimated."""
         return None
@@ -204,6 +212,26 @@ class EncoderBase:
     @hook
     def decode_queries(self) -> Callable[[Sequence[str], Any], WeightedNgrams] | None:
         """Writes queries' n-grams with the index that they search; None: ``encode_queries``."""
+        return None
+
+    @hook
+    def known(self) -> Callable[[Sequence[Any]], int] | None:
+        """Counts the documents that it has learnt identifiers of; None: it learns no documents."""
+        return None
+
+    @hook
+    def open_to_all(self) -> bool:
+        """Whether it finds documents although it has learnt none."""
+        return False
+
+    @hook
+    def assign(self) -> Callable[..., None] | None:
+        """Gives documents the identifiers it will learn, see ``DsiEncoder.assign``; None: none."""
+        return None
+
+    @hook
+    def ids_by(self) -> Mapping[str, Any] | None:
+        """The encoder, as YAML describes it, by whose vectors identifiers are assigned."""
         return None
 
     # What sparse vectors mean.
@@ -331,7 +359,7 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 FUNCTIONS = (
     "token_ids", "map_texts", "terms", "token_texts", "token_places", "fit_documents",
     "add_documents", "remove_documents", "uncertainty", "embed_layers", "hidden", "pooled",
-    "raises", "raise_bias", "of_source", "decode_queries", "encode_parts",
+    "raises", "raise_bias", "of_source", "decode_queries", "encode_parts", "known", "assign",
 )  # fmt: skip
 _ABSENT = object()
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-Made = Literal["dense", "sparse", "tokens", "pseudo_queries", "q_net", "ngrams", "parts", "scores"]
+Made = Literal[
+    "dense", "sparse", "tokens", "pseudo_queries", "q_net", "ngrams", "identifiers", "parts",
+    "scores",
+]  # fmt: skip
 Model = Literal["network", "folder", ""]
 
 
@@ -56,6 +59,10 @@ TYPES: Final[Mapping[str, EncoderType]] = {
     ),
     "dense": EncoderType(
         f"{_DENSE}.encoder:DenseEncoder.from_pretrained", "dense encoder", _SIMILAR, teaches=True
+    ),
+    "dsi": EncoderType(
+        "sluice.encoders.generative.dsi:DsiEncoder.from_pretrained",
+        "DSI encoder", "text-generation", "identifiers",
     ),
     "experts": EncoderType(
         f"{_DENSE}.experts.encoder:ExpertEncoder.from_pretrained",

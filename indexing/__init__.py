@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sluice.indexing.faiss.index import FaissIndex as FaissIndex
     from sluice.indexing.flat.index import FlatIndex as FlatIndex
     from sluice.indexing.fm.index import FmIndex as FmIndex
+    from sluice.indexing.fm.trie import TrieIndex as TrieIndex
     from sluice.indexing.folder import open_index as open_index
     from sluice.indexing.graph.index import GraphIndex as GraphIndex
     from sluice.indexing.hits import Hits as Hits

@@ -12,6 +12,7 @@ INDEXES: Final[Mapping[str, str]] = {
     "graph": "sluice.indexing.graph.index:GraphIndex",
     "tokens": "sluice.indexing.tokens.index:TokenIndex",
     "fm": "sluice.indexing.fm.index:FmIndex",
+    "trie": "sluice.indexing.fm.trie:TrieIndex",
     "funnel": "sluice.indexing.wrappers.funnel:FunnelIndex",
     "augmented": "sluice.indexing.wrappers.augmented:AugmentedIndex",
     "auto": "sluice.indexing.auto.index:AutoIndex",  # what it chooses is one of the others

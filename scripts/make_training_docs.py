@@ -14,7 +14,7 @@ FAMILIES = ("contrastive", "listwise", "distillation", "composed", "queue", "")
 NAMES = {
     "dense": "dense", "gaussian": "Gaussian", "splade": "SPLADE", "tokens": "tokens",
     "cross_encoder": "cross-encoders", "hypencoder": "Hypencoder",
-    "pseudo_queries": "pseudo-queries", "seal": "SEAL",
+    "pseudo_queries": "pseudo-queries", "seal": "SEAL", "dsi": "DSI",
 }  # fmt: skip
 # What a loss needs to be made; all others are made from their defaults.
 ARGUMENTS: dict[str, dict[str, Any]] = {"sum": {"losses": [{"type": "info_nce"}]}}

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Side = Literal["query", "document"]
-Similarity = Literal["cosine", "dot", "max_sim", "mean_max_sim", "q_net", "attention", "ngrams"]
+Similarity = Literal[
+    "cosine", "dot", "max_sim", "mean_max_sim", "q_net", "attention", "ngrams", "identifiers"
+]
 Features = dict[str, "Tensor"]
 
 
@@ -75,7 +77,7 @@ class PairEncoder(Trainable, Protocol):
 
 @runtime_checkable
 class SpanWriter(Trainable, Protocol):
-    """Writes spans of documents for a query, and has no vectors (SEAL)."""
+    """Writes spans of documents for a query, or identifiers, and has no vectors (SEAL, DSI)."""
 
     def tokenize(self, texts: Sequence[str], side: Side) -> Features:
         """Return one padded batch of features for queries."""

@@ -1,4 +1,4 @@
-"""Encoders whose queries a language model writes, held to what an index contains: SEAL.
+"""Encoders whose queries a language model writes, held to what an index contains: SEAL, DSI.
 
 May import: `encoders.transformer` and below.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
+    from sluice.encoders.generative.dsi import DsiEncoder as DsiEncoder
     from sluice.encoders.generative.encoder import SealEncoder as SealEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -1,4 +1,4 @@
-"""The FM-index of token sequences: how often an n-gram occurs, where, and what may follow it.
+"""Token sequences: the FM-index of their n-grams, and the trie of whole ones, identifiers.
 
 May import: `indexing.index`, `indexing.folder` and below.
 """
@@ -11,5 +11,6 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.indexing.fm.index import FmIndex as FmIndex
+    from sluice.indexing.fm.trie import TrieIndex as TrieIndex
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -38,6 +38,7 @@ EXAMPLES: Final = {
     "fields": "sluice.retrieval.training_data.files.field_examples:FieldExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
     "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
+    "indexing": "sluice.retrieval.training_data.files.indexing_examples:IndexingExamples",
     "quality": "sluice.retrieval.training_data.files.quality_examples:QualityExamples",
     "texts": "sluice.retrieval.training_data.files.corpus_examples:TextExamples",
     "wlp": "sluice.retrieval.training_data.files.corpus_examples:LinkedExamples",

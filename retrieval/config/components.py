@@ -33,12 +33,14 @@ SPARSE_ENCODERS = _MADE["sparse"]
 TOKEN_ENCODERS = _MADE["tokens"]
 PSEUDO_ENCODERS = _MADE["pseudo_queries"]  # documents are several vectors, queries one
 NGRAM_ENCODERS = _MADE["ngrams"]  # documents are token sequences, queries n-grams of them
+ID_ENCODERS = _MADE["identifiers"]  # documents are identifiers, queries several of them
 NET_ENCODERS = _MADE["q_net"]  # documents are dense vectors, queries networks
 DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented")
 SPARSE_INDEXES = ("inverted",)
 TOKEN_INDEXES = ("tokens",)
 PSEUDO_INDEXES = ("pseudo_queries",)
 NGRAM_INDEXES = ("fm",)
+ID_INDEXES = ("trie",)
 NET_INDEXES = ("graph",)  # a dense query is a network without hidden layers
 
 
@@ -128,6 +130,7 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
         **dict.fromkeys(DENSE_INDEXES, "dense"), **dict.fromkeys(SPARSE_INDEXES, "sparse"),
         **dict.fromkeys(TOKEN_INDEXES, "token"), **dict.fromkeys(PSEUDO_INDEXES, "pseudo-query"),
         **dict.fromkeys(NGRAM_INDEXES, "token sequences, no"),
+        **dict.fromkeys(ID_INDEXES, "identifiers, no"),
     }  # fmt: skip
     if name in NET_INDEXES:
         holds[name] = "dense"
@@ -140,7 +143,8 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
              (SPARSE_ENCODERS, "sparse", SPARSE_INDEXES),
              (TOKEN_ENCODERS, "token", TOKEN_INDEXES),
              (PSEUDO_ENCODERS, "pseudo-query", PSEUDO_INDEXES),
-             (NGRAM_ENCODERS, "token sequences, no", NGRAM_INDEXES))  # fmt: skip
+             (NGRAM_ENCODERS, "token sequences, no", NGRAM_INDEXES),
+             (ID_ENCODERS, "identifiers, no", ID_INDEXES))  # fmt: skip
     for encoders, made, suited in sides:
         if kind in encoders and holds.get(name, made) != made:
             article = "an" if kind[0] in "aeiou" else "a"
@@ -267,6 +271,7 @@ def _check_search(section: RetrieverSection, where: str) -> None:
         InvertedIndex,
         PseudoQueryIndex,
         TokenIndex,
+        TrieIndex,
     )
 
     index: Any = None
@@ -275,7 +280,7 @@ def _check_search(section: RetrieverSection, where: str) -> None:
             (DENSE_ENCODERS, FlatIndex), (SPARSE_ENCODERS, InvertedIndex),
             (TOKEN_ENCODERS, TokenIndex), (NET_ENCODERS, lambda: GraphIndex("exhaustive")),
             (PSEUDO_ENCODERS, lambda: PseudoQueryIndex(mode="exhaustive")),
-            (NGRAM_ENCODERS, FmIndex),
+            (NGRAM_ENCODERS, FmIndex), (ID_ENCODERS, TrieIndex),
         )  # fmt: skip
         kind = vector_kind(section.encoder)
         index = next((make() for encoders, make in usual if kind in encoders), None)

@@ -7,6 +7,7 @@ from typing import Final
 from sluice.encoders.foundation.build import build, resolve
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.losses import LOSSES
+from sluice.training.losses.base import WRITERS
 
 INDEX_NAMES: Final = {
     "hnsw": "HNSW is {type: faiss, factory: HNSW32}",
@@ -84,7 +85,7 @@ def refuse_other_loss(name: str, where: str) -> None:
 
 def losses_for(kind: str) -> list[str]:
     """Return the names of the losses that train a type of encoder, ``info_nce`` first."""
-    every = () if kind in ("three_heads", "seal") else (kind,)  # heads that belong together, none
+    every = () if kind in ("three_heads", *WRITERS) else (kind,)  # heads that belong together, none
     names = [name for name in LOSSES if kind in (_encoders(name) or every)]
     return sorted(names, key=lambda name: (name != "info_nce", name))
 

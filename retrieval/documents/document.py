@@ -51,7 +51,10 @@ def document_input(encoder: Any, document: Document) -> str | dict[str, str]:
     """Return what an encoder reads of a document: its full text, or its fields by name.
 
     An encoder whose ``fields`` is set reads fields: title, text and every text in the metadata.
+    One that ``reads_ids`` reads id, title and text.
     """
+    if hooks_of(encoder).reads_ids:
+        return {"id": document.id, "title": document.title, "text": document.text}
     if not hooks_of(encoder).fields:
         return document.full_text
     texts = {name: text for name, text in document.metadata.items() if isinstance(text, str)}

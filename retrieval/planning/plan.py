@@ -283,7 +283,7 @@ def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates | None) ->
 def _writes(encoder: Mapping[str, Any]) -> bool:
     """Return whether a language model writes an encoder's queries, for seconds if it is large."""
     known = KNOWN.get(str(encoder.get("type")))
-    return known is not None and known.vectors == "ngrams"
+    return known is not None and known.vectors in ("ngrams", "identifiers")
 
 
 def _depth_of(experiment: Experiment, nodes: list[str], scorer: str) -> int:
@@ -336,6 +336,8 @@ def _measurable(
     """
     base = _base_model(config, spec)
     if base.get("type") not in LOADED or not isinstance(base.get("model"), str):
+        return None
+    if KNOWN[str(base["type"])].vectors == "identifiers":  # known when it has been trained
         return None
     folder = local_folder(str(base["model"]))
     if folder is None or isinstance(base.get(START_KEY), Mapping):

@@ -88,8 +88,8 @@ def explained(
     if not (index.explains or tokens):
         raise ConfigError(
             f"{retriever.path}: explain needs a sparse index (BM25, SPLADE), one of n-grams (SEAL) "
-            f"or of token vectors, this retriever has {type(index).__name__}; a dense score has "
-            "no terms"
+            "or identifiers (DSI), or of token vectors, this retriever has "
+            f"{type(index).__name__}; a dense score has no terms"
         )
     if not isinstance(query, str):
         raise ConfigError(f"query: {query!r:.80}; expected text")

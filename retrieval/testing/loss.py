@@ -25,7 +25,7 @@ from sluice.retrieval.testing.loss_batches import (
 from sluice.retrieval.testing.rules import expect, verify
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.base import HOOKS, as_loss
+from sluice.training.losses.base import HOOKS, WRITERS, as_loss, writes
 
 STEP = 1e-6  # of finite differences
 
@@ -42,7 +42,7 @@ def check_loss(make: Callable[[], Any], *, skip: Collection[str] = ()) -> None:
     own = getattr(loss, "loss", loss) if type(loss).__name__ == "Adapted" else loss
     name = f"loss {getattr(own, '__name__', type(own).__name__)}"
     # It learns from texts without vectors, or from those of three heads: no batch is for it.
-    if loss.texts_alone or loss.encoders in (("three_heads",), ("seal",)):
+    if loss.texts_alone or loss.encoders == ("three_heads",) or writes(loss):
         verify(name, [hooks], LossCase(make, "matrix"), ())
         return
     for layout in layouts(loss):
@@ -58,7 +58,7 @@ def hooks(case: LossCase) -> None:
         expect(names == wanted, f"__call__ takes {', '.join(names)}; expected {', '.join(wanted)}")
     trainable = {
         "dense", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens", "towers",
-        "three_heads", "cross_encoder", "seal",
+        "three_heads", "cross_encoder", *WRITERS,
     }  # fmt: skip
     kinds = {
         "encoders": all(kind in trainable or ":" in kind for kind in loss.encoders or ()),

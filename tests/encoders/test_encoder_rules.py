@@ -22,11 +22,10 @@ from sluice.encoders.table import ENCODERS, MATCHING, RERANKERS
 from sluice.retrieval.testing import BrokenRule, check_encoder
 from sluice.retrieval.testing.rules import TEXTS
 
-# Of ``http``, which needs a server, dense/test_http_encoder.py looks at the rules; a SEAL encoder
-# has no vectors: its queries are written with an index, see test_seal.
-TYPES = {
-    name: make for name, make in {**ENCODERS, **RERANKERS}.items() if name not in ("http", "seal")
-}
+# Of ``http``, which needs a server, dense/test_http_encoder.py looks at the rules; SEAL and DSI
+# have no vectors: their queries are written with an index, see test_seal and test_dsi.
+OTHERS = ("http", "seal", "dsi")
+TYPES = {name: make for name, make in {**ENCODERS, **RERANKERS}.items() if name not in OTHERS}
 
 
 @pytest.fixture

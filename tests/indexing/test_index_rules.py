@@ -22,9 +22,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "passages": {"inner": {"type": "flat"}},
     "tokens": {"store": "float32"},
 }
-# A recipe is not an index: it makes one of the others. In ``fm`` queries and documents are no
-# vectors of one kind; ``tests/indexing/fm`` compares it with brute force.
-OTHERS = ("auto", "fm")
+# A recipe is not an index: it makes one of the others. In ``fm`` and ``trie`` queries and
+# documents are no vectors of one kind; ``tests/indexing/fm`` compares them with brute force.
+OTHERS = ("auto", "fm", "trie")
 
 
 @pytest.mark.parametrize("name", [name for name in INDEXES if name not in OTHERS])

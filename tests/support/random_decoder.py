@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sluice.encoders.generative.constrained import ConstrainedBeams
+from sluice.encoders.generative.whole_ids import IdentifierBeams
 
 
 class RandomDecoder:
@@ -37,3 +38,11 @@ def emitted(
         rows: Any = RandomDecoder(texts, beams, vocabulary, chance)
         keys.update(*by.search(rows, index, texts))
     return keys
+
+
+def written(
+    index: Any, *, texts: int, beams: int, vocabulary: int, seed: int
+) -> list[tuple[int, ...]]:
+    """Return the identifiers that random decoders write under a trie."""
+    rows: Any = RandomDecoder(texts, beams, vocabulary, torch.Generator().manual_seed(seed))
+    return [code for keys in IdentifierBeams(beams).search(rows, index, texts) for code in keys]

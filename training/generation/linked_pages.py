@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from sluice.training.example import Example, Text
 from sluice.training.generation.inverse_cloze import WORDS, Passage, sentences
@@ -23,20 +24,36 @@ def mention_links(documents: Iterable[Passage]) -> dict[str, list[str]]:
     name that several documents have counts for none; capitals do not matter for titles.
     """
     passages = list(documents)
-    owners: dict[str, set[str]] = {}
-    for passage in passages:
-        for name in _names(passage):
-            owners.setdefault(name, set()).add(passage.id)
-    unique = {name: next(iter(ids)) for name, ids in owners.items() if len(ids) == 1}
-    longest = max((len(name.split()) for name in unique), default=1)
+    names = Names.of(passages)
     links: dict[str, list[str]] = {}
     for passage in passages:
-        spans = _spans(passage.text, longest)
-        found = {unique[name]: None for name in spans if name in unique}
-        found.pop(passage.id, None)
+        found = [name for name in names.named_in(passage.text) if name != passage.id]
         if found:
-            links[passage.id] = list(found)
+            links[passage.id] = found
     return links
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of documents that no other one has, see ``mention_links``."""
+
+    owners: Mapping[str, str]  # name -> id
+    longest: int  # words of a name
+
+    @classmethod
+    def of(cls, passages: Iterable[Passage]) -> Names:
+        """Return the names of a corpus."""
+        owners: dict[str, set[str]] = {}
+        for passage in passages:
+            for name in _names(passage):
+                owners.setdefault(name, set()).add(passage.id)
+        unique = {name: next(iter(ids)) for name, ids in owners.items() if len(ids) == 1}
+        return cls(unique, max((len(name.split()) for name in unique), default=1))
+
+    def named_in(self, text: str) -> list[str]:
+        """Return the ids of the documents that a text names, in its order, each once."""
+        spans = _spans(text, self.longest)
+        return list(dict.fromkeys(self.owners[name] for name in spans if name in self.owners))
 
 
 def _names(passage: Passage) -> Iterator[str]:

@@ -24,7 +24,7 @@ from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.example import Example
 from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.objective import Objective
-from sluice.training.losses.base import LossBase, as_loss
+from sluice.training.losses.base import LossBase, as_loss, writes
 from sluice.training.losses.description import type_name
 from sluice.training.protocol import BiEncoder, Loss, PairEncoder, SpanWriter
 from sluice.training.sparsity.regulariser import Regulariser
@@ -155,10 +155,12 @@ def choose_parts(
 def _writing(encoder: SpanWriter, loss: LossBase, *, seed: int, fits: bool) -> Parts:
     """Return the parts that train an encoder to write; ``ConfigError`` for another loss."""
     own_pass = loss.own_pass(encoder, seed=seed, sparse=False) if fits else None
-    if own_pass is None or loss.encoders != ("seal",):
+    if own_pass is None or not writes(loss):
+        kind = hooks_of(encoder).kind
+        own = "identifiers" if kind == "dsi" else "spans"
         raise ConfigError(
-            "loss: a seal encoder writes spans of documents and has no vectors; train it with "
-            "the loss spans alone, without sparsity, a teacher, scoring or live candidates"
+            f"loss: a {kind} encoder writes {own} of documents and has no vectors; train it with "
+            f"the loss {own} alone, without sparsity, a teacher, scoring or live candidates"
         )
     return Parts(*own_pass, loss, cosine=False, distinct=False)
 

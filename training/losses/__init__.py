@@ -37,6 +37,7 @@ LOSSES: dict[str, str] = {
     "simplex": "sluice.training.losses.distillation.simplex:Simplex",
     "soft_top_k": "sluice.training.losses.contrastive.soft_top_k:SoftTopK",
     "spans": "sluice.training.losses.spans:Spans",
+    "identifiers": "sluice.training.losses.identifiers:Identifiers",
     "star": "sluice.training.losses.contrastive.star:STAR",
     "sum": "sluice.training.losses.composed.sum_of_losses:WeightedSum",
     "three_heads": "sluice.training.losses.composed.three_heads:ThreeHeads",

@@ -187,6 +187,14 @@ class LossBase:
         """Write what belongs beside the trained model."""
 
 
+WRITERS = ("seal", "dsi")  # types whose queries a language model writes, without vectors
+
+
+def writes(loss: LossBase) -> bool:
+    """Return whether a loss trains what an encoder writes, and no vectors."""
+    return loss.encoders is not None and set(loss.encoders) <= set(WRITERS)
+
+
 HOOKS = tuple(n for n in vars(LossBase) if n[0] != "_" and n not in ("summary", "paper"))
 
 

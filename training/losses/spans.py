@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.written import WrittenLoss
 
 if TYPE_CHECKING:
     from sluice.training.generation.spans import SpanCollator, SpanModule
 
 
 @dataclass(frozen=True, slots=True)
-class Spans(LossBase):
+class Spans(WrittenLoss):
     """Mean cross-entropy of the tokens of spans, which a language model writes for a query.
 
     ``spans``: so many are drawn for a query in each epoch, each of ``length`` tokens of a positive,
@@ -71,33 +66,3 @@ class Spans(LossBase):
             seed=seed,
         )
         return SpanModule(encoder, smoothing=self.smoothing), collator
-
-    def batch(self, made: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> VectorBatch:
-        """Lay out what ``SpanModule`` made: no vectors, sums and numbers."""
-        sums = made["query"]
-        none = torch.zeros(0, dtype=torch.long, device=sums.device)
-        empty = sums.new_zeros((0, 1))
-        return VectorBatch(
-            queries=empty,
-            documents=empty,
-            labels=sums.new_zeros((0, len(sums))),
-            mask=torch.zeros((0, len(sums)), dtype=torch.bool, device=sums.device),
-            positives=none,
-            owners=none,
-            features=inputs["features"],
-            ids=inputs["ids"],
-            matrix=sums,
-        )
-
-    def over(self, batch: VectorBatch) -> Tensor:
-        """Return the mean over the tokens of the batch's spans, 0 where there are none.
-
-        ``matrix`` is ``[n, 2]``: of each query the summed cross-entropy and the number of tokens.
-        """
-        if batch.matrix is None or len(batch.queries):
-            raise ConfigError(
-                "loss: spans cannot be combined with ranking: a seal encoder has no vectors"
-            )
-        total, count = batch.matrix.sum(0)
-        mean: Tensor = total / count.clamp(min=1)
-        return mean

@@ -30,6 +30,7 @@ from sluice.retrieval.config.other_names import losses_for
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.expert_checks import check_experts
+from sluice.retrieval.experiments.training.identifiers import check_identifiers
 from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
 from sluice.retrieval.experiments.training.sparse_checks import check_codes, check_concepts
@@ -49,6 +50,7 @@ from sluice.retrieval.training_data.files.corpus_examples import check_texts_alo
 from sluice.retrieval.training_data.mining import mining_of
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
 from sluice.retrieval.training_data.teachers.teachers import JUDGE, check_judge, check_teacher
+from sluice.training.losses.base import WRITERS
 
 if TYPE_CHECKING:
     from sluice.training import Mining
@@ -98,7 +100,7 @@ def check_training(
     if section.sparsity is not None:
         if kind in (
             "dense", "gaussian", "hypencoder", "pseudo_queries", "tokens", "three_heads",
-            "cross_encoder", "seal",
+            "cross_encoder", "seal", "dsi",
         ):  # fmt: skip
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
@@ -121,6 +123,7 @@ def check_training(
     check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
     check_spans(section, loss, prefix)
+    check_identifiers(section, prefix, allow, with_dataset=with_dataset)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
 
 
@@ -192,7 +195,7 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
 def _check_kind(loss: LossBase, kind: str | None, own: str, name: str, prefix: str) -> None:
     """Check that the loss trains this type of encoder."""
     encoders = loss.encoders
-    if encoders is None and kind == "seal":  # which has no vectors to score
+    if encoders is None and kind in WRITERS:  # which have no vectors to score
         encoders = ("encoders of vectors",)
     if encoders is None and kind == "three_heads":  # one head, and the others share its network
         encoders = ("dense", "splade", "tokens")

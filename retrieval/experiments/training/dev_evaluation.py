@@ -13,7 +13,7 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import DevSection
-from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.evaluation.measures import at_level, depth_of, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.retrievers.corpus.fill_index import own_index
@@ -102,7 +102,8 @@ def _by_searching(
 
     def measured(encoder: Any) -> Mapping[str, float]:
         search = token_hits if hooks_of(encoder).similarity == "max_sim" else _searched
-        hits = search(encoder, list(texts.values()), list(queries.values()), depth)
+        inputs = [document_input(encoder, each) for each in documents.values()]
+        hits = search(encoder, inputs, list(queries.values()), depth)
         rankings = {}
         for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
             hit = rows >= 0
@@ -112,7 +113,7 @@ def _by_searching(
     return measured
 
 
-def token_hits(encoder: Any, texts: list[str], queries: list[str], depth: int) -> Hits:
+def token_hits(encoder: Any, texts: list[Any], queries: list[str], depth: int) -> Hits:
     """Return the exact best texts of every query by MaxSim, encoding a block of texts at a time.
 
     A score does not depend on the documents beside it: the hits are those of one index of all.
@@ -135,7 +136,7 @@ def token_hits(encoder: Any, texts: list[str], queries: list[str], depth: int) -
     return best
 
 
-def _searched(encoder: Any, texts: list[str], queries: list[str], depth: int) -> Hits:
+def _searched(encoder: Any, texts: list[Any], queries: list[str], depth: int) -> Hits:
     """Return the exact best texts of every query, by the kind of their vectors."""
     from sluice.indexing import FlatIndex, GraphIndex, Hits, Index, InvertedIndex
 

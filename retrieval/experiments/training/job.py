@@ -24,6 +24,7 @@ from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.expert_checks import check_routes
+from sluice.retrieval.experiments.training.identifiers import assign_identifiers
 from sluice.retrieval.experiments.training.live_training import (
     frozen_documents,
     live_candidates,
@@ -276,6 +277,7 @@ def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
 
         log.info("%s: counting the query terms' weights in the corpus", place)
         fit_idf(encoder, texts())
+    assign_identifiers(encoder, parts, job.seed, place, job.model)
     return encoder
 
 

@@ -9,6 +9,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, MATCHING, RERANKERS
 from sluice.retrieval.config.components import ONE_WAY_ENCODERS, trained_kind
 from sluice.retrieval.config.sections import TrainingSection
+from sluice.training.losses.base import writes
 
 if TYPE_CHECKING:
     from sluice.training.batches.token_scores import TokenScoring
@@ -102,11 +103,9 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
 
 def check_spans(section: TrainingSection, loss: LossBase, prefix: str) -> None:
     """Raise ``ConfigError`` for settings that a loss of spans does not read."""
-    if loss.encoders != ("seal",):
+    if not writes(loss):
         return
     name = section.loss["type"]
     for key in ("negatives", "teacher", "gradient_cache", "head_learning_rate", "answered"):
         if getattr(section, key) is not None:
-            raise ConfigError(
-                f"{prefix}{key}: {name} learns from the text of positives alone; leave it out"
-            )
+            raise ConfigError(f"{prefix}{key}: {name} learns from positives alone; leave it out")

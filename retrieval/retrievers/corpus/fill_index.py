@@ -25,7 +25,11 @@ from sluice.retrieval.retrievers.corpus.passage_indexing import (
     passage_inputs,
 )
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.corpus.query_vectors import check_written
+from sluice.retrieval.retrievers.corpus.query_vectors import (
+    check_written,
+    sequences,
+    written_index,
+)
 from sluice.retrieval.retrievers.corpus.reading import Reading, warn_of_cuts
 
 if TYPE_CHECKING:
@@ -86,8 +90,8 @@ def filled_index(
     elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
         index.check_fit(hooks.dim, len(documents))
     encoding = encoding or Encoding()
-    if hooks.similarity == "ngrams" and vectors is None:
-        return _fill(index, _sequences(encoder, documents), len(documents), work)
+    if written_index(encoder) is not None and vectors is None:
+        return _fill(index, sequences(encoder, documents), len(documents), work)
     with _found(encoder, documents, index, vectors, work, encoding, readings) as found:
         if _chooses(index):
             filled = _chosen(encoder, index, found, queries, work)
@@ -97,14 +101,6 @@ def filled_index(
     if filled.rows != len(documents):
         raise DataError(f"vectors: {filled.rows:,} for {len(documents):,} documents; give one each")
     return filled
-
-
-def _sequences(encoder: Any, documents: DocumentStore) -> Iterator[Any]:
-    """Yield the documents' token ids in chunks, which are made anew after a kill."""
-    for start in range(0, documents.rows_total, CHUNK):
-        rows = np.arange(start, min(start + CHUNK, documents.rows_total))
-        for chunk in _inputs(encoder, documents, rows):
-            yield encoder.encode_documents(chunk)
 
 
 def _default_index(encoder: Any) -> Index:
@@ -166,11 +162,12 @@ def own_index(encoder: Any) -> Index | None:
 
     None for an encoder whose vectors any index of their kind compares.
     """
-    from sluice.indexing import FmIndex, GraphIndex, PseudoQueryIndex
+    from sluice.indexing import GraphIndex, PseudoQueryIndex
 
+    written = written_index(encoder)
+    if written is not None:
+        return written()
     similarity = hooks_of(encoder).similarity
-    if similarity == "ngrams":
-        return FmIndex()
     if similarity == "attention":
         return PseudoQueryIndex(mode="exhaustive")
     return GraphIndex("exhaustive") if similarity == "q_net" else None

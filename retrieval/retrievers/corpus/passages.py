@@ -114,9 +114,10 @@ class Passages:
 
         And unless they can be aggregated: several vectors a text have no mean.
         """
-        if hooks_of(encoder).similarity == "ngrams":
+        if hooks_of(encoder).decode_queries is not None:
             raise ConfigError(
-                "passages: a seal encoder reads documents whole, however long; leave passages out"
+                f"passages: a {hooks_of(encoder).kind} encoder finds documents whole, however "
+                "long; leave passages out"
             )
         _Cutter(self, self.reader(encoder))
         if self.aggregate == "mean" and hooks_of(encoder).similarity in (

@@ -101,10 +101,10 @@ class StoredMaxSim:
                 f"max_sim: {state.path} scores by attention to a document's vectors; search it by "
                 f"itself: {state.name}"
             )
-        if hooks_of(state.encoder).similarity == "ngrams":
+        if hooks_of(state.encoder).decode_queries is not None:
             raise ConfigError(
-                f"max_sim: {state.path} is searched by n-grams and has no vectors; search it by "
-                f"itself: {state.name}"
+                f"max_sim: {state.path} is searched by what a model writes and has no vectors; "
+                f"search it by itself: {state.name}"
             )
         if not holds_tokens(state.index):
             raise ConfigError(

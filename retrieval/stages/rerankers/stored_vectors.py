@@ -101,10 +101,10 @@ def check_single_vectors(state: RetrieverState, caller: str) -> None:
             f"{caller}: {state.path} holds a vector for each token, and {caller} compares single "
             f"ones; score by max_sim({state.name}) instead"
         )
-    if hooks_of(state.encoder).similarity == "ngrams":
+    if hooks_of(state.encoder).decode_queries is not None:
         raise ConfigError(
-            f"{caller}: {state.name} is searched by n-grams, and {caller} compares vectors; search "
-            f"it by itself: {state.name}"
+            f"{caller}: {state.name} is searched by what a model writes, and {caller} compares "
+            f"vectors; search it by itself: {state.name}"
         )
     if hooks_of(state.encoder).similarity == "q_net":
         raise ConfigError(

@@ -88,6 +88,8 @@ def with_heads(bert: Path, folder: Path) -> Path:
 def answer(name: str, one: Any, texts: list[str]) -> Any:
     if name in RERANKERS:
         return one.score([("gold", text) for text in texts])
+    if name == "dsi":
+        return one.encode_documents([{"id": each, "title": "", "text": each} for each in texts]).ids
     found = one.encode_documents(texts).ids if name == "seal" else one.encode_queries(texts)
     return found.toarray() if sparse.issparse(found) else found
 
@@ -97,7 +99,7 @@ def answer(name: str, one: Any, texts: list[str]) -> Any:
 def test_encoders(
     name: str, bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path
 ) -> None:
-    if name == "seal":  # writes: its copies are compared by their fingerprint
+    if name in ("seal", "dsi"):  # write: their copies are compared by their fingerprint
         bert = save_t5(tmp_path / "t5")
     texts = ["gold river", "stone water"]
     models = {"splade": masked_bert, "cross_encoder": pair_bert, "pyramid": pair_bert}

@@ -74,6 +74,7 @@ SAME_VALUE = {
 }
 ELSEWHERE = {
     "info_nce.logq": "needs the counts of a training: test_losses_contrast",
+    "identifiers": "has batches of its own: test_identifiers",
     "masked_language": "has batches of its own: test_masked_settings",
     "spans": "has batches of its own: test_spans",
     "three_heads": "has vectors of its own: test_three_heads",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, writes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -225,8 +225,9 @@ def refuse_alone(loss: LossBase, name: str, where: str) -> None:
             f"{where}: {name} learns from texts alone and cannot be combined: train with loss: "
             f"{{type: {name}}} first, then set encoder.model of the next training to its model"
         )
-    if loss.encoders == ("seal",):
+    if writes(loss):
+        kinds = " or ".join(loss.encoders or ())
         raise ConfigError(
-            f"{where}: {name} trains what a seal encoder writes, which has no vectors for other "
+            f"{where}: {name} trains what a {kinds} encoder writes, which has no vectors for other "
             f"losses, and cannot be combined: train with loss: {{type: {name}}} alone"
         )

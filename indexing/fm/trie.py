@@ -1,0 +1,225 @@
+"""The trie of whole token sequences: documents by identifiers that a decoder writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.disk.arrays import open_array
+from sluice.encoders.foundation.errors import DataError, IndexFormatError
+from sluice.encoders.foundation.token_vectors import Ngram, TokenSequences, WeightedNgrams
+from sluice.indexing.fm.index import Continuations
+from sluice.indexing.fm.intersection import Part
+from sluice.indexing.hits import Hits, best_first
+from sluice.indexing.index import Index
+from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.storage.arrays import fact, write_array
+
+PAST: Final = -1  # stands where a shorter sequence has no token; before every token
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A place in a trie: the sorted sequences from ``first`` to ``end`` begin alike."""
+
+    depth: int
+    first: int
+    end: int
+    sorted: _Sorted  # as it was when asked
+
+    @property
+    def count(self) -> int:
+        """The number of documents below."""
+        return self.end - self.first
+
+    @property
+    def complete(self) -> bool:
+        """Whether a document's whole sequence ends here; none goes on from here."""
+        return self.count == 1 and self.sorted.lengths[self.first] == self.depth
+
+
+class _Sorted(NamedTuple):
+    """The live sequences in the order of their tokens."""
+
+    columns: NDArray[np.int32]  # [longest, n]: the tokens at each depth, ``PAST`` where none
+    lengths: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+class TrieIndex(Index):
+    """Documents by one sequence of token ids each, their identifiers; no two have the same.
+
+    Documents are added as ``TokenSequences``, and no sequence may begin another one: ``DataError``.
+    ``prefix``, ``extended`` and ``continuations`` walk the identifiers of live documents for a
+    decoder, which writes nothing else. Queries are ``WeightedNgrams``: identifiers, each with the
+    negative logarithm of its probability; the score is that logarithm.
+
+    What a token takes: 4 bytes on disk, and 4 for each token of the longest in memory. A step down
+    is two binary searches, after the first search, which sorts the identifiers.
+    """
+
+    type_name = "trie"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[TokenSequences] = []
+        self._trie: _Sorted | None = None
+
+    def empty(self) -> Self:
+        """Return an index without documents."""
+        return type(self)()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the identifiers."""
+        return sum(part.ids.nbytes + part.bounds.nbytes for part in self._parts)
+
+    # What a decoder asks.
+
+    def prefix(self, ngram: Ngram = ()) -> Node:
+        """Return the place of a beginning, to be ``extended``; the empty one begins all."""
+        ordered = self._sorted()
+        node = Node(0, 0, len(ordered.rows), ordered)
+        for token in np.asarray(ngram).tolist():
+            node = self.extended(node, token)
+        return node
+
+    def extended(self, node: Node, token: int) -> Node:
+        """Return the place of a beginning with one token more; its count is 0 if there is none."""
+        if node.depth >= len(node.sorted.columns):
+            return replace(node, depth=node.depth + 1, end=node.first)
+        following = node.sorted.columns[node.depth, node.first : node.end]
+        first, end = np.searchsorted(following, np.array([token, token + 1])).tolist()
+        return Node(node.depth + 1, node.first + first, node.first + end, node.sorted)
+
+    def continuations(self, node: Node) -> Continuations:
+        """Return the tokens that go on from a place, and how many documents are below each."""
+        if node.depth >= len(node.sorted.columns):
+            return Continuations(np.zeros(0, np.int32), np.zeros(0, np.int64))
+        following = node.sorted.columns[node.depth, node.first : node.end]
+        following = following[np.searchsorted(following, PAST, "right") :]
+        starts = np.flatnonzero(np.diff(following, prepend=PAST))
+        return Continuations(following[starts], np.diff(starts, append=len(following)))
+
+    def explain(self, query: WeightedNgrams, row: int) -> list[Part]:
+        """Return the identifier of ``row`` with its log-probability; nothing if it is not there."""
+        pairs = self._checked(query, "queries").query(0)
+        own = self.documents([row]).ids.tolist()
+        return [
+            Part(tuple(own), 1.0, -weight, -weight)
+            for ngram, weight in pairs
+            if ngram.tolist() == own
+        ]
+
+    # What an index is.
+
+    def _sorted(self) -> _Sorted:
+        """Return the trie of live documents, sorted anew after a change."""
+        trie = self._trie
+        if trie is None:
+            trie = self._trie = self._ordered(self._texts(), self._live.allowed())
+        return trie
+
+    def _ordered(self, texts: TokenSequences, allowed: Mask | None) -> _Sorted:
+        rows = np.arange(len(texts)) if allowed is None else np.flatnonzero(allowed)
+        live = texts[rows]
+        lengths = live.lengths
+        columns = np.full((int(lengths.max(initial=0)), len(rows)), PAST, np.int32)
+        places = np.arange(len(live.ids)) - np.repeat(live.bounds[:-1], lengths)
+        columns[places, np.repeat(np.arange(len(rows)), lengths)] = live.ids
+        order = np.lexsort(columns[::-1]) if len(columns) else np.arange(len(rows))
+        return _Sorted(np.ascontiguousarray(columns[:, order]), lengths[order], rows[order])
+
+    def _texts(self) -> TokenSequences:
+        if len(self._parts) > 1:
+            self._parts = [TokenSequences.joined(self._parts)]
+        return self._parts[0] if self._parts else TokenSequences.of([])
+
+    def _changed(self) -> None:
+        self._trie = None
+
+    def _checked(self, vectors: Any, what: str) -> Any:
+        expected = WeightedNgrams if what == "queries" else TokenSequences
+        if not isinstance(vectors, expected):
+            raise DataError(
+                f"{what}: {type(vectors).__name__}, expected {expected.__name__}; a trie holds "
+                "identifiers, not vectors: encode with an encoder of type dsi"
+            )
+        return vectors
+
+    def _append(self, documents: TokenSequences) -> None:
+        if not documents.lengths.all():
+            raise DataError("documents: one has an identifier without tokens; expected one or more")
+        texts = TokenSequences.joined([*self._parts, documents])
+        allowed = np.ones(len(texts), bool)
+        live = self._live.allowed()
+        if live is not None:
+            allowed[: len(live)] = live
+        self._check_apart(self._ordered(texts, allowed))
+        self._parts.append(TokenSequences(documents.ids.copy(), documents.bounds.copy()))
+
+    def _check_apart(self, ordered: _Sorted) -> None:
+        """Raise ``DataError`` where a sequence begins the next one, or is the same."""
+        former, latter = ordered.columns[:, :-1], ordered.columns[:, 1:]
+        begins = ((former == latter) | (former == PAST)).all(axis=0)
+        if begins.any():
+            at = int(np.flatnonzero(begins)[0])
+            one, other = sorted(ordered.rows[at : at + 2].tolist())
+            raise DataError(
+                f"documents: the identifiers of rows {one} and {other} are the same, or one begins "
+                "the other; give each document its own"
+            )
+
+    def _keep_only(self, allowed: Mask) -> None:
+        self._parts = [self._texts()[np.flatnonzero(allowed)]]
+
+    def _stored_rows(self) -> int:
+        return sum(map(len, self._parts))
+
+    def _documents(self, rows: Rows) -> TokenSequences:
+        return self._texts()[rows]
+
+    def _search(
+        self, queries: WeightedNgrams, k: int, allowed: Mask | None, parameters: dict[str, Any]
+    ) -> Hits:
+        hits = Hits.missing(len(queries), k)
+        for number in range(len(queries)):
+            rows, scores = self._found(queries.query(number), allowed)
+            rows, scores = best_first(rows, scores, k)
+            hits.rows[number, : len(rows)], hits.scores[number, : len(rows)] = rows, scores
+        return hits
+
+    def _found(
+        self, pairs: Sequence[tuple[Ngram, float]], allowed: Mask | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        best: dict[int, float] = {}
+        for ngram, weight in pairs:
+            node = self.prefix(ngram)
+            if node.complete:
+                row = int(node.sorted.rows[node.first])
+                if allowed is None or allowed[row]:
+                    best[row] = max(best.get(row, -np.inf), -weight)
+        return np.array([*best], np.int64), np.array([*best.values()], np.float32)
+
+    def _write(self, folder: Path) -> dict[str, Any]:
+        texts = self._texts()
+        write_array(folder / "ids.npy", [texts.ids], texts.ids.shape, np.int32)
+        write_array(folder / "bounds.npy", [texts.bounds], texts.bounds.shape, np.int64)
+        return {"texts": len(texts), "tokens": len(texts.ids)}
+
+    @classmethod
+    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
+        opened = cls()
+        tokens, texts = (fact(facts, name, int, folder) for name in ("tokens", "texts"))
+        ids = open_array(folder / "ids.npy", np.int32, (tokens,))
+        bounds = open_array(folder / "bounds.npy", np.int64, (texts + 1,))
+        try:
+            opened._parts = [TokenSequences(ids, bounds)]
+        except DataError as error:
+            raise IndexFormatError(f"{folder}: {error}; rebuild the index") from None
+        return opened

@@ -1,0 +1,91 @@
+"""Checks training runs of identifiers, and assigns them: what a DSI encoder learns to write."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.build import check
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.table import ENCODERS
+from sluice.retrieval.config.components import DENSE_ENCODERS, make_encoder, trained_kind
+from sluice.retrieval.documents.document import document_input
+
+if TYPE_CHECKING:
+    from sluice.retrieval.config.components import Allow
+    from sluice.retrieval.config.sections import TrainingSection
+    from sluice.retrieval.experiments.training.parts import Part
+
+log = logging.getLogger("sluice")
+
+TOGETHER = 4_096  # documents encoded at a time
+
+
+def check_identifiers(
+    section: TrainingSection, prefix: str, allow: Allow, *, with_dataset: bool
+) -> None:
+    """Raise ``ConfigError`` where identifiers could not be assigned."""
+    if trained_kind(section.encoder) != "dsi":
+        return
+    if not with_dataset:
+        raise ConfigError(
+            f"{prefix}dataset: missing: a dsi encoder learns the identifiers of a corpus's "
+            "documents; name the dataset that has them"
+        )
+    by = section.encoder.get("ids_by")
+    if by is None:
+        return
+    known = {name: ENCODERS[name] for name in DENSE_ENCODERS}
+    if not isinstance(by, dict):
+        raise ConfigError(
+            f"{prefix}encoder.ids_by: {by!r:.60}; expected an encoder of single vectors, such as "
+            "{type: dense, model: ...}"
+        )
+    check(by, known, where=f"{prefix}encoder.ids_by", allow=allow)
+    if section.encoder.get("ids") != "semantic":
+        raise ConfigError(
+            f"{prefix}encoder.ids_by: is for ids: semantic, and these are "
+            f"{section.encoder.get('ids', 'string')}; leave it out"
+        )
+
+
+def assign_identifiers(
+    encoder: Any, parts: Sequence[Part], seed: int, where: str, model: Callable[[str], str]
+) -> None:
+    """Give the documents of the corpus identifiers, of an encoder that learns them.
+
+    ``where`` is the key of the section's encoder, ``model`` maps names of models to folders.
+    """
+    hooks = hooks_of(encoder)
+    if hooks.assign is None:
+        return
+    place = where.removesuffix("encoder")
+    if len(parts) > 1:
+        raise ConfigError(
+            f"{place}dataset: {len(parts)} datasets, and identifiers are of one corpus; train a "
+            "dsi encoder on one"
+        )
+    data = parts[0].data
+    if data.left_out:
+        raise ConfigError(
+            f"{place}evaluate: holds out documents, whose identifiers would not be learnt; take a "
+            "dataset with judged dev queries, or leave evaluate out"
+        )
+    documents = list(data.train.corpus)
+    vectors = None
+    if hooks.ids_by is not None:
+        by = make_encoder(hooks.ids_by, where=f"{where}.ids_by", model=model)
+        inputs = [document_input(by, each) for each in documents]
+        blocks = range(0, len(inputs), TOGETHER)
+        encoded = [by.encode_documents(inputs[at : at + TOGETHER]) for at in blocks]
+        vectors = np.concatenate([np.asarray(each, np.float32) for each in encoded])
+    try:
+        hooks.assign([document_input(encoder, each) for each in documents], vectors, seed)
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error}") from None
+    log.info("%s: %s assigned identifiers", where, plural(len(documents), "document"))

@@ -1,0 +1,214 @@
+#!/usr/bin/env python
+"""DSI's proofs: what random decoders write exists; the curve over synthetic queries and size.
+
+    python scripts/prove_dsi.py --fuzz 100000
+    python scripts/prove_dsi.py --documents 100 --ids atomic --steps 1500 --work runs/dsi
+    python scripts/prove_dsi.py --documents 100 --ids atomic --steps 1500 --work runs/dsi --without
+
+The second trains a small T5 from random weights to write the identifiers of pydocs entries: from
+the first words of each, and from eight queries of its key phrases; two others of each are searched
+by. The third leaves the queries out. BM25, and MiniLM where it is installed, are printed beside it.
+A run that was killed continues in ``--work``, and one that is done is only printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+
+ASKED = 10  # queries of a document, two of which are held out
+SEARCHED = 500  # held-out queries, at most
+MEASURES = ["R@1", "R@10", "RR@10"]
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--fuzz", type=int, default=0, help="Check so many written identifiers.")
+    parser.add_argument("--documents", type=int, default=0, help="Train on so many; -1: on all.")
+    parser.add_argument("--ids", choices=("atomic", "semantic", "string"), default="atomic")
+    parser.add_argument("--without", action="store_true", help="Leave synthetic queries out.")
+    parser.add_argument("--steps", type=int, default=1_500)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--words", type=int, default=32, help="First words of a document.")
+    parser.add_argument("--seed", type=int, default=13)
+    parser.add_argument("--work", type=Path, default=Path("runs/dsi"))
+    return parser.parse_args()
+
+
+def fuzz(wanted: int, seed: int) -> None:
+    from random_decoder import written
+
+    from sluice.encoders.foundation.token_vectors import TokenSequences
+    from sluice.indexing import TrieIndex
+
+    rng = np.random.default_rng(seed)
+    drawn = {tuple((rng.zipf(1.3, rng.integers(1, 12)) % 30 + 1).tolist()) for _ in range(60_000)}
+    codes = [[*code, 0] for code in sorted(drawn)]  # 0 is the end
+    index = TrieIndex()
+    index.add(TokenSequences.of(codes))
+    index.delete(np.arange(0, len(codes), 7))
+    existing = {tuple(code) for row, code in enumerate(codes) if row % 7}
+    count = different = 0
+    found = set[tuple[int, ...]]()
+    while count < wanted:
+        ids = written(index, texts=16, beams=15, vocabulary=40, seed=count)
+        count += len(ids)
+        found.update(ids)
+        different += len(set(ids) - existing)
+    print(f"{count:,} identifiers written, {len(found):,} different, {different} do not exist")
+    if different:
+        raise SystemExit(1)
+
+
+def trained(asked: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    from sluice.encoders import BM25Encoder, DsiEncoder
+    from sluice.encoders.foundation.disk.files import write_json
+    from sluice.retrieval import Retriever, load_dataset
+    from sluice.training import fit
+    from sluice.training.losses.identifiers import Identifiers
+
+    most = None if asked.documents < 0 else asked.documents
+    documents = list(islice(load_dataset("pydocs", None).corpus, most))
+    work = asked.work / (
+        f"{len(documents)}-{asked.ids}-{'without' if asked.without else 'with'}-{asked.steps}-"
+        f"{asked.seed}"
+    )
+    if (work / "result.json").exists():
+        done: dict[str, Any] = json.loads((work / "result.json").read_text("utf-8"))
+        return done
+    work.mkdir(parents=True, exist_ok=True)
+    examples, queries, qrels = texts_of(documents, asked)
+    model, tokenizer = fresh_t5(work, documents)
+    encoder = DsiEncoder(model, tokenizer, ids=asked.ids)
+    named = [{"id": each.id, "title": each.title, "text": each.text} for each in documents]
+    bm25 = Retriever.build(BM25Encoder(), documents)
+    rows = {"BM25": figures(bm25, queries, qrels)}
+    dense = minilm()
+    vectors = None
+    if dense is not None:
+        vectors = dense.encode_documents([each.full_text for each in documents])
+        searched = Retriever.build(dense, documents, vectors=[vectors])
+        rows["MiniLM"] = figures(searched, queries, qrels)
+    encoder.assign(named, vectors, seed=asked.seed)
+    start = time.perf_counter()
+    trainer = {
+        "max_steps": asked.steps, "per_device_train_batch_size": asked.batch,
+        "learning_rate": 2e-3, "lr_scheduler_type": "linear", "save_steps": 200,
+    }  # fmt: skip
+    torch.manual_seed(asked.seed)
+    report = fit(encoder, examples, Identifiers(), output=work / "fit", trainer=trainer,
+                 seed=asked.seed)  # fmt: skip
+    seconds = time.perf_counter() - start
+    built = Retriever.build(encoder, documents)
+    begun = time.perf_counter()
+    rows["DSI"] = figures(built, queries, qrels)
+    result = {
+        "documents": len(documents), "ids": asked.ids, "queries": not asked.without,
+        "examples": len(examples), "steps": report.steps, "seconds": round(seconds),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "ms": round(1000 * (time.perf_counter() - begun) / len(queries)), "rows": rows,
+    }  # fmt: skip
+    write_json(work / "result.json", result)
+    return result
+
+
+def texts_of(documents: Any, asked: argparse.Namespace) -> tuple[Any, Any, Any]:
+    """Return examples, held-out queries and their judgements."""
+    from sluice.training.example import Example, Text
+    from sluice.training.generation.corpus_pairs import PairMaker
+    from sluice.training.generation.inverse_cloze import Passage
+    from sluice.training.generation.page_texts import page_texts
+
+    passages = [Passage(each.id, each.title, each.text) for each in documents]
+    full = {each.id: Text(each.id, each.full_text) for each in documents}
+    examples = [
+        Example(Text(f"{text.document_id}-start", text.query), (full[text.document_id],))
+        for text in page_texts(passages, {"words": asked.words}, asked.seed)
+    ]
+    maker = PairMaker.of(passages)
+    held_out: dict[str, tuple[str, str]] = {}
+    for passage in passages:
+        made = [
+            maker.pair("phrases", passage, random.Random(f"{asked.seed}:{passage.id}:{number}"))
+            for number in range(ASKED)
+        ]
+        known = {pair.query for pair in made[: ASKED - 2] if pair is not None}
+        for number, pair in enumerate(made):
+            if pair is None:
+                continue
+            name = f"{passage.id}-{number}"
+            if number < ASKED - 2:
+                if not asked.without:
+                    examples.append(Example(Text(name, pair.query), (full[passage.id],)))
+            elif pair.query not in known:
+                held_out[name] = pair.query, passage.id
+    chosen = sorted(held_out)
+    random.Random(asked.seed).shuffle(chosen)
+    queries = {name: held_out[name][0] for name in sorted(chosen[:SEARCHED])}
+    return examples, queries, {name: {held_out[name][1]: 1} for name in queries}
+
+
+def fresh_t5(work: Path, documents: Any) -> tuple[Any, Any]:
+    import torch
+    import transformers
+
+    from sluice.encoders.transformer.from_scratch import fresh_model
+
+    home = fresh_model((each.full_text for each in documents), work / "t5",
+                       layers=1, hidden=64, vocabulary=4_096)  # fmt: skip
+    tokenizer = transformers.AutoTokenizer.from_pretrained(home)
+    torch.manual_seed(13)
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer), d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.sep_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id, dropout_rate=0.1, num_decoder_layers=1,
+    )  # fmt: skip
+    return transformers.T5ForConditionalGeneration(config), tokenizer
+
+
+def minilm() -> Any:
+    """Return MiniLM if it is on this machine."""
+    from sluice.encoders import DenseEncoder
+    from sluice.encoders.foundation.errors import SluiceError
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        return DenseEncoder.from_pretrained(MINILM)
+    except (SluiceError, OSError):
+        return None
+
+
+def figures(retriever: Any, asked: dict[str, str], qrels: Any) -> dict[str, float]:
+    from sluice.retrieval import evaluate
+
+    return dict(evaluate(retriever.run(asked, k=10), qrels, MEASURES).mean)
+
+
+def main() -> None:
+    asked = arguments()
+    if asked.fuzz:
+        fuzz(asked.fuzz, asked.seed)
+    if asked.documents:
+        result = trained(asked)
+        print(", ".join(f"{name} {value}" for name, value in result.items() if name != "rows"))
+        for name, line in result["rows"].items():
+            said = "  ".join(f"{measure} {value:.3f}" for measure, value in line.items())
+            print(f"  {name:8}", said)
+
+
+if __name__ == "__main__":
+    main()

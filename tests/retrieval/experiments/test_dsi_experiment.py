@@ -1,0 +1,249 @@
+"""DSI from YAML: trained, indexed, fused, explained, changed; and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from command_line import Call
+from small_world import WordEncoder, documents, write_beir
+from tiny_generators import save_t5
+from tiny_models import WORDS
+
+from sluice.encoders import DsiEncoder
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.indexing import FlatIndex, FmIndex, TrieIndex
+from sluice.retrieval import Document, Passages, Retriever, load_dataset, load_pipeline
+from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
+from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.experiments.training.checks import check_training
+from sluice.retrieval.training_data.files.indexing_examples import IndexingExamples
+from sluice.training.example import Example, Text
+from sluice.training.losses.identifiers import Identifiers
+
+CORPUS = documents(12)
+QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document in enumerate(CORPUS)}
+
+
+def named(corpus: list[Document]) -> list[dict[str, str]]:
+    return [{"id": each.id, "title": each.title, "text": each.text} for each in corpus]
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_t5(tmp_path_factory.mktemp("models") / "t5")
+
+
+def settings(folder: Path, model: Path, bert: Path) -> dict[str, Any]:
+    trainer = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
+    return {
+        "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
+        "train": {
+            "writer": {
+                "encoder": {"type": "dsi", "model": str(model), "ids": "semantic", "beams": 6,
+                            "ids_by": {"type": "dense", "model": str(bert)}},
+                "examples": {"type": "indexing", "words": 8, "phrases": 1, "judgements": True},
+                "loss": "identifiers", "trainer": trainer,
+                "evaluate": {"measures": ["nDCG@10"], "margin": 0},
+            },
+        },
+        "retrievers": {
+            "bm25": {"encoder": {"type": "bm25"}},
+            "dsi": {"encoder": {"type": "dsi", "model": "writer"}, "index": {"type": "trie"}},
+        },
+        "pipelines": {"dsi": "dsi", "both": "bm25 | dsi % 5"},
+        "evaluate": {"measures": ["nDCG@10"], "baseline": "dsi", "latency_queries": 0},
+    }  # fmt: skip
+
+
+def test_a_journey(sluice: Call, tmp_path: Path, t5: Path, bert: Path) -> None:
+    file, output = tmp_path / "x.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(settings(tmp_path, t5, bert), sort_keys=False), "utf-8")
+    code, planned, err = sluice("config", "check", file)
+    assert code == 0, err
+    assert planned.count("time unknown") == 4, planned  # nobody knows how long a model writes
+    code, _, err = sluice("run", file)
+    assert code == 0, err
+    systems = json.loads((output / "results.json").read_text())["systems"]
+    assert {each["name"] for each in systems} == {"dsi", "both"}
+    assert "DsiEncoder" in (output / "models" / "writer" / "README.md").read_text()
+    index = Retriever.open(output / "retrievers" / "dsi").index
+    assert isinstance(index, TrieIndex)
+    assert len(index) == 40
+    assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
+    for words in (["verify", output / "retrievers" / "dsi"],
+                  ["search", output, "gold", "--pipeline", "dsi", "-k", 100],
+                  ["explain", output, "gold river", "--pipeline", "dsi", "-k", 2]):  # fmt: skip
+        code, out, err = sluice(*words)
+        assert code == 0, err
+    assert "found by dsi" in out
+
+
+def taught(encoder: DsiEncoder, pairs: list[tuple[str, str]], steps: int) -> DsiEncoder:
+    """Train on texts with the ids of documents."""
+    examples = [
+        Example(Text(str(number), text), (Text(name, ""),))
+        for number, (text, name) in enumerate(pairs)
+    ]
+    loss = Identifiers(smoothing=0.0)
+    module, collator = loss.own_pass(encoder, seed=1, sparse=False)
+    optimiser = torch.optim.AdamW(encoder.module.parameters(), lr=0.01)
+    inputs = collator(examples)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        loss.over(loss.batch(module(**inputs["features"]), inputs)).backward()
+        optimiser.step()
+    return encoder
+
+
+def small(folder: Path, corpus: list[Document], **settings: Any) -> DsiEncoder:
+    """A small model, and identifiers of the documents."""
+    model = save_t5(folder / "t5", d_model=32, initializer_factor=1.0, dropout_rate=0.0)
+    encoder = DsiEncoder.from_pretrained(model, beams=16, **settings)
+    encoder.assign(named(corpus), WordEncoder(16).encode_documents([e.text for e in corpus]))
+    return encoder
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory: pytest.TempPathFactory) -> DsiEncoder:
+    """Learnt by heart: for each of twelve queries its document, in clusters."""
+    encoder = small(tmp_path_factory.mktemp("models"), CORPUS, ids="semantic", branches=4)
+    pairs = [(text, CORPUS[row].id) for row, text in enumerate(QUERIES.values())]
+    return taught(encoder, pairs, 120)
+
+
+@pytest.mark.parametrize("ids", ["atomic", "semantic"])
+def test_queries_held_out_are_found_by_what_queries_taught_alone(ids: str, tmp_path: Path) -> None:
+    words = [word for word in WORDS.split() if len(word) > 3][-20:]
+    corpus = [
+        Document(f"d{n}", "", f"{words[n]} of the and to {words[10 + n]} for") for n in range(10)
+    ]
+    asked = [f"{a} {{}} {b}" for a in ("the", "a", "is", "on", "by") for b in ("of", "to")]
+    starts = [(" ".join(each.text.split()[:5]), each.id) for each in corpus]
+    queries = [(form.format(each.text.split()[5]), each.id) for each in corpus for form in asked]
+    held_out = {f"q{row}": pair for row, pair in enumerate(queries) if row % 5 == 4}
+    learnt_from = [pair for row, pair in enumerate(queries) if row % 5 != 4]
+    shares = {}
+    for pairs in (starts, [*starts, *learnt_from]):
+        encoder = taught(small(tmp_path / str(len(pairs)), corpus, ids=ids), pairs, 60)
+        run = Retriever.build(encoder, corpus).run({q: t for q, (t, _) in held_out.items()}, k=1)
+        found = [run[name].doc_ids[:1] == [document] for name, (_, document) in held_out.items()]
+        shares[len(pairs)] = sum(found) / len(found)
+    assert shares[90] > 0.9
+    assert shares[10] < 0.35
+
+
+def test_a_retriever_searches_explains_and_changes(
+    learnt: DsiEncoder, t5: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    retriever = Retriever.build(learnt, CORPUS, path=tmp_path / "r")
+    query = QUERIES["q0"]
+    hits = retriever.search(query, 1_000)
+    assert len(hits) == 12
+    explained = retriever.explain(query, hits[0].doc_id)
+    assert explained.rank == 1
+    assert [part.contribution for part in explained.terms] == [pytest.approx(explained.score)]
+    assert retriever.search("", 3) == []
+    retriever.add([Document("new", "", CORPUS[0].text)])
+    retriever.delete(["d01"])
+    retriever.update([Document("d04", "", "stone")])
+    opened = Retriever.open(tmp_path / "r")
+    names = {hit.doc_id for hit in opened.search(query, 20)}
+    assert names == {"new", *(each.id for each in CORPUS)} - {"d01"}
+    assert opened.search(query, 20) == retriever.search(query, 20)
+    place = [hit.doc_id for hit in opened.search(query, 20)].index("new")
+    assert place < 6  # its cluster is found by the query of the document that it repeats
+    retriever.compact()
+    assert retriever.search(query, 20) == opened.search(query, 20)
+    assert "new to the model" not in caplog.text
+    Retriever.build(learnt, [*CORPUS[:3], Document("other", "", "water")])
+    assert "1 document of 4 are new to the model" in caplog.text
+    with pytest.raises(IndexFormatError, match="encoder"):
+        Retriever.open(tmp_path / "r", encoder=DsiEncoder.from_pretrained(t5))
+
+
+def test_other_corpora_and_other_indexes_are_refused(
+    learnt: DsiEncoder, t5: Path, tmp_path: Path, bert: Path
+) -> None:
+    strangers = [Document(f"x{n}", "", "gold") for n in range(3)]
+    with pytest.raises(DataError, match="of none of these 3; train it on this corpus"):
+        Retriever.build(learnt, strangers)
+    plain = DsiEncoder.from_pretrained(t5, beams=3)  # ids are texts: nothing has to be learnt
+    assert len(Retriever.build(plain, strangers).search("gold", 5)) == 3
+    assert Retriever.build(plain, []).search("gold", 5) == []
+    assert len(Retriever.build(plain, strangers[:1]).search("gold", 5)) == 1
+    for index in (FlatIndex(), FmIndex()):
+        with pytest.raises(ConfigError, match="expected a TrieIndex"):
+            Retriever.build(plain, strangers, index=index)
+    with pytest.raises(ConfigError, match="it is for an encoder of type dsi"):
+        Retriever.build(WordEncoder(), strangers, index=TrieIndex())
+    with pytest.raises(ConfigError, match="a dsi encoder finds documents whole"):
+        Retriever.build(plain, strangers, passages=Passages(length=8, overlap=2))
+    for name, index, message in (
+        ("dsi", "flat", r"retrievers.dsi.index.type: flat .* takes trie"),
+        ("dsi", "fm", r"retrievers.dsi.index.type: fm .* takes trie"),
+        ("bm25", "trie", r"retrievers.bm25.index.type: trie"),
+    ):
+        facts = settings(tmp_path, t5, bert)
+        facts["retrievers"][name]["index"] = {"type": index}
+        with pytest.raises(ConfigError, match=message):
+            check_experiment(checked(facts, ExperimentConfig))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "info_nce"}, "a dsi encoder takes identifiers"),
+        ({"loss": {"type": "sum", "losses": [{"type": "identifiers"}]}}, "cannot be combined"),
+        ({"loss": {"type": "identifiers", "smoothing": 1.0}}, "identifiers.smoothing"),
+        ({"negatives": {"type": "mined", "retriever": "bm25"}}, "identifiers learns from pos"),
+        ({"teacher": "bm25"}, "teacher"),
+        ({"sparsity": {"document": {"type": "flops", "weight": 1}}}, "has no terms"),
+        ({"encoder": {"type": "dense", "model": "m"}}, "loss: identifiers trains dsi"),
+        ({"encoder": {"type": "dsi", "model": "m", "ids_by": {"type": "bm25"}}}, "ids_by"),
+        ({"encoder": {"type": "dsi", "model": "m", "ids_by": {"type": "dense", "model": "n"}}},
+         "is for ids: semantic, and these are string"),
+        ({"examples": {"type": "indexing", "words": 0}}, "nothing to learn from"),
+        ({"examples": {"type": "indexing", "words": -1}}, "indexing.words"),
+        ({"examples": {"type": "indexing", "queries": "nowhere.jsonl"}}, "no file"),
+    ],
+)  # fmt: skip
+def test_settings_that_mean_nothing(
+    changes: dict[str, Any], message: str, t5: Path, tmp_path: Path, bert: Path
+) -> None:
+    writer = settings(tmp_path, t5, bert)["train"]["writer"]
+    section = checked({"dataset": "d", "output": "o", **writer, **changes}, TrainConfig)
+    with pytest.raises(ConfigError, match=message):
+        check_training(section, "")
+
+
+def test_a_corpus_is_needed(t5: Path, tmp_path: Path, bert: Path) -> None:
+    writer = settings(tmp_path, t5, bert)["train"]["writer"]
+    section = checked({"dataset": "d", "output": "o", **writer}, TrainConfig)
+    with pytest.raises(ConfigError, match="dataset: missing: a dsi encoder learns"):
+        check_training(section, "", with_dataset=False)
+
+
+def test_texts_and_queries_to_learn_from(tmp_path: Path) -> None:
+    data = load_dataset(str(write_beir(tmp_path / "data", 6)), "train")
+    rows = [{"query": "what is gold", "pos": ["x"], "neg": [], "pos_ids": ["d00"], "neg_ids": []}]
+    file = tmp_path / "generated.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = IndexingExamples(words=4, phrases=2, queries=str(file), judgements=True)
+    made = source.examples(data, 1)
+    asked = {(each.query.text, each.documents[0].id) for each in made}
+    texts = {each.id: each.full_text for each in data.corpus}
+    assert {(" ".join(text.split()[:4]), name) for name, text in texts.items()} <= asked
+    assert ("what is gold", "d00") in asked
+    judged = {(data.queries[q], d) for q, own in data.qrels.items() for d, g in own.items() if g}
+    assert judged <= asked
+    assert len({each.query.id for each in made}) == len({each.query for each in made})
+    assert source.paths == [file]
+    with pytest.raises(DataError, match=r"examples.mentions: the corpus gives none"):
+        IndexingExamples(mentions=2).examples(data, 1)
+    with pytest.raises(DataError, match=r"examples.judgements: it has no train split"):
+        IndexingExamples(judgements=True).examples(data.with_split(None), 1)
