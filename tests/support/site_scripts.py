@@ -1,4 +1,4 @@
-"""The scripts that build the documentation site, as modules."""
+"""The scripts that make the documentation, as modules."""
 
 import importlib
 import sys
@@ -8,8 +8,8 @@ from places import ROOT
 
 
 def site_script(name: str) -> ModuleType:
-    """Return ``scripts/site/NAME.py``; only its own folder may hold what it imports."""
-    folder = str(ROOT / "scripts" / "site")
-    if folder not in sys.path:
-        sys.path.append(folder)
+    """Return ``scripts/NAME.py`` or ``scripts/site/NAME.py``."""
+    for folder in (str(ROOT / "scripts"), str(ROOT / "scripts" / "site")):
+        if folder not in sys.path:
+            sys.path.append(folder)
     return importlib.import_module(name)
