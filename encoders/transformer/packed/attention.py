@@ -14,7 +14,9 @@ SCORES = 1 << 21  # bytes of attention scores at a time: they stay in the cache
 # Float32 texts of this many tokens and more go through torch's flash attention: from about 130 to
 # 256 tokens the two are level, at 512 it is 1.6 times as fast, at 66 two thirds as fast.
 FLASH_FROM = 160
-BLOCK = 256  # tokens of a text that look through a window together
+LONG = 1024  # tokens from which the scores of one text alone would fill the cache and more
+# Tokens of a text that look through a window together; texts of up to twice as many do at once.
+BLOCK = 64
 
 
 class Span(NamedTuple):
@@ -123,7 +125,7 @@ class TextAttention:
             into = out[span.start : span.stop].view(span.texts, span.length, -1, heads.size)
             if self._sight.window is not None and span.length > self._sight.window + 1:
                 attend, step = self._windowed, span.texts
-            elif projected.dtype is torch.float32 and span.length >= FLASH_FROM:
+            elif span.length >= (FLASH_FROM if projected.dtype is torch.float32 else LONG):
                 attend, step = self._flash, span.texts
             else:
                 scores = heads.queries * span.length * span.length * projected.element_size()
@@ -217,8 +219,10 @@ class TextAttention:
     def _windowed(self, query: Tensor, key: Tensor, value: Tensor, seen: int) -> Tensor:
         """Attend through a window, a block of tokens at a time to those that one of it sees."""
         mixed = torch.zeros_like(query)  # stays so for tokens that see none
-        for first in range(0, query.shape[2], BLOCK):
-            end = min(first + BLOCK, query.shape[2])
+        length = query.shape[2]
+        block = BLOCK if length > 2 * BLOCK else length
+        for first in range(0, length, block):
+            end = min(first + block, length)
             start, stop = self._sight.reach(first, seen)[0], self._sight.reach(end - 1, seen)[1]
             if start >= stop:
                 continue

@@ -27,6 +27,7 @@ from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts
 from sluice.encoders.transformer.packed.layer import Layer, Norms, PackedLayer
 from sluice.encoders.transformer.packed.norms import norm_of
 
+WIDE = 256  # tokens of a window that is too wide to be tried
 _SMALL = 1 << 28  # bytes of weights that are copied whatever memory is left
 
 log = logging.getLogger("sluice")
@@ -55,14 +56,22 @@ class PackedTransformer:
         None also where the copy would take more than half of the memory that is left.
         """
         parts = parts_of(model)
-        blocks = None
-        if parts is not None:
-            blocks = _as_blocks(parts)
-        elif model.device.type == "cpu":
-            blocks = blocks_of(model)
-        if blocks is None or (model.device.type == "cpu" and not _fits(blocks, dtype)):
+        blocks = blocks_of(model) if parts is None else _as_blocks(parts)
+        if blocks is None:
             return None
-        return cls(blocks, dtype, parts)
+        if blocks.layers[0].outer.weight.device.type == "cpu":
+            return cls(blocks, dtype, parts) if _fits(blocks, dtype) else None
+        return None if parts is None else cls(blocks, dtype, parts)
+
+    @property
+    def telling_lengths(self) -> list[int]:
+        """Lengths of texts that show whether all is read as the model does: beyond its windows.
+
+        Wide windows are left out, whose texts would take long.
+        """
+        windows = {sight.window for sight in self._blocks.sights.values()}
+        tried = [window + 2 for window in windows if window is not None and window <= WIDE]
+        return [*sorted(tried, reverse=True), 5, 5, 2]
 
     def states(
         self,

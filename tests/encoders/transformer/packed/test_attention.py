@@ -16,7 +16,7 @@ from sluice.encoders.transformer.packed.attention import (
 from sluice.encoders.transformer.packed.norms import RootMeanSquare, norm_of
 
 HEADS = Heads(queries=4, keys=2, size=6)
-LONG = max(FLASH_FROM, BLOCK) + 10
+LONG = max(FLASH_FROM, 2 * BLOCK) + 10
 LENGTHS = [LONG, 9, 9, 4, 1]
 SEEN = [LONG - 30, 9, 4, 2, 1]
 

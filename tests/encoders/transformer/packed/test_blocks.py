@@ -248,3 +248,21 @@ def test_a_model_that_does_not_fit_twice_runs_the_ordinary_pass(
         assert (packed is not None) == fits
         assert ("needs a copy of the weights" in caplog.text) != fits
         caplog.clear()
+
+
+def test_windows_read_otherwise_are_noticed(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = packed_model.blocks_of
+
+    def wider(model: Any) -> Any:
+        blocks = right(model)
+        assert blocks is not None
+        sights = {kind: sight._replace(window=None) for kind, sight in blocks.sights.items()}
+        sights["sliding_attention"] = blocks.sights["sliding_attention"]._replace(window=5)
+        return blocks._replace(sights=sights)
+
+    monkeypatch.setattr(packed_model, "blocks_of", wider)
+    encoder = DenseEncoder(made("ModernBERT", len(tokenizer)), tokenizer)  # its window is 4
+    assert encoder.network() is None
+    assert "differs from the ordinary one" in caplog.text
