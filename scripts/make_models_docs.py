@@ -192,6 +192,11 @@ REFUSED = (
     Refused("weights in pickles alone", "`sluice model import FOLDER --trust-pickle`, once",
             "tests/encoders/model_files/test_pickles.py::"
             "test_a_folder_of_pickles_is_converted_by_the_command"),
+    Refused("quantised weights (bitsandbytes, GPTQ, AWQ, FP8 ...)",
+            "take the model that they were made from; an ONNX graph of 8 bits runs with "
+            "`backend: onnx`",
+            "tests/encoders/model_files/test_wrong_models.py::"
+            "test_one_error_with_what_to_do[bitsandbytes]"),
     Refused("weights of TensorFlow, Flax or llama.cpp alone; ONNX graphs alone",
             "take the model in transformers' layout",
             "tests/encoders/model_files/test_pickles.py::test_weights_that_nothing_here_reads"),

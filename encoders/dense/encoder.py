@@ -344,7 +344,12 @@ class DenseEncoder(TextEncoder):
     def encode_parts(self) -> Callable[[Sequence[str], Sequence[Parts]], Dense] | None:
         """Encodes parts of documents, see ``encode_parts``; None where it pools not by the mean."""
         tells = getattr(self.tokenizer, "is_fast", False)
-        return partial(encode_parts, self) if tells and self.pooling == "mean" else None
+        if not tells or self.pooling != "mean":
+            return None
+        unpooled = 0 if self.pool_prompt else self.prompt_tokens["document"]
+        return partial(
+            encode_parts, self, dim=self.dim, vectors_of=self._projected, unpooled=unpooled
+        )
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a sentence-transformers folder (legacy layout), replacing ``path`` in one step."""

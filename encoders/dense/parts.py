@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -16,26 +16,36 @@ from sluice.encoders.encoder import Dense
 from sluice.encoders.transformer.tokens import token_offsets
 
 if TYPE_CHECKING:
-    from sluice.encoders.dense.encoder import DenseEncoder
+    from torch import Tensor
+
     from sluice.encoders.transformer.packed.model import PackedTransformer
+    from sluice.encoders.transformer.text_encoder import TextEncoder
     from sluice.encoders.transformer.tokens import TokenBatch
 
 Part: TypeAlias = Sequence[tuple[int, int]]  # characters [start, end) of a text, in several places
 Parts: TypeAlias = Sequence[Part | None]  # of one text
 
 
-def encode_parts(encoder: DenseEncoder, texts: Sequence[str], parts: Sequence[Parts]) -> Dense:
+def encode_parts(
+    encoder: TextEncoder,
+    texts: Sequence[str],
+    parts: Sequence[Parts],
+    *,
+    dim: int,
+    vectors_of: Callable[[Tensor], Tensor],
+    unpooled: int,
+) -> Dense:
     """Return the vectors of each document's parts, one after the other, float32 ``[parts, dim]``.
 
     A text passes the model once. A part's vector is the mean of the states of its own tokens, and
     of those that every text has: special tokens, and the prompt where it is pooled. A part of None
-    is the whole text, whose vector is that of ``encode_documents``.
+    is the whole text, whose vector is that of ``encode_documents``. ``vectors_of`` makes vectors
+    ``[n, dim]`` of means; the first ``unpooled`` tokens of a text are in none.
     """
     counts = np.array([len(of) for of in parts], np.int64)
     starts = np.cumsum(counts) - counts
-    vectors = np.zeros((int(counts.sum()), encoder.dim), np.float32)
+    vectors = np.zeros((int(counts.sum()), dim), np.float32)
     prompt = encoder.prompts["document"]
-    unpooled = 0 if encoder.pool_prompt else encoder.prompt_tokens["document"]
 
     def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
         states = encoder.output(batch, network).float()
@@ -47,9 +57,8 @@ def encode_parts(encoder: DenseEncoder, texts: Sequence[str], parts: Sequence[Pa
             masks = _masks(np.array(places), parts[row], len(prompt), unpooled)
             weights = torch.from_numpy(masks).to(own)
             means = (weights @ own) / weights.sum(dim=1, keepdim=True).clamp(min=1.0)
-            one = torch.ones((len(means), 1), dtype=torch.long, device=means.device)
-            made = encoder.vectors_of(means.unsqueeze(1), one, "document")
-            vectors[starts[row] : starts[row] + counts[row]] = made.float().cpu().numpy()
+            made = vectors_of(means).float().cpu().numpy()
+            vectors[starts[row] : starts[row] + counts[row]] = made
 
     encoder.map_texts(texts, "document", store)
     return vectors

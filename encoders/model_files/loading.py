@@ -24,7 +24,7 @@ from sluice.encoders.model_files.layout import (
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.model_files.untrusted import LOCAL, refuse_code
-from sluice.encoders.model_files.weights import check_weights
+from sluice.encoders.model_files.weights import QUANTISED, check_weights
 
 
 class Loaded(NamedTuple):
@@ -108,6 +108,7 @@ def load(
     if not (home / "config.json").exists():
         raise ModelError(f"{home}: no config.json; expected a transformers model folder")
     refuse_code(home)
+    _check_config(home)
     check_weights(home, folder)
     rng = torch.random.fork_rng(devices=[])
     with quiet_transformers(), rng, as_model_error(home, auto_class.__name__):
@@ -137,8 +138,41 @@ def load(
             f"{home}: {key} is {list(actual)} in the weights, expected {list(expected)} by "
             "config.json"
         )
+    _check_loaded(model, home)
     read_adapter(model.eval(), home)
     return Loaded(model, tokenizer, folder, missing)
+
+
+def _check_config(home: Path) -> None:
+    """Raise ``ModelError`` for quantised weights, or a type that this transformers lacks."""
+    from transformers import CONFIG_MAPPING, __version__
+
+    config = read_object(home / "config.json")
+    if "quantization_config" in config:
+        how = config["quantization_config"]
+        method = how.get("quant_method") if isinstance(how, dict) else how
+        raise ModelError(f"{home / 'config.json'}: quantization_config ({method}): {QUANTISED}")
+    kind = config.get("model_type")
+    if isinstance(kind, str) and kind not in CONFIG_MAPPING:
+        raise ModelError(
+            f"{home / 'config.json'}: model_type is {kind!r}, which transformers {__version__} "
+            "does not have; a newer one may (pip install -U transformers), or take another model"
+        )
+
+
+def _check_loaded(model: Any, home: Path) -> None:
+    """Raise ``ModelError`` for a model that reads no tokens, or with damaged weights."""
+    if model.main_input_name != "input_ids":
+        raise ModelError(
+            f"{home}: a {type(model).__name__} reads {model.main_input_name}, and texts are "
+            "input_ids; take a model of texts"
+        )
+    for name, value in model.named_parameters():
+        if not bool(value.detach().sum().isfinite()):  # one pass, without a copy
+            raise ModelError(
+                f"{home}: {name} has numbers that are not finite, and every vector would; the "
+                "weights are damaged, or their training diverged: take an earlier checkpoint"
+            )
 
 
 def _encoder_alone(auto_class: Any, config: Any) -> Any:
@@ -168,7 +202,16 @@ def _without_pooler(auto_class: Any, config: Any) -> dict[str, bool]:
 def _tokenizer(home: Path, config: Any) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(home, **LOCAL)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(home, **LOCAL)
+    except Exception as error:  # each kind of tokenizer has its own
+        if "trust_remote_code" in str(error):
+            raise
+        line = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ModelError(
+            f"{home}: its tokenizer cannot be read ({line}); copy tokenizer.json and what lies "
+            "beside it again from where the model is"
+        ) from error
     files = tokenizer.vocab_files_names.values()
     if files and not any((home / file).exists() for file in files):
         raise ModelError(f"{home}: no tokenizer; expected one of {', '.join(sorted(files))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ INDEX = f"{WEIGHTS}.index.json"  # names the shard of each tensor
 PICKLED = "pytorch_model.bin"
 PICKLED_INDEX = f"{PICKLED}.index.json"
 EXPLICIT = "transformers_weights"  # in config.json: another file than the usual one
+QUANTISED = (
+    "the weights are quantised, and Sluice reads weights of 16 or 32 bits; take the model that "
+    "they were made from (an ONNX graph of 8 bits beside it runs with backend: onnx)"
+)
+LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
+POINTER = b"version https://git-lfs"
 # What other libraries read: file endings, and their names.
 FOREIGN = {".h5": "TensorFlow's", ".msgpack": "Flax's", ".gguf": "llama.cpp's", ".onnx": "a graph"}
 
@@ -32,9 +39,11 @@ def check_weights(home: Path, folder: Path) -> None:
         _check_explicit(explicit, home)
         return
     if (home / WEIGHTS).exists():
+        _check_file(home / WEIGHTS)
         return
     if (home / INDEX).exists():
-        shards_in(home / INDEX, ".safetensors")
+        for shard in sorted(set(shards_in(home / INDEX, ".safetensors").values())):
+            _check_file(home / shard)
         return
     refuse_pickle(folder, [home / PICKLED, home / PICKLED_INDEX])
     others = sorted(file for file in home.rglob("*") if file.suffix in FOREIGN)
@@ -82,6 +91,35 @@ def shards_in(index: Path, suffix: str) -> dict[str, str]:
                 f"({listed(shards)})"
             )
     return {str(tensor): str(name) for tensor, name in names.items()}
+
+
+def _check_file(file: Path) -> None:
+    """Raise ``ModelError`` for safetensors that are cut, or whose matrices are no floats."""
+    with file.open("rb") as stream:
+        start = stream.read(max(8, len(POINTER)))
+        if start.startswith(POINTER):
+            raise ModelError(
+                f"{file}: a pointer of Git LFS, not the weights; fetch them: git lfs pull, or hf "
+                "download"
+            )
+        size = int.from_bytes(start[:8], "little")
+        stream.seek(8)
+        header = stream.read(size) if len(start) >= 8 and size <= LONGEST_HEADER else b""
+    try:
+        tensors = {name: each for name, each in json.loads(header).items() if name[:2] != "__"}
+        ends = [int(each["data_offsets"][1]) for each in tensors.values()]
+        kinds = {name: str(each["dtype"]) for name, each in tensors.items()}
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        ends, kinds = [0], {}
+    whole = 8 + size + max(ends, default=0)
+    if not kinds or file.stat().st_size != whole:
+        raise ModelError(
+            f"{file}: not whole safetensors; it was cut or damaged on its way: copy or fetch it "
+            "again"
+        )
+    for name, kind in kinds.items():
+        if (name.endswith("weight") and kind[:1] in "UI") or kind.startswith(("F8", "F4", "F6")):
+            raise ModelError(f"{file}: {name} is {kind}: {QUANTISED}")
 
 
 def _is_file(path: Path) -> bool:

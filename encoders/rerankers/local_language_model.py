@@ -20,6 +20,7 @@ from sluice.encoders.rerankers.prompt import Prompt, fitted
 from sluice.encoders.transformer.model import TransformerModel
 from sluice.encoders.transformer.tokens import Ids, TokenBatch, Tokens, token_batches
 
+NO_WRITERS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 SHOWN_FROM = 200  # prompts; fewer show no progress
 CHUNK = 2_048  # prompts fitted and sorted together
 USUAL_CONTEXT = 4_096  # tokens, for models that could read more
@@ -91,7 +92,15 @@ class LocalLanguageModel(TransformerModel):
         home = transformer_folder(model_folder(str(model)))
         if not (home / "config.json").exists():
             raise ModelError(f"{home}: no config.json; expected a transformers model folder")
-        both = bool(read_object(home / "config.json").get("is_encoder_decoder"))
+        config = read_object(home / "config.json")
+        names = config.get("architectures")
+        for name in names if isinstance(names, list) else ():
+            if str(name).endswith(NO_WRITERS):
+                raise ModelError(
+                    f"{home / 'config.json'}: a {name} writes no text; take a language model that "
+                    "does, or open this one by type: dense, splade or cross_encoder"
+                )
+        both = bool(config.get("is_encoder_decoder"))
         auto_class = AutoModelForSeq2SeqLM if both else AutoModelForCausalLM
         network, tokenizer, _, _ = load(auto_class, str(model), fresh=lambda key, model: False)
         return cls(

@@ -48,11 +48,13 @@ class SparseAutoencoder(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """Return codes float32 ``[n, latents]`` of vectors ``[n, inputs]``."""
         vectors = vectors.float()
-        if self.normalize:
-            vectors = vectors - vectors.mean(dim=-1, keepdim=True)
-            vectors = vectors / (vectors.std(dim=-1, keepdim=True) + SPREAD)
-        latents = nn.functional.linear(vectors - self.pre_bias, self.weight, self.latent_bias)
-        return torch.relu(keep_top(latents, self.top_k))
+        # In float32 whatever the encoder computes in: rounding would choose other latents.
+        with torch.autocast(vectors.device.type, enabled=False):
+            if self.normalize:
+                vectors = vectors - vectors.mean(dim=-1, keepdim=True)
+                vectors = vectors / (vectors.std(dim=-1, keepdim=True) + SPREAD)
+            latents = nn.functional.linear(vectors - self.pre_bias, self.weight, self.latent_bias)
+            return torch.relu(keep_top(latents, self.top_k))
 
     def write(self, folder: Path) -> None:
         """Write the module's folder as sentence-transformers does."""

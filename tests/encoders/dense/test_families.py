@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from families import FAMILIES, bare_decoder, t5_whole
+from five_steps import five_steps, searched
 from published import modules
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer, models
@@ -20,7 +20,6 @@ from sluice.encoders import DenseEncoder, as_encoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.transformer.end_token import end_texts, ends_specially
-from sluice.retrieval import Document, Retriever
 from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
 ROWS = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "make_models_docs.py"))["DENSE"]
@@ -211,23 +210,5 @@ def test_a_tokenizer_without_an_end(bert: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", [name for name in FAMILIES if "," not in name])
 def test_a_family_is_trained_and_searched(family: str, folders: Any) -> None:
     encoder = DenseEncoder.from_pretrained(folders(family), device="cpu")
-    queries, losses = ["gold", "deep", "rank"], []
-    documents = ["stone of the river", "a search for water", "learn the score"]
-    optimiser = torch.optim.Adam(encoder.module.parameters(), lr=2e-3)
-    encoder.module.eval()  # without dropout, so that losses compare
-    for _ in range(5):
-        left = encoder.embed(encoder.tokenize(queries, "query"), "query")
-        right = encoder.embed(encoder.tokenize(documents, "document"), "document")
-        scores = 10 * torch.nn.functional.normalize(left) @ torch.nn.functional.normalize(right).T
-        loss = torch.nn.functional.cross_entropy(scores, torch.arange(3))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-    corpus = [Document(f"d{number}", "", text) for number, text in enumerate(documents)]
-    retriever = Retriever.build(encoder, corpus)
-    hits = retriever.search("gold", k=9)
-    wanted = encoder.encode_documents(documents) @ encoder.encode_queries(["gold"])[0]
-    assert [hit.doc_id for hit in hits] == [f"d{n}" for n in np.argsort(-wanted)]
-    np.testing.assert_allclose([hit.score for hit in hits], np.sort(wanted)[::-1], rtol=1e-4)
+    five_steps(encoder)
+    searched(encoder)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from five_steps import five_steps, searched
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize, Router
@@ -212,17 +213,8 @@ def test_gradients_and_changes_of_the_table(tmp_path: Path) -> None:
     vectors = encoder.embed(encoder.tokenize(TEXTS[:3], "document"), "document")
     (vectors * torch.randn_like(vectors)).sum().backward()
     assert all(parameter.grad is not None for parameter in encoder.module.parameters())
-    optimiser = torch.optim.Adam(encoder.module.parameters(), lr=0.05)
-    texts, losses = ["gold river", "deep water", "rank the model"], []
-    for _ in range(5):
-        sides = [encoder.embed(encoder.tokenize(texts, side), side) for side in SIDES]
-        scores = 10 * sides[0] @ sides[1].flip(0).T  # each text with another one
-        loss = torch.nn.functional.cross_entropy(scores, torch.arange(3))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
+    five_steps(encoder, rate=0.05)
+    searched(encoder)
     assert encoder.fingerprint != before
 
 

@@ -18,6 +18,7 @@ from sluice.encoders import CrossEncoder, as_scorer
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.rerankers.recipes import RECIPES, recipe_of
+from sluice.retrieval import Document, Rerank, Retriever
 from sluice.retrieval.stages.generative.rerankers import generative, generative_http
 
 PAIRS = [
@@ -58,6 +59,25 @@ def test_two_labels_are_log_odds(architecture: str, names: Any, tmp_path: Path) 
         with torch.enable_grad():
             ours.logits(ours.tokenize_pairs(PAIRS)).sum().backward()
         assert all(p.grad is not None for n, p in ours.module.named_parameters() if "classif" in n)
+
+
+def test_two_labels_learn_in_five_steps(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "m", "ForSequenceClassification", num_labels=2)
+    encoder, losses = CrossEncoder.from_pretrained(folder, device="cpu"), []
+    pairs, wanted = [("gold", "a river"), ("gold", "stone"), ("deep", "water")], torch.eye(3)[0]
+    optimiser = torch.optim.Adam(encoder.module.parameters(), lr=2e-3)
+    for _ in range(5):
+        logits = encoder.logits(encoder.tokenize_pairs(pairs))
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, wanted)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    corpus = [Document(f"d{n}", "", text) for n, (_, text) in enumerate(pairs)]
+    stage = Retriever.build("bm25", [*corpus, Document("d3", "", "gold")]) >> Rerank(encoder)
+    [hit] = stage.search("gold", k=5)
+    assert hit.score == pytest.approx(float(encoder.score([("gold", "gold")])[0]), abs=1e-5)
 
 
 def test_more_labels_are_refused(tmp_path: Path) -> None:

@@ -96,6 +96,16 @@ def test_codes_by_hand(folder: Path, texts: list[str], tmp_path: Path) -> None:
     assert not encoder.embed(features, "query")[1].any()
 
 
+def test_bfloat16_is_the_dense_encoders_alone(
+    folder: Path, texts: list[str], bfloat16: None
+) -> None:
+    encoder = CsrEncoder.from_pretrained(folder, dtype="bfloat16")
+    assert encoder.dtype is torch.bfloat16
+    codes = encoder.autoencoder(torch.from_numpy(encoder.dense.encode_documents(texts)))
+    found = encoder.encode_documents(texts)
+    np.testing.assert_allclose(found.toarray(), codes.detach().numpy(), atol=1e-6)
+
+
 def test_equal_latents_are_kept_by_number(folder: Path) -> None:
     head = CsrEncoder.from_pretrained(folder, top_k=2).autoencoder
     with torch.no_grad():

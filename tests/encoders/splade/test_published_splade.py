@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from families import ROBERTA
+from five_steps import five_steps, searched
 from published import SHAPE, byte_pairs, network, word_pieces, write_json
 from safetensors.torch import save_file
 from sentence_transformers import SparseEncoder
@@ -139,3 +140,12 @@ def test_queries_without_a_network(name: str, activation: str | None, tmp_path: 
     tokens = bare.tokenizer.convert_ids_to_tokens(range(bare.dim))
     (document / "idf.json").write_text(json.dumps(dict(zip(tokens, weights.tolist(), strict=True))))
     agree(SpladeEncoder.from_pretrained(document, query_model="idf", device="cpu"), theirs)
+
+
+@pytest.mark.parametrize("query_model", ["shared", "bow", "idf"])
+@pytest.mark.parametrize("name", SHARED)
+def test_a_family_is_trained_and_searched(name: str, query_model: Any, tmp_path: Path) -> None:
+    SHARED[name][0](tmp_path / "m")
+    encoder = SpladeEncoder.from_pretrained(tmp_path / "m", query_model=query_model, device="cpu")
+    five_steps(encoder)
+    searched(encoder)
