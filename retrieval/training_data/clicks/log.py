@@ -149,7 +149,7 @@ def sessions_of(rows: Iterator[Shown]) -> Iterator[list[Shown]]:
                 yield session
             if hash(row.session) in seen:
                 raise DataError(
-                    f"{row.place}: session {row.session!r} goes on here, after others; sort the "
+                    f"{row.place}: session {row.session!r} continues here, after others; sort the "
                     "log by session and position"
                 )
             seen.add(hash(row.session))

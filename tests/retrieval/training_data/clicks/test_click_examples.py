@@ -140,7 +140,7 @@ BAD = [
 PAGES = [
     ("1\tq1\td00\t2\t0\n1\tq1\td01\t1\t1\n", ":3: position 1 after 2 in session '1'"),
     ("1\tq1\td00\t1\t0\n1\tq2\td01\t2\t1\n", ":3: session '1' asks another query"),
-    ("1\tq1\td00\t1\t0\n2\tq1\td01\t2\t1\n1\tq1\td01\t3\t1\n", ":4: session '1' goes on here"),
+    ("1\tq1\td00\t1\t0\n2\tq1\td01\t2\t1\n1\tq1\td01\t3\t1\n", ":4: session '1' continues here"),
 ]
 
 
