@@ -29,8 +29,8 @@ class ProjectedLinks(Neighbours):
     and kept so. Two rows that a query finds at ranks a and b are joined by ``1 / sqrt(a b)``; the
     ``2 degree`` rows joined most with a row, and as many nearest to it, are its candidates.
     ``degree`` of them become links, the nearest first, leaving out one that is nearer to a link
-    than to the row, as long as others are left; then each link is made one of both rows, the
-    nearest first, up to ``2 degree``. They are what a new build would make, also after changes.
+    than to the row, as long as others are left; then each link is made one of both rows, up to
+    ``2 degree``. They are what a new build would make, also after changes.
     (Chen et al. 2024, RoarGraph, arXiv 2408.08933; Liu et al. 2024, RetrievalAttention, arXiv
     2409.10516.)
     """
@@ -163,7 +163,8 @@ def spread(candidates: Links, vectors: DenseRows, degree: int) -> Links:
 def both_ways(links: Links, vectors: DenseRows, most: int) -> Links:
     """Return the links with each made one of both rows, at most ``most`` of a row.
 
-    A row's own links stay; of those to it the nearest are taken, equal ones in order of the rows.
+    A row's own links stay; of the rows that link to it those are taken first that no row has among
+    its own, which no walk would reach, then the nearest, equal ones in order of the rows.
     """
     rows, degree = links.shape
     joined = np.full((rows, most), -1, np.int32)
@@ -177,7 +178,8 @@ def both_ways(links: Links, vectors: DenseRows, most: int) -> Links:
          .astype(np.float64) ** 2).sum(axis=1)
         for a in range(0, max(len(start), 1), 65_536)
     ])  # fmt: skip
-    order = np.lexsort((start, gaps, end))
+    reached = np.bincount(links[links >= 0], minlength=rows) > 0
+    order = np.lexsort((start, gaps, reached[start], end))
     start, end = start[order], end[order]
     used = (links >= 0).sum(axis=1)
     place = _place_in_line(end) + used[end]

@@ -84,10 +84,12 @@ def test_links_are_spread_and_made_both_ways() -> None:
         assert links[row].tolist() == taken + [-1] * (4 - len(taken))
     assert passed > 10  # where those passed over take places
     joined = both_ways(links, rows_of(documents), 7)
+    reached = set(links.ravel().tolist())
+    assert len(reached) < 41  # -1 is one of them
     for row in range(40):
         own = [one for one in links[row].tolist() if one >= 0]
         to = [one for one in range(40) if row in links[one] and one not in own]
-        to = sorted(to, key=lambda one: (gap(row, one), one))[: 7 - len(own)]
+        to = sorted(to, key=lambda one: (one in reached, gap(row, one), one))[: 7 - len(own)]
         assert [one for one in joined[row].tolist() if one >= 0] == own + to
 
 
