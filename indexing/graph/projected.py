@@ -48,6 +48,13 @@ class ProjectedLinks(Neighbours):
         if total == known:
             return
         super().extend(vectors)
+        if len(self.queries):
+            self._find(vectors, known)
+        self._project(vectors)
+
+    def _find(self, vectors: DenseRows, known: int) -> None:
+        """Bring what the queries find up to date with the rows from ``known`` on."""
+        total = len(vectors)
         newer = FlatIndex("ip")
         newer.add(vectors.gather(np.arange(known, total))[0])
         best = newer.search(self.queries, self.depth).rows
@@ -56,7 +63,6 @@ class ProjectedLinks(Neighbours):
             candidates = np.concatenate([self.found.astype(np.int64), best], axis=1)
             best = vectors.rescored(self.queries, candidates, self.depth, "ip").rows
         self.found = best.astype(np.int32)
-        self._project(vectors)
 
     def keep_only(self, allowed: Mask, vectors: DenseRows) -> None:
         """Drop rows; queries that lost one find others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,6 +22,8 @@ from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.rows import DenseRows
 
+log = logging.getLogger("sluice")
+
 NEIGHBOURS, ENTRIES, CANDIDATES, DEPTH = 32, 16, 64, 32  # where they are not set
 TAKES: Final = ("mode", "entries", "candidates", "budget")
 
@@ -31,9 +34,9 @@ class QueryGraphIndex(GraphIndex):
     Where queries come from another distribution than documents (questions and code, texts and
     images), the documents that answer a query are not near each other, and a graph of nearest
     documents leads from one to the next by detours. ``learn`` takes training queries before the
-    first search. Each is searched for exactly; documents among its ``depth`` best are linked,
-    beside the nearest (``ProjectedLinks``): ``neighbours`` links of a document's own, and at most
-    as many to it.
+    first search; without any a warning is logged, and the nearest alone are linked. Each is
+    searched for exactly; documents among its ``depth`` best are linked, beside the nearest
+    (``ProjectedLinks``): ``neighbours`` links of a document's own, and at most as many to it.
 
     A search begins with ``entries`` documents that training queries find first, and scores the
     links of the best document whose links were not scored yet, as long as that is among the
@@ -82,7 +85,8 @@ class QueryGraphIndex(GraphIndex):
             entries=settings.entries or ENTRIES, candidates=settings.candidates or CANDIDATES,
             budget=settings.budget, seed=self.seed,
         )  # fmt: skip
-        made._links.queries = links.queries
+        if len(links.queries):
+            made.learn(links.queries)
         return made
 
     def learn(self, queries: Any) -> None:
@@ -100,13 +104,15 @@ class QueryGraphIndex(GraphIndex):
                 "learn before the first search"
             )
         self._links.queries = np.array(vectors)
+        self._links.found = np.full((len(vectors), self._links.depth), -1, np.int32)
 
     def link(self) -> None:
-        """Bring the links up to date; ``ConfigError`` if no training queries were given."""
-        if not len(self._links.queries):
-            raise ConfigError(
-                f"{type(self).__name__}: links documents by training queries and was given none; "
-                "call learn(queries), or take a graph of nearest documents ({type: graph})"
+        """Bring the links up to date; without training queries by the nearest alone, and warn."""
+        if self.rows and not len(self._links) and not len(self._links.queries):
+            log.warning(
+                "query_graph: no training queries were given: %s documents are linked with their "
+                "nearest alone; call learn(queries) before the first search",
+                f"{self.rows:,}",
             )
         super().link()
 

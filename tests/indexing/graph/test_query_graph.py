@@ -195,13 +195,26 @@ def test_training_queries_help_queries_of_their_kind_and_cost_others_nothing() -
         assert shares[0] - shares[1] > better
 
 
+def test_without_training_queries_the_nearest_alone_are_linked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    index = QueryGraphIndex(**SMALL)
+    index.add(DOCUMENTS)
+    found = index.search(QUERIES, 5, params={"candidates": 150}).rows
+    assert (found == brute(DOCUMENTS, QUERIES, 5)).all()
+    index.search(QUERIES, 5)
+    (message,) = caplog.messages
+    assert "no training queries were given: 150 documents are linked with" in message
+    index.delete([0])
+    index.compact()
+    assert len(index.search(QUERIES, 5).rows) == 6
+
+
 def test_learning_is_refused_late_and_of_nothing() -> None:
     index = QueryGraphIndex(**SMALL)
     with pytest.raises(DataError, match="training queries: none"):
         index.learn(np.zeros((0, DIM), np.float32))
     index.add(DOCUMENTS)
-    with pytest.raises(ConfigError, match=r"was given none; call learn\(queries\)"):
-        index.search(QUERIES, 3)
     with pytest.raises(DataError, match="training queries"):
         index.learn(TRAINING[:, :3])
     index.learn(TRAINING)
