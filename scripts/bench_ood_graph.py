@@ -90,12 +90,13 @@ def compared(documents: Table, training: Table, queries: Table) -> None:
             walked = index.search_counted(queries, K, candidates=value)
             yield walked.hits.rows, float(walked.visited.mean())
 
-    linked = QueryGraphIndex()
+    linked, unlearnt = QueryGraphIndex(), QueryGraphIndex()
     linked.learn(training)
     nearest = GraphIndex(neighbours=32, entries=64, early_stop=False)
     sizes = [10, 16, 32, 64, 128]
     rows: dict[str, Callable[[], Iterator[tuple[Table, float]]]] = {
         "query_graph": lambda: walks(linked, sizes),
+        "the same, nothing learnt": lambda: walks(unlearnt, sizes),
         "graph": lambda: walks(nearest, [1, 2, 5, 10, 20]),
         "HNSW32": lambda: faiss_points("HNSW32", documents, queries, sizes),
         "IVF": lambda: faiss_points(
@@ -112,11 +113,12 @@ def main() -> None:
     parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--documents", type=int, default=8_000)
     parser.add_argument("--training", type=int, default=4_000)
+    parser.add_argument("--shift", type=float, nargs="+", default=[0.0, 0.6, 0.9])
     arguments = parser.parse_args()
     if arguments.dataset:
         compared(*encoded(arguments.dataset, arguments.model))
         return
-    for shift in (0.0, 0.6, 0.9):
+    for shift in arguments.shift:
         print(f"\nshift {shift}")
         compared(*made(shift, arguments.documents, arguments.training))
 
