@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sluice.indexing.fm.trie import TrieIndex as TrieIndex
     from sluice.indexing.folder import open_index as open_index
     from sluice.indexing.graph.index import GraphIndex as GraphIndex
+    from sluice.indexing.graph.query_graph import QueryGraphIndex as QueryGraphIndex
     from sluice.indexing.hits import Hits as Hits
     from sluice.indexing.index import Index as Index
     from sluice.indexing.inverted.index import InvertedIndex as InvertedIndex

@@ -10,6 +10,7 @@ INDEXES: Final[Mapping[str, str]] = {
     "faiss": "sluice.indexing.faiss.index:FaissIndex",
     "inverted": "sluice.indexing.inverted.index:InvertedIndex",
     "graph": "sluice.indexing.graph.index:GraphIndex",
+    "query_graph": "sluice.indexing.graph.query_graph:QueryGraphIndex",
     "tokens": "sluice.indexing.tokens.index:TokenIndex",
     "fm": "sluice.indexing.fm.index:FmIndex",
     "trie": "sluice.indexing.fm.trie:TrieIndex",

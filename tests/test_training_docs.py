@@ -66,7 +66,9 @@ def test_the_examples_have_keys_that_exist() -> None:
         elif "datasets" in more:
             checked(more, TrainConfig)
         elif more.get("examples", {}).get("type") == "clicks":
-            ClickExamples(**{key: value for key, value in more["examples"].items() if key != "type"})
+            ClickExamples(
+                **{key: value for key, value in more["examples"].items() if key != "type"}
+            )
         else:
             check_training(checked({**plain, **more}, TrainConfig), "")
 

@@ -282,11 +282,16 @@ class GraphIndex(Index):
             self._exhaustive(scorer, best, allowed)
         else:
             self.link()
-            walk(self._scored(scorer), self._graph, self._entries(), settings, best, allowed)
+            self._walk(self._scored(scorer), settings, best, allowed)
         if network is not None and best.margin:
             scores = network.scores(self._vectors.gather(best.rows)[0])
             best.rows, best.scores = best_first(best.rows, scores, k)
         return best
+
+    def _walk(
+        self, score: Score, settings: SearchSettings, best: Best, allowed: Mask | None
+    ) -> None:
+        walk(score, self._graph, self._entries(), settings, best, allowed)
 
     def _exhaustive(self, scorer: Scorer, best: Best, allowed: Mask | None) -> None:
         chunks = self._vectors.chunks()

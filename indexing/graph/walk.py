@@ -46,6 +46,53 @@ def walk(
         near, _ = best_first(frontier, scores, settings.candidate_count(len(graph)))
         reached = graph.of(near)
         frontier = reached[~seen[reached]]
+    _fill(score, order, seen, best, allowed)
+
+
+def best_first_walk(
+    score: Score,
+    graph: Neighbours,
+    order: Rows,
+    settings: SearchSettings,
+    best: Best,
+    allowed: Mask | None,
+) -> None:
+    """Give ``best`` the rows that a best-first walk finds; every row is scored once at most.
+
+    It begins with the first rows of ``order``. Then the neighbours of the best row that was not
+    expanded before are scored, as long as there is one among the ``candidates`` best scored so far
+    (or k, if that is more), and ``budget`` is not spent. (Malkov and Yashunin 2018, algorithm 2.)
+    Rows that ``allowed`` excludes are walked through without being hits. Where fewer than k hits
+    are found, further rows of ``order`` are scored.
+    """
+    seen = np.zeros(len(graph), np.bool_)
+    room = settings.most(len(graph), best.k)
+    width = max(settings.candidate_count(len(graph)), best.k)
+    rows = order[: settings.begins_with(len(graph), best.k)]
+    near: Rows = np.zeros(0, np.int64)
+    scores: Scores = np.zeros(0, np.float32)
+    open_rows = np.zeros(0, np.bool_)
+    while True:
+        rows = rows[: room - best.visited]
+        if len(rows):
+            seen[rows] = True
+            made = score(rows)
+            best.take(rows, made, allowed)
+            near, scores = np.concatenate([near, rows]), np.concatenate([scores, made])
+            open_rows = np.concatenate([open_rows, np.ones(len(rows), np.bool_)])
+            first = np.lexsort((near, -scores))[:width]
+            near, scores, open_rows = near[first], scores[first], open_rows[first]
+        if not open_rows.any() or best.visited >= room:
+            break
+        place = int(np.argmax(open_rows))
+        open_rows[place] = False
+        reached = graph.of(near[place : place + 1])
+        rows = reached[~seen[reached]]
+    _fill(score, order, seen, best, allowed)
+
+
+def _fill(score: Score, order: Rows, seen: Mask, best: Best, allowed: Mask | None) -> None:
+    """Score further rows of ``order`` where fewer than k hits are found."""
     if len(best.rows) < best.k:
         left = order[~seen[order]]
         left = left if allowed is None else left[allowed[left]]

@@ -298,7 +298,7 @@ def clicks(
     ],
     model: Annotated[
         str,
-        option("MODEL", "counts, pbm (position bias), cascade, or dbn (goes on after a click)."),
+        option("MODEL", "counts, pbm (position bias), cascade, or dbn (continues after a click)."),
     ] = "pbm",
     output: Annotated[
         Path | None, option("FILE", "Also write the figures as JSON, which a YAML reads.")

@@ -22,6 +22,7 @@ from sluice.indexing import (
     Hits,
     Index,
     InvertedIndex,
+    QueryGraphIndex,
     TokenIndex,
     TrieIndex,
 )
@@ -116,6 +117,13 @@ def augmented_funnel() -> Index:
     return FunnelIndex(None, 100, first=FunnelIndex(8, 100, first=reduction))
 
 
+def query_graph() -> Index:
+    """A walk that begins with every document; its links are made, kept and saved all the same."""
+    index = QueryGraphIndex(entries=64, neighbours=3, depth=4)
+    index.learn(np.eye(WIDTH, dtype=np.float32))
+    return index
+
+
 KINDS = [
     Kind("flat-ip", FlatIndex, "ip"),
     Kind("flat-cosine", lambda: FlatIndex("cosine"), "cosine"),
@@ -139,6 +147,7 @@ KINDS = [
         "ip",
         tokens=True,
     ),
+    Kind("query_graph", query_graph, "ip"),
     Kind("passages-flat", lambda: PassageIndex(FlatIndex()), "ip"),
     Kind("passages-inverted", lambda: PassageIndex(InvertedIndex()), ""),
 ]

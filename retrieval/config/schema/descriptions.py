@@ -351,6 +351,12 @@ WORDS: Mapping[str, str] = {
     "consistency": "Drops pairs whose positive is not among the first so many hits.",
     "mined.positives": "Of several positives, the score that counts: lowest, mean or highest.",
     # graphs
+    "query_graph.neighbours": "Links of a document's own; as many others lead to it at most.",
+    "query_graph.depth": "Hits of each training query that are linked with each other.",
+    "query_graph.build": "How the nearest documents are found: exact, or faiss, faster for many.",
+    "query_graph.entries": "Documents that a walk begins with, those that training queries find.",
+    "query_graph.candidates": "The best documents so far whose links a walk scores, one by one.",
+    "query_graph.budget": "Documents that a walk may score, at most; left out, all it reaches.",
     "graph.mode": "graph walks from document to document; exhaustive scores all of them.",
     "graph.neighbours": "Documents that each is linked with, the nearest: 32.",
     "graph.build": "How neighbours are found: exact, or faiss, faster for many documents.",

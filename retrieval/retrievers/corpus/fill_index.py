@@ -40,6 +40,8 @@ log = logging.getLogger("sluice")
 CHUNK = 16_384  # documents added at a time: bounds memory while indexing
 SEED = 13
 QUERIES = 400  # that an index may be chosen by
+LEARNT = 20_000  # that an index is linked by
+HELD_OUT = 5  # of so many queries one measures what the others link
 GRAPH_QUERIES = 100  # that a walk is measured by: those of a Hypencoder are large
 
 
@@ -59,8 +61,8 @@ def filled_index(
 
     ``work`` is a folder for files that are needed until the index is saved; a run continues with
     what a killed one left there. An index that measures (``type: auto``, or a gather of token
-    vectors) uses ``queries``, or documents without them. How much the encoder reads of what it
-    encodes is appended to ``readings``.
+    vectors) uses ``queries``, or documents without them; one that learns (``query_graph``) needs
+    them. How much the encoder reads of what it encodes is appended to ``readings``.
     """
     if index is not None and not _chooses(index) and index.rows:
         raise ConfigError(f"index: it has {index.rows:,} rows already; expected an empty index")
@@ -96,6 +98,7 @@ def filled_index(
         if _chooses(index):
             filled = _chosen(encoder, index, found, queries, work)
         else:
+            queries = _learnt(index, encoder, queries or {})
             filled = _fill(index, found, len(documents), work)
             _measure_gather(filled, encoder, queries)
     if filled.rows != len(documents):
@@ -179,7 +182,7 @@ def check_own_index(encoder: Any, index: Any) -> None:
 
     check_written(encoder, index)
     similarity = hooks_of(encoder).similarity
-    if similarity == "q_net" and not isinstance(index, GraphIndex):
+    if similarity == "q_net" and index.type_name != GraphIndex.type_name:
         raise ConfigError(
             f"index: {type(index).__name__} compares vectors, and this encoder's queries are "
             "networks; expected a GraphIndex ({type: graph}, or graph with mode: exhaustive)"
@@ -241,6 +244,30 @@ def _measure_gather(index: Index, encoder: Any, queries: Mapping[str, str] | Non
     if queries and isinstance(index, TokenIndex | GraphIndex) and measures(index):
         most = GRAPH_QUERIES if isinstance(index, GraphIndex) else QUERIES
         index.measure_recall(_asked(encoder, queries, most))
+
+
+def _learnt(index: Index, encoder: Any, queries: Mapping[str, str]) -> Mapping[str, str]:
+    """Give queries to an index that learns from them; return those that it may be measured by.
+
+    ``ConfigError`` where there are too few to do both.
+    """
+    from sluice.indexing import QueryGraphIndex
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+
+    if not isinstance(index, QueryGraphIndex):
+        return queries
+    names = list(queries)
+    held_out = min(GRAPH_QUERIES, len(names) // HELD_OUT)
+    if not held_out:
+        raise ConfigError(
+            f"index: query_graph links documents by training queries, and there are {len(names)}: "
+            f"give {HELD_OUT} or more, those of a dataset's train or dev split, or queries= in "
+            "Python; or take {type: graph}"
+        )
+    measured = {names[row] for row in sampled_rows(len(names), held_out, SEED).tolist()}
+    texts = {name: text for name, text in queries.items() if name not in measured}
+    index.learn(_asked(encoder, texts, LEARNT))
+    return {name: queries[name] for name in names if name in measured}
 
 
 def measures(index: Any) -> bool:

@@ -20,6 +20,7 @@ SESSION: Final = ("session", "session_id")
 CLICKS: Final = ("clicks", "clicked", "click")
 IMPRESSIONS: Final = ("impressions", "shown", "views")
 FORM: Final = "{query_id or query, doc_id, position, clicked}, or clicks and impressions"
+MOST: Final = 10**12  # of a count or a position
 REPORTED = 10_000  # rows between two updates of the progress
 
 
@@ -149,7 +150,7 @@ def sessions_of(rows: Iterator[Shown]) -> Iterator[list[Shown]]:
                 yield session
             if hash(row.session) in seen:
                 raise DataError(
-                    f"{row.place}: session {row.session!r} goes on here, after others; sort the "
+                    f"{row.place}: session {row.session!r} continues here, after others; sort the "
                     "log by session and position"
                 )
             seen.add(hash(row.session))
@@ -180,6 +181,8 @@ def unknown(
 
 def _whole(place: str, value: Any, what: str) -> int:
     number = number_of(place, value, what)
-    if number != int(number):
-        raise DataError(f"{place}: {what} is {value!r:.60}, expected a whole number")
+    if number != int(number) or abs(number) > MOST:
+        raise DataError(
+            f"{place}: {what} is {value!r:.60}, expected a whole number, at most {MOST:,}"
+        )
     return int(number)

@@ -107,9 +107,9 @@ def estimate(
     of its own, and clicked if the document is relevant too; by expectation maximisation, or given
     as ``propensities`` from position 1 on (Richardson, Dominowska and Ragno 2007; Wang et al. 2018,
     WSDM, eq. 4 to 6). ``cascade``: a user looks from the top down until the first click (Craswell
-    et al. 2008, WSDM). ``dbn``: and goes on after a click that did not satisfy (Chapelle and Zhang
-    2009, WWW, the dynamic Bayesian network with perseverance 1), so that relevant is what attracts
-    a click and then satisfies. Examination of ``pbm`` below ``clip`` counts as ``clip``.
+    et al. 2008, WSDM). ``dbn``: and continues after a click that did not satisfy, so that relevant
+    is what attracts a click and then satisfies (Chapelle and Zhang 2009, WWW, the dynamic Bayesian
+    network with perseverance 1). Examination of ``pbm`` below ``clip`` counts as ``clip``.
 
     Raises ``DataError`` for a log without clicks, and for positions that no documents connect.
     """

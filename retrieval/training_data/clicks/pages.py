@@ -39,11 +39,11 @@ class Looks(NamedTuple):
         return np.array([self.seen[pair] for pair in range(pairs)], np.float64)
 
     def stayed(self, clicks: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-        """Return the chance by group that a user went on after the last click, and the steps taken.
+        """Return by group the chance that a user continued after the click, and the steps taken.
 
         By expectation maximisation over attraction a and satisfaction s: after the last click on u
-        a user went on with ``(1 - s_u) A / (s_u + (1 - s_u) A)``, A the product of ``1 - a_v`` over
-        the documents v below. ``clicks`` ``[P]`` are those of each pair.
+        a user continued with ``(1 - s_u) A / (s_u + (1 - s_u) A)``, A the product of ``1 - a_v``
+        over the documents v below. ``clicks`` ``[P]`` are those of each pair.
         """
         pairs = len(clicks)
         seen, some = self.seen_by_pair(pairs), np.maximum(clicks, 1.0)

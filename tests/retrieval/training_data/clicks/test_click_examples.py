@@ -129,6 +129,7 @@ BAD = [
     ("1\tq1\td00\t1\t0\n", ":1: none of 'position', 'rank' is in the first line"),
     (HEAD + "1\tq1\td00\t0\t0\n", ":2: position is 0; positions count from 1"),
     (HEAD + "1\tq1\td00\t1.5\t0\n", ":2: position is '1.5', expected a whole number"),
+    (HEAD + f"1\tq1\td00\t{10**20}\t0\n", ":2: position is '1000.*a whole number, at most"),
     (HEAD + "1\tq1\td00\ttop\t0\n", ":2: position is 'top', expected a finite number"),
     (HEAD + "1\tq1\td00\t1\t2\n", ":2: 2 clicks of 1 impressions; .* its clicks are 0 or 1"),
     (HEAD + "1\tq1\td00\t1\t-1\n", ":2: clicks is -1 of 1 impressions"),
@@ -140,7 +141,7 @@ BAD = [
 PAGES = [
     ("1\tq1\td00\t2\t0\n1\tq1\td01\t1\t1\n", ":3: position 1 after 2 in session '1'"),
     ("1\tq1\td00\t1\t0\n1\tq2\td01\t2\t1\n", ":3: session '1' asks another query"),
-    ("1\tq1\td00\t1\t0\n2\tq1\td01\t2\t1\n1\tq1\td01\t3\t1\n", ":4: session '1' goes on here"),
+    ("1\tq1\td00\t1\t0\n2\tq1\td01\t2\t1\n1\tq1\td01\t3\t1\n", ":4: session '1' continues here"),
 ]
 
 
