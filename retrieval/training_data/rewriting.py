@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import packed_file, writable
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.rerankers.prompt import Template
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
+from sluice.retrieval.training_data.teachers.language import parsed_component
 
 if TYPE_CHECKING:
     from sluice.encoders.rerankers.language_model import LanguageModel
@@ -52,23 +53,9 @@ def open_language_model(named: str | Mapping[str, Any], where: str) -> LanguageM
 
     ``{type: http, url: ..., model: ...}`` is one behind an endpoint.
     """
-    import yaml
-
-    from sluice.encoders.foundation.input.plain_yaml import load_yaml
-
-    spec: Any = named
+    spec = {"type": "generative", "model": named} if isinstance(named, str) else named
     if isinstance(named, str) and "{" in named:
-        try:
-            spec = load_yaml(named)
-        except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError(f"{where}: {named!r:.200} is not YAML ({error})") from None
-    elif isinstance(named, str):
-        spec = {"type": "generative", "model": named}
-    if not isinstance(spec, Mapping):
-        raise ConfigError(
-            f"{where}: {named!r:.80}; expected a folder, a hub id, or YAML such as '{{type: http, "
-            "url: ..., model: ...}'"
-        )
+        spec = parsed_component(named, where)
     model: LanguageModel = build(spec, MODELS, where=where)
     return model
 
