@@ -73,8 +73,8 @@ def rewrite_corpus(
     """Write a corpus (its first ``documents``) as ``corpus.jsonl``, each text with a new one.
 
     The model's text follows the document's, or stands in its place (``replace``); titles, ids and
-    metadata stay. A document is asked about by itself, so no other can change its text. One without
-    an answer stays as it is and is counted. Answers are kept beside the output, in
+    metadata stay. Each document has a prompt to itself, so no other can change its text. One
+    without an answer stays as it is and is counted. Answers are kept beside the output, in
     ``<output>.answers.sqlite`` unless ``limits`` names a file, so that the same call after a kill
     pays for none of them again. (Li et al. 2024, Rewriting the Code, arXiv 2401.04514.)
     """

@@ -29,8 +29,8 @@ CACHE = "cache"  # the key beside those of the reranker: its file of scores
 class LanguageTeacher:
     """A language model's answer about each pair alone: P(yes), or the expected grade.
 
-    A pair whose answer is of no use has no score. With ``cache``, a file, no pair is asked about
-    twice, and an interruption keeps what was answered; a pair without an answer is asked again.
+    A pair whose answer is of no use has no score. With ``cache``, a file, no pair is sent
+    twice, and an interruption keeps what was answered; a pair without an answer is sent again.
     """
 
     needs_texts = True
