@@ -199,6 +199,8 @@ class Structured(Stage):
             raise ConfigError(
                 f"{self.name}: needs documents with metadata; expected a stage with a retriever"
             )
+        if not any(columns for _, columns in store.columns):
+            log.warning("%s: the documents have no metadata; nothing is filtered", self.name)
         with_text = {query: text for query, text in queries.items() if text.strip()}
         extracted = self.extractor.extract(list(with_text.values()), store) if with_text else []
         faults: Counter[str] = Counter()
