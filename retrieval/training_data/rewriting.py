@@ -48,12 +48,14 @@ class Rewritten(NamedTuple):
         )
 
 
-def open_language_model(named: str | Mapping[str, Any], where: str) -> LanguageModel:
+def open_language_model(
+    named: str | Path | Mapping[str, Any], where: str = "model"
+) -> LanguageModel:
     """Open a language model: a folder or hub id, or a component of ``MODELS``, as YAML too.
 
     ``{type: http, url: ..., model: ...}`` is one behind an endpoint.
     """
-    spec = {"type": "generative", "model": named} if isinstance(named, str) else named
+    spec = named if isinstance(named, Mapping) else {"type": "generative", "model": str(named)}
     if isinstance(named, str) and "{" in named:
         spec = parsed_component(named, where)
     model: LanguageModel = build(spec, MODELS, where=where)

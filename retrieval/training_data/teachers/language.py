@@ -110,7 +110,7 @@ def check_language_model(spec: Mapping[str, Any], where: str, allow: Allow = Non
         )
 
 
-def open_language_teacher(
+def make_language_teacher(
     spec: Mapping[str, Any], where: str, model: Callable[[str], str] = str
 ) -> LanguageTeacher:
     """Open what ``check_language_model`` checks; ``model`` maps names of models to folders."""

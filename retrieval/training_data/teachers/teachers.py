@@ -32,7 +32,7 @@ from sluice.retrieval.training_data.teachers.language import (
     check_language_model,
     is_language_model,
     local_model_of,
-    open_language_teacher,
+    make_language_teacher,
     parsed_component,
 )
 from sluice.training.negatives.judge import JudgedPair
@@ -229,7 +229,7 @@ def make_teacher(
         weights, normalise, scale = mixture.facts
         return Ensemble(members, weights, normalise=normalise, scale=scale)
     if is_language_model(spec):
-        return open_language_teacher(spec, where, model)
+        return make_language_teacher(spec, where, model)
     if spec.get("type") == BM25:
         settings = {key: value for key, value in spec.items() if key != "type"}
         return _bm25(settings, corpus, where)
