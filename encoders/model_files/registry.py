@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,9 @@ from sluice.encoders.model_files.router import is_router, is_static, read_routes
 from sluice.encoders.table import ENCODERS, GIVEN, OPENED, RERANKERS
 
 REMOTE = "http"  # the type whose folders name a server
-GENERATES = ("ForCausalLM", "ForConditionalGeneration")  # in the names of architectures
+# In the names of architectures. GPT-2's ends otherwise than later ones; XLM's and FlauBERT's
+# ``...WithLMHeadModel`` guess masked words.
+GENERATES = re.compile(r"ForCausalLM|ForConditionalGeneration|(?<!With)LMHeadModel")
 LANGUAGE_MODEL = "language_model"  # the kind of a folder that is neither encoder nor scorer
 
 
@@ -59,7 +62,7 @@ def kind_of(folder: Path) -> str:
     if any(module == AUTOENCODER for module, _ in modules):
         return "csr"
     names = str(read_object(config).get("architectures"))
-    if not modules and any(head in names for head in GENERATES):
+    if not modules and GENERATES.search(names):
         return LANGUAGE_MODEL
     return "cross_encoder" if "SequenceClassification" in names else "dense"
 

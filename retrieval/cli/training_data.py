@@ -164,8 +164,8 @@ def distil(
         list[str],
         option(
             "MODEL",
-            "A cross-encoder or encoder (folder or hub id), bm25, a run or a file of scores; "
-            "several make an ensemble.",
+            "A cross-encoder or encoder (folder or hub id), bm25, a run or a file of scores, or "
+            "a language model as YAML: '{type: generative, model: ...}'; several make an ensemble.",
         ),
     ],
     candidates: Annotated[
@@ -365,7 +365,7 @@ def rewrite(
         int | None, option("N", "Only the first N documents.", default="all")
     ] = None,
 ) -> None:
-    """Rewrite documents by a language model before they are indexed.
+    """Rewrite documents by a language model.
 
     The corpus that is written is indexed like any other, as `dataset: {corpus: FILE, queries:
     FILE, qrels: FILE}`. A document without an answer stays as it is. What was answered is never
@@ -373,8 +373,8 @@ def rewrite(
 
     Examples:
       sluice teach rewrite Qwen/Qwen3-4B scifact --output corpus.jsonl
-      sluice teach rewrite '{type: http, url: http://localhost:8000/v1, model: m}' scifact --output
-      corpus.jsonl --prompt 'Describe this code in one sentence: {text}' --budget 1000000
+      sluice teach rewrite '{type: http, url: http://host/v1, model: m}' code --output c.jsonl
+      sluice teach rewrite MODEL code --output c.jsonl --prompt 'What does this do? {text}'
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits

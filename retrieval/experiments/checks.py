@@ -33,7 +33,7 @@ from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sourc
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.example_sources import searched_with
-from sluice.retrieval.training_data.teachers.teachers import check_judge
+from sluice.retrieval.training_data.teachers.judges import check_judge
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
 LONGEST = 100  # characters of a name: it is part of files' names

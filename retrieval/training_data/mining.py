@@ -26,7 +26,7 @@ from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.retrievers.state import queries_at_a_time
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.teachers.teachers import open_judge
+from sluice.retrieval.training_data.teachers.judges import open_judge
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

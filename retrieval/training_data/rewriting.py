@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import packed_file, writable
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.rerankers.prompt import Template
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
+from sluice.retrieval.training_data.teachers.language import parsed_component
 
 if TYPE_CHECKING:
     from sluice.encoders.rerankers.language_model import LanguageModel
@@ -47,28 +48,16 @@ class Rewritten(NamedTuple):
         )
 
 
-def open_language_model(named: str | Mapping[str, Any], where: str) -> LanguageModel:
+def open_language_model(
+    named: str | Path | Mapping[str, Any], where: str = "model"
+) -> LanguageModel:
     """Open a language model: a folder or hub id, or a component of ``MODELS``, as YAML too.
 
     ``{type: http, url: ..., model: ...}`` is one behind an endpoint.
     """
-    import yaml
-
-    from sluice.encoders.foundation.input.plain_yaml import load_yaml
-
-    spec: Any = named
+    spec = named if isinstance(named, Mapping) else {"type": "generative", "model": str(named)}
     if isinstance(named, str) and "{" in named:
-        try:
-            spec = load_yaml(named)
-        except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError(f"{where}: {named!r:.200} is not YAML ({error})") from None
-    elif isinstance(named, str):
-        spec = {"type": "generative", "model": named}
-    if not isinstance(spec, Mapping):
-        raise ConfigError(
-            f"{where}: {named!r:.80}; expected a folder, a hub id, or YAML such as '{{type: http, "
-            "url: ..., model: ...}'"
-        )
+        spec = parsed_component(named, where)
     model: LanguageModel = build(spec, MODELS, where=where)
     return model
 
@@ -86,8 +75,8 @@ def rewrite_corpus(
     """Write a corpus (its first ``documents``) as ``corpus.jsonl``, each text with a new one.
 
     The model's text follows the document's, or stands in its place (``replace``); titles, ids and
-    metadata stay. A document is asked about by itself, so no other can change its text. One without
-    an answer stays as it is and is counted. Answers are kept beside the output, in
+    metadata stay. Each document has a prompt to itself, so no other can change its text. One
+    without an answer stays as it is and is counted. Answers are kept beside the output, in
     ``<output>.answers.sqlite`` unless ``limits`` names a file, so that the same call after a kill
     pays for none of them again. (Li et al. 2024, Rewriting the Code, arXiv 2401.04514.)
     """

@@ -49,7 +49,8 @@ from sluice.retrieval.training_data.example_sources import (
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.mining import mining_of
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
-from sluice.retrieval.training_data.teachers.teachers import JUDGE, check_judge, check_teacher
+from sluice.retrieval.training_data.teachers.judges import JUDGE, check_judge
+from sluice.retrieval.training_data.teachers.teachers import check_teacher
 from sluice.training.losses.base import WRITERS
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.rerankers.language_model import LanguageModel, chances
+from sluice.encoders.rerankers.language_model import LanguageModel, known_chances
 from sluice.encoders.rerankers.prompt import Template
 from sluice.retrieval.stages.generative.answers import checked_answers, told_silent
 
@@ -92,9 +92,14 @@ class Pointwise:
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
         """Return the expected worth of each pair's answer, float64 ``[n]``, in input order."""
+        known = self.known(pairs)
+        return np.where(np.isnan(known), sum(self.worths) / len(self.worths), known)
+
+    def known(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
+        """Return the expected worths, NaN for a pair that the model gave none of the answers to."""
         fill = self.template.fill
         prompts = [fill({"query": query, "document": text}) for query, text in pairs]
-        shares, silent = chances(self.model, prompts, self.answers)
-        told_silent(type(self).__name__, silent, len(prompts))
-        scores: NDArray[np.float64] = shares @ np.array(self.worths)
-        return scores
+        shares = known_chances(self.model, prompts, self.answers)
+        known: NDArray[np.float64] = shares @ np.array(self.worths)
+        told_silent(type(self).__name__, int(np.isnan(known).sum()), len(prompts))
+        return known

@@ -135,5 +135,5 @@ def damaged(path: Path, layout: Layout, reason: object) -> IndexFormatError:
     """Return the error for a damaged file."""
     return IndexFormatError(
         f"{path}: damaged ({reason}); delete it, with {path.name}-wal and {path.name}-shm beside "
-        f"it: its {layout.holds} are made again"
+        f"it: its {layout.holds} are computed again"
     )

@@ -44,13 +44,12 @@ class Drafts:
     def variants(self, queries: Sequence[str]) -> list[list[Variant]]:
         """Return each query and its drafts; nothing for a query without any."""
         prompts = [each.fill({"query": query}) for query in queries for each in self.templates]
-        written = iter(self.writer.write(prompts))
+        written = self.writer.write(prompts)
+        each = len(self.templates)
         made = []
-        for query in queries:
-            drafts = [
-                Variant(text, 1.0, True) for text in map(next, [written] * len(self.templates))
-            ]
-            drafts = [draft for draft in drafts if draft.text]
+        for place, query in enumerate(queries):
+            texts = written[place * each : (place + 1) * each]
+            drafts = [Variant(text, 1.0, True) for text in texts if text]
             made.append([Variant(query, self.query_weight), *drafts] if drafts else [])
         return made
 

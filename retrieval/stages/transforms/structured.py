@@ -34,7 +34,7 @@ EXTRACT = (
     'are a value, a list of values, or an object of gte, gt, lte, lt and not. With none, "where" '
     "is {}.\n\nQuery: {query}\n\nJSON:"
 )
-FIELDS = 30  # of the metadata that a model is told of
+FIELDS = 30  # of the metadata that a prompt names
 VALUES = 8  # of a field of texts
 LONGEST_VALUE = 40  # characters
 TOLD = re.compile(r'(?<!\S)([^\s:=<>!"]+)(:|>=|<=|!=|==|=|>|<)("[^"]*"|[^\s"]+)(?!\S)')
@@ -85,7 +85,7 @@ class Told:
 class Asked:
     """Lets a language model find them, as one JSON object with ``query`` and ``where``.
 
-    It is told the fields, their kinds and some of their values.
+    The prompt names the fields, their kinds and some of their values.
     """
 
     def __init__(self, writer: Writer, prompt: str) -> None:
@@ -187,7 +187,7 @@ class Structured(Stage):
 
     @property
     def ranking_models(self) -> tuple[Any, ...]:
-        """The reranker whose language model is asked."""
+        """The reranker whose language model reads the queries."""
         return self._models
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
@@ -199,6 +199,8 @@ class Structured(Stage):
             raise ConfigError(
                 f"{self.name}: needs documents with metadata; expected a stage with a retriever"
             )
+        if not any(columns for _, columns in store.columns):
+            log.warning("%s: the documents have no metadata; nothing is filtered", self.name)
         with_text = {query: text for query, text in queries.items() if text.strip()}
         extracted = self.extractor.extract(list(with_text.values()), store) if with_text else []
         faults: Counter[str] = Counter()

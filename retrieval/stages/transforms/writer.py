@@ -85,7 +85,7 @@ class Writer:
     ``source`` is a ``LanguageModel``, or a reranker that asks one. An answer is cached as soon as
     it is there, empty ones too, in a file or else in memory, and never asked for again.
     ``tokens_spent`` counts the tokens of prompts and answers, as the endpoint says or the model's
-    tokenizer, else one for every three bytes. By that last estimate no prompt is asked that could
+    tokenizer, else one for every three bytes. By that last estimate no prompt is sent that could
     exceed the ``budget``, which lasts as long as the object.
 
     ``deadline_ms`` is the time of one request to an endpoint, which is not repeated then. A model
@@ -121,7 +121,7 @@ class Writer:
         if not isinstance(model, Writes):
             raise ConfigError(
                 f"{self.name}: {type(self.source).__name__} writes no text; expected the name of a "
-                "reranker of type generative or http, whose language model is asked"
+                "reranker of type generative or http, whose language model then writes"
             )
         return model
 

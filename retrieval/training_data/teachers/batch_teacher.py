@@ -14,6 +14,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
+from sluice.retrieval.pipelines.table import LANGUAGE_MODELS
 from sluice.retrieval.training_data.teachers.ensemble import ENSEMBLE, Mixture, mixture_of
 from sluice.retrieval.training_data.teachers.teachers import (
     BM25,
@@ -191,7 +192,7 @@ def check_batch_teacher(spec: str | Mapping[str, Any], where: str, *, vectors: b
     for member in members:
         stored = isinstance(member, str) and (member == STORED or is_score_file(member))
         kind = member.get("type") if isinstance(member, Mapping) else None
-        if stored or kind == "cross_encoder":
+        if stored or kind == "cross_encoder" or kind in LANGUAGE_MODELS:
             raise ConfigError(f"{where}: {member if stored else kind}: {PAIRS_ONLY}")
         if vectors and (len(members) > 1 or kind in (*OTHERS, BM25) or member == BM25):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Teachers and judges: models, runs and files that score (query, document) pairs."""
+"""Teachers: models, runs and files that score (query, document) pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
 from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import KNOWN
-from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.runs.run import Run
@@ -29,7 +28,14 @@ from sluice.retrieval.training_data.teachers.ensemble import (
     check_mixture,
     mixture_of,
 )
-from sluice.training.negatives.judge import Judge, JudgedPair
+from sluice.retrieval.training_data.teachers.language import (
+    check_language_model,
+    is_language_model,
+    local_model_of,
+    make_language_teacher,
+    parsed_component,
+)
+from sluice.training.negatives.judge import JudgedPair
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow
@@ -153,7 +159,8 @@ def open_teacher(
     """Open a teacher by name: a file of scores, a run, a model's folder or id, or one trained here.
 
     ``bm25`` is fitted on ``corpus``, the texts of all documents; ``examples`` is the run that
-    ``stored`` makes of the scores that training examples bring. ``model`` maps the names of models
+    ``stored`` makes of the scores that training examples bring; a component may be given as YAML.
+    ``model`` maps the names of models
     trained in an experiment to their folders. Raises ``ConfigError`` where one of these is missing.
     """
     name = str(name)
@@ -167,9 +174,14 @@ def open_teacher(
             )
         run = stored()
         return RunTeacher(run, STORED, _fingerprint_of_run(run))
+    if name.lstrip().startswith("{"):
+        spec = parsed_component(name, where)
+        check_teacher(spec, where)
+        made: Teacher = make_teacher(spec, where=where, model=model, corpus=corpus, stored=stored)
+        return made
     path = expanded(name)
     if is_score_file(name) and path.is_file():
-        return RunTeacher(_score_file(path), path.name, file_hash(path))
+        return RunTeacher(score_file(path), path.name, file_hash(path))
     if path.is_file():
         return RunTeacher(Run.load(path), path.name, file_hash(path))
     from sluice.encoders.model_files.registry import open_encoder
@@ -200,8 +212,8 @@ def make_teacher(
     """Make what a ``teacher:`` section describes.
 
     A name is as for ``open_teacher``; a component is a cross-encoder, a dense, splade, tokens or
-    bm25 encoder, or an ensemble of these: ``{type: ensemble, teachers: [...], weights: [...],
-    normalise: min-max, scale: 30}``.
+    bm25 encoder, a language model (generative, http), or an ensemble of these: ``{type: ensemble,
+    teachers: [...], weights: [...], normalise: min-max, scale: 30}``.
     """
     if isinstance(spec, str):
         return open_teacher(spec, model, corpus=corpus, stored=stored, where=where)
@@ -216,6 +228,8 @@ def make_teacher(
         mixture = mixture_of(spec, where)
         weights, normalise, scale = mixture.facts
         return Ensemble(members, weights, normalise=normalise, scale=scale)
+    if is_language_model(spec):
+        return make_language_teacher(spec, where, model)
     if spec.get("type") == BM25:
         settings = {key: value for key, value in spec.items() if key != "type"}
         return _bm25(settings, corpus, where)
@@ -239,6 +253,9 @@ def check_teacher(
         return
     if not isinstance(spec, Mapping):
         raise ConfigError(f"{where}: {spec!r:.60}; expected a name or a component")
+    if is_language_model(spec):
+        check_language_model(spec, where, allow)
+        return
     if spec.get("type") != ENSEMBLE:
         table = {name: each.make for name, each in KNOWN.items() if each.teaches}
         check(spec, table, where=where, allow=allow)
@@ -308,60 +325,11 @@ def teacher_models(spec: str | Mapping[str, Any] | None) -> list[str]:
         return [] if spec in (BM25, STORED) else [spec]
     if spec.get("type") == ENSEMBLE:
         return [name for member in spec["teachers"] for name in teacher_models(member)]
-    return [] if spec.get("type") == BM25 else [str(spec.get("model"))]
+    return [] if spec.get("type") == BM25 else local_model_of(spec)
 
 
-JUDGE = (
-    "a reranker's name, an inline {type: cross_encoder, model: ...}, a model's folder, a run file, "
-    "a file of `sluice teach distil`, or a list of these"
-)
-
-
-def open_judge(
-    named: Any,
-    where: str,
-    *,
-    scorer: Callable[[str], Any] | None = None,
-    known: Sequence[str] = (),
-    model: Callable[[str], str] = str,
-) -> Judge:
-    """Return the judge that ``judge`` in a config, or from Python, names.
-
-    An inline ``{type: cross_encoder, ...}`` or ``{type: ensemble, ...}``, one of the rerankers
-    ``known`` (which ``scorer`` makes by name), a run file, a file of scores as
-    ``sluice teach distil`` writes it, a model's folder or id, or a list of these, whose scores are
-    averaged; or an object: a run, a scorer, a reranking stage, a judge. ``model`` maps the names of
-    models trained in an experiment to their folders.
-    """
-    check_judge(named, where, known=known)
-    if isinstance(named, (list, tuple)):
-        inner = [
-            open_judge(each, f"{where}[{place}]", scorer=scorer, known=known, model=model)
-            for place, each in enumerate(named)
-        ]
-        return Ensemble(inner) if len(inner) > 1 else inner[0]  # type: ignore[arg-type]
-    if isinstance(named, Run):  # before mappings: it is one
-        return RunTeacher(named, named.name, "")
-    if isinstance(named, str) and named in known and scorer is not None:
-        return ModelTeacher(scorer(named), named)
-    if isinstance(named, str) and is_score_file(named):
-        return RunTeacher(_score_file(Path(named)), Path(named).name, "")
-    if isinstance(named, (str, Mapping)):
-        judge: Judge = make_teacher(named, where=where, model=model)
-        return judge
-    if isinstance(named, Rerank):
-        return ModelTeacher(named.scorer, named.name)
-    if _judges(named):
-        judge = named
-        return judge
-    return ModelTeacher(named, type(named).__name__)
-
-
-def _judges(named: Any) -> bool:
-    return callable(getattr(named, "scores", None))
-
-
-def _score_file(path: Path) -> Run:
+def score_file(path: Path) -> Run:
+    """Return the scores of a file of `sluice teach distil` as a run."""
     from sluice.retrieval.training_data.teachers.distillation import read_scores
 
     lists: dict[str, dict[str, float]] = {}
@@ -369,37 +337,3 @@ def _score_file(path: Path) -> Run:
         for query, document, score in zip(queries, documents, scores.tolist(), strict=True):
             lists.setdefault(query, {})[document] = score
     return Run(lists, name=path.name)
-
-
-def check_judge(named: Any, where: str, *, known: Sequence[str] = (), allow: Allow = None) -> None:
-    """Raise ``ConfigError`` unless ``named`` can be a judge; nothing is loaded."""
-    if isinstance(named, (list, tuple)):
-        if not named:
-            raise ConfigError(f"{where}: an empty list; name at least one judge")
-        for place, each in enumerate(named):
-            check_judge(each, f"{where}[{place}]", known=known, allow=allow)
-    elif isinstance(named, Mapping) and not isinstance(named, Run):
-        check_teacher(named, where, allow)
-        _refuse_unjudging(named, where)
-    elif isinstance(named, str):
-        file = is_score_file(named) or named.endswith((".trec", ".gz"))
-        plain = known and named not in known and "/" not in named  # no hub id
-        if not named or ((file or plain) and not Path(named).exists()):
-            near = suggest(named, known)
-            raise ConfigError(f"{where}: {named!r} not found; expected {JUDGE}{near}")
-    elif not isinstance(named, (Run, Rerank)) and not (
-        _judges(named) or ScorerHooks(named).scores_pairs or encodes(named)
-    ):
-        raise ConfigError(f"{where}: {named!r}; expected {JUDGE}")
-
-
-def _refuse_unjudging(spec: Mapping[str, Any], where: str) -> None:
-    """Raise ``ConfigError`` for teachers that mining cannot ask: it has no corpus or examples."""
-    for member in spec.get("teachers", [spec]):
-        kind = member.get("type") if isinstance(member, Mapping) else member
-        if kind in (BM25, STORED):
-            raise ConfigError(
-                f"{where}: {kind} cannot judge candidates; name a model, or a run of its scores"
-            )
-        if isinstance(member, Mapping) and member is not spec:
-            _refuse_unjudging(member, where)

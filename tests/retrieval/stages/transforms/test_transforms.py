@@ -337,7 +337,7 @@ def test_filters_that_a_model_reads_out_of_the_query(parts: Parts, caplog: Any) 
     assert read_answer("q", '{"query": 3, "where": {"a": 1}}') == ("q", {"a": 1}, "")
 
 
-def test_a_callers_filter_comes_before_the_querys(parts: Parts) -> None:
+def test_a_callers_filter_comes_before_the_querys(parts: Parts, caplog: Any) -> None:
     stage = structured(parts.bm25)
     hits = stage.search("even:true gold number", 40, where={"number": {"gte": 20}})
     assert {hit.metadata["even"] for hit in hits} == {True}
@@ -346,6 +346,7 @@ def test_a_callers_filter_comes_before_the_querys(parts: Parts) -> None:
     assert {hit.metadata["even"] for hit in hits} == {False}
     bare = Retriever.build(BM25Encoder(), documents(), name="bare")
     assert structured(bare, Echo()).search("gold") == bare.search("gold")
+    assert "structured(bare): the documents have no metadata" in caplog.text
     with pytest.raises(ConfigError, match=r"structured: budget is for a language model"):
         structured(bare, budget=3)
 

@@ -16,9 +16,9 @@ from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.distillation import own_scores, score_examples, taught
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Mixture
+from sluice.retrieval.training_data.teachers.judges import check_judge
 from sluice.retrieval.training_data.teachers.teachers import (
     RunTeacher,
-    check_judge,
     open_teacher,
     teacher_models,
 )
