@@ -25,6 +25,7 @@ from sluice.retrieval.training_data.files.indexing_examples import IndexingExamp
 from sluice.training.example import Example, Text
 from sluice.training.losses.identifiers import Identifiers
 
+SHARDS = {"shard": 4}
 CORPUS = documents(12)
 QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document in enumerate(CORPUS)}
 
@@ -170,7 +171,7 @@ def test_other_corpora_and_other_indexes_are_refused(
     learnt: DsiEncoder, t5: Path, tmp_path: Path, bert: Path
 ) -> None:
     strangers = [Document(f"x{n}", "", "gold") for n in range(3)]
-    with pytest.raises(DataError, match="of none of these 3; train it on this corpus"):
+    with pytest.raises(DataError, match="of none of these 3 documents; train it on this"):
         Retriever.build(learnt, strangers)
     plain = DsiEncoder.from_pretrained(t5, beams=3)  # ids are texts: nothing has to be learnt
     assert len(Retriever.build(plain, strangers).search("gold", 5)) == 3
@@ -187,9 +188,10 @@ def test_other_corpora_and_other_indexes_are_refused(
         ("dsi", "flat", r"retrievers.dsi.index.type: flat .* takes trie"),
         ("dsi", "fm", r"retrievers.dsi.index.type: fm .* takes trie"),
         ("bm25", "trie", r"retrievers.bm25.index.type: trie"),
+        ("dsi", "", r"retrievers.dsi.encoding: a dsi encoder"),
     ):
         facts = settings(tmp_path, t5, bert)
-        facts["retrievers"][name]["index"] = {"type": index}
+        facts["retrievers"][name] |= {"index": {"type": index}} if index else {"encoding": SHARDS}
         with pytest.raises(ConfigError, match=message):
             check_experiment(checked(facts, ExperimentConfig))
 
