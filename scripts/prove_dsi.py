@@ -175,9 +175,9 @@ def fresh_t5(work: Path, documents: Any, width: int) -> tuple[Any, Any]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(home)
     torch.manual_seed(13)
     config = transformers.T5Config(
-        vocab_size=len(tokenizer), d_model=width, d_kv=16, d_ff=2 * width, num_layers=1, num_heads=4,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.sep_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id, dropout_rate=0.1, num_decoder_layers=1,
+        vocab_size=len(tokenizer), d_model=width, d_kv=16, d_ff=2 * width, num_layers=1,
+        num_decoder_layers=1, num_heads=4, dropout_rate=0.1, pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.sep_token_id, decoder_start_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     return transformers.T5ForConditionalGeneration(config), tokenizer
 

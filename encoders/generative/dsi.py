@@ -296,10 +296,11 @@ class DsiEncoder(Writer):
                     "text, as a retriever gives them"
                 )
         new = {each["id"]: each for each in texts if each["id"] not in self.codes}
-        found = dict(self.codes) | self._unlearnt([*new.values()])
-        codes = {each["id"]: found[each["id"]] for each in texts}
+        found = self._unlearnt([*new.values()])
+        names = [each["id"] for each in texts]
+        codes = {name: self.codes.get(name) or found[name] for name in names}
         self._check_codes(codes)
-        return TokenSequences.of([codes[each["id"]] for each in texts])
+        return TokenSequences.of([codes[name] for name in names])
 
     def _unlearnt(self, documents: Sequence[Named]) -> dict[str, Code]:
         """Return identifiers of documents that the model has not learnt."""

@@ -17,7 +17,7 @@ from tiny_models import WORDS
 from sluice.encoders import DsiEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FlatIndex, FmIndex, TrieIndex
-from sluice.retrieval import Document, Passages, Retriever, load_dataset, load_pipeline
+from sluice.retrieval import Dataset, Document, Passages, Retriever, load_dataset, load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.training.checks import check_training
@@ -249,3 +249,27 @@ def test_texts_and_queries_to_learn_from(tmp_path: Path) -> None:
         IndexingExamples(mentions=2).examples(data, 1)
     with pytest.raises(DataError, match=r"examples.judgements: it has no train split"):
         IndexingExamples(judgements=True).examples(data.with_split(None), 1)
+
+
+def test_the_tasks_of_corpus_brain_ask_by_the_documents_own_ids(t5: Path) -> None:
+    first = "This is the first of ten and more words that name io.open.read here."
+    corpus = [
+        Document("path.Path.open", "", f"{first} Two. Three. Four is another paragraph."),
+        Document("io.open.read", "", "Reads the file."),
+    ]
+    data = Dataset.from_memory(corpus, {}, {}, name="docs")
+    source = IndexingExamples(words=0, sentences=11, paragraphs=4, mentions=3)
+    made = source.examples(data.with_split(None), 1)
+    assert [(each.query.text, each.documents[0].id) for each in made] == [
+        (first, "path.Path.open"),
+        (f"{first} Two. Three.", "path.Path.open"),
+        ("Four is another paragraph.", "path.Path.open"),
+        (f"{first} Two.", "io.open.read"),
+        ("Reads the file.", "io.open.read"),
+    ]
+    encoder = DsiEncoder.from_pretrained(t5, ids="title")
+    encoder.assign(named(corpus))
+    codes = [encoder.codes[each.documents[0].id] for each in made]
+    collator = Identifiers().own_pass(encoder, seed=1, sparse=False)[1]
+    labels = collator(made)["features"]["query"]["labels"]
+    assert [tuple(row[row >= 0].tolist()) for row in labels[:, 0]] == codes
