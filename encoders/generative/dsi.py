@@ -269,8 +269,8 @@ class DsiEncoder(Writer):
         name = max(codes, key=lambda each: len(codes[each]), default="")
         if codes and len(codes[name]) > self.length:
             raise DataError(
-                f"document {name!r:.80}: its identifier has {len(codes[name])} tokens, and length is "
-                f"{self.length}; raise length, or take ids: semantic"
+                f"document {name!r:.80}: its identifier has {len(codes[name])} tokens, and length "
+                f"is {self.length}; raise length, or take ids: semantic"
             )
 
     # What a retriever asks.

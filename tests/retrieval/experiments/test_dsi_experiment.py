@@ -177,9 +177,9 @@ def test_other_corpora_and_other_indexes_are_refused(
     assert len(Retriever.build(plain, strangers).search("gold", 5)) == 3
     assert Retriever.build(plain, []).search("gold", 5) == []
     assert len(Retriever.build(plain, strangers[:1]).search("gold", 5)) == 1
-    for index in (FlatIndex(), FmIndex()):
+    for other in (FlatIndex(), FmIndex()):
         with pytest.raises(ConfigError, match="expected a TrieIndex"):
-            Retriever.build(plain, strangers, index=index)
+            Retriever.build(plain, strangers, index=other)
     with pytest.raises(ConfigError, match="it is for an encoder of type dsi"):
         Retriever.build(WordEncoder(), strangers, index=TrieIndex())
     with pytest.raises(ConfigError, match="a dsi encoder finds documents whole"):
