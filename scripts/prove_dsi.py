@@ -2,8 +2,8 @@
 """DSI's proofs: what random decoders write exists; the curve over synthetic queries and size.
 
     python scripts/prove_dsi.py --fuzz 100000
-    python scripts/prove_dsi.py --documents 100 --ids atomic --steps 1500 --work runs/dsi
-    python scripts/prove_dsi.py --documents 100 --ids atomic --steps 1500 --work runs/dsi --without
+    python scripts/prove_dsi.py --documents 100 --ids atomic --steps 500 --work runs/dsi
+    python scripts/prove_dsi.py --documents 100 --ids atomic --steps 500 --work runs/dsi --without
 
 The second trains a small T5 from random weights to write the identifiers of pydocs entries: from
 the first words of each, and from eight queries of its key phrases; two others of each are searched
@@ -39,9 +39,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--documents", type=int, default=0, help="Train on so many; -1: on all.")
     parser.add_argument("--ids", choices=("atomic", "semantic", "string"), default="atomic")
     parser.add_argument("--without", action="store_true", help="Leave synthetic queries out.")
-    parser.add_argument("--steps", type=int, default=1_500)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--words", type=int, default=32, help="First words of a document.")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--width", type=int, default=64, help="Of the model's states.")
+    parser.add_argument("--rate", type=float, default=4e-3, help="The learning rate.")
+    parser.add_argument("--words", type=int, default=16, help="First words of a document.")
     parser.add_argument("--seed", type=int, default=13)
     parser.add_argument("--work", type=Path, default=Path("runs/dsi"))
     return parser.parse_args()
@@ -85,14 +87,14 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     documents = list(islice(load_dataset("pydocs", None).corpus, most))
     work = asked.work / (
         f"{len(documents)}-{asked.ids}-{'without' if asked.without else 'with'}-{asked.steps}-"
-        f"{asked.seed}"
+        f"{asked.width}-{asked.seed}"
     )
     if (work / "result.json").exists():
         done: dict[str, Any] = json.loads((work / "result.json").read_text("utf-8"))
         return done
     work.mkdir(parents=True, exist_ok=True)
     examples, queries, qrels = texts_of(documents, asked)
-    model, tokenizer = fresh_t5(work, documents)
+    model, tokenizer = fresh_t5(work, documents, asked.width)
     encoder = DsiEncoder(model, tokenizer, ids=asked.ids)
     named = [{"id": each.id, "title": each.title, "text": each.text} for each in documents]
     bm25 = Retriever.build(BM25Encoder(), documents)
@@ -107,7 +109,7 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     start = time.perf_counter()
     trainer = {
         "max_steps": asked.steps, "per_device_train_batch_size": asked.batch,
-        "learning_rate": 2e-3, "lr_scheduler_type": "linear", "save_steps": 200,
+        "learning_rate": asked.rate, "lr_scheduler_type": "linear", "save_steps": 200,
     }  # fmt: skip
     torch.manual_seed(asked.seed)
     report = fit(encoder, examples, Identifiers(), output=work / "fit", trainer=trainer,
@@ -162,7 +164,7 @@ def texts_of(documents: Any, asked: argparse.Namespace) -> tuple[Any, Any, Any]:
     return examples, queries, {name: {held_out[name][1]: 1} for name in queries}
 
 
-def fresh_t5(work: Path, documents: Any) -> tuple[Any, Any]:
+def fresh_t5(work: Path, documents: Any, width: int) -> tuple[Any, Any]:
     import torch
     import transformers
 
@@ -173,9 +175,9 @@ def fresh_t5(work: Path, documents: Any) -> tuple[Any, Any]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(home)
     torch.manual_seed(13)
     config = transformers.T5Config(
-        vocab_size=len(tokenizer), d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4,
-        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.sep_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id, dropout_rate=0.1, num_decoder_layers=1,
+        vocab_size=len(tokenizer), d_model=width, d_kv=16, d_ff=2 * width, num_layers=1,
+        num_decoder_layers=1, num_heads=4, dropout_rate=0.1, pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.sep_token_id, decoder_start_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     return transformers.T5ForConditionalGeneration(config), tokenizer
 

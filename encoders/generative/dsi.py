@@ -269,8 +269,8 @@ class DsiEncoder(Writer):
         name = max(codes, key=lambda each: len(codes[each]), default="")
         if codes and len(codes[name]) > self.length:
             raise DataError(
-                f"document {name!r:.80}: its identifier has {len(codes[name])} tokens, and length is "
-                f"{self.length}; raise length, or take ids: semantic"
+                f"document {name!r:.80}: its identifier has {len(codes[name])} tokens, and length "
+                f"is {self.length}; raise length, or take ids: semantic"
             )
 
     # What a retriever asks.
@@ -296,10 +296,11 @@ class DsiEncoder(Writer):
                     "text, as a retriever gives them"
                 )
         new = {each["id"]: each for each in texts if each["id"] not in self.codes}
-        found = dict(self.codes) | self._unlearnt([*new.values()])
-        codes = {each["id"]: found[each["id"]] for each in texts}
+        found = self._unlearnt([*new.values()])
+        names = [each["id"] for each in texts]
+        codes = {name: self.codes.get(name) or found[name] for name in names}
         self._check_codes(codes)
-        return TokenSequences.of([codes[each["id"]] for each in texts])
+        return TokenSequences.of([codes[name] for name in names])
 
     def _unlearnt(self, documents: Sequence[Named]) -> dict[str, Code]:
         """Return identifiers of documents that the model has not learnt."""

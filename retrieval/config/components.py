@@ -212,7 +212,8 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
         build(section.encoder, ENCODERS, where=f"{where}.encoder")
     check_index(section.index, section.encoder, where=f"{where}.index", allow=allow)
     usual = (None, CachedEncoding(), CachedEncoding(cache=None))
-    if section.encoding not in usual and section.encoder["type"] in NGRAM_ENCODERS:
+    written = (*NGRAM_ENCODERS, *ID_ENCODERS)
+    if section.encoding not in usual and section.encoder["type"] in written:
         raise ConfigError(
             f"{where}.encoding: a {section.encoder['type']} encoder makes token ids of documents, "
             "which are not kept as vectors are; leave it out"

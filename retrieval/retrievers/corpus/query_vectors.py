@@ -61,7 +61,7 @@ def check_written(encoder: Any, index: Any) -> None:
 def sequences(encoder: Any, documents: DocumentStore) -> Iterator[Any]:
     """Yield the documents' token ids in chunks, which are made anew after a kill.
 
-    ``DataError`` for an encoder that has learnt identifiers, but of no document here.
+    ``DataError`` for an encoder that learns identifiers, and has learnt that of no document here.
     """
     stream, learnt, read = iter(documents), 0, 0
     known = hooks_of(encoder).known
@@ -76,8 +76,8 @@ def sequences(encoder: Any, documents: DocumentStore) -> Iterator[Any]:
     if read and not learnt:
         if not hooks_of(encoder).open_to_all:
             raise DataError(
-                f"encoder: it has learnt identifiers of other documents, and of none of these "
-                f"{read:,}; train it on this corpus (loss: identifiers)"
+                f"encoder: it has learnt identifiers of none of these {read:,} documents; train it "
+                "on this corpus (loss: identifiers)"
             )
         yield from map(encoder.encode_documents, parts)
     elif learnt < read:

@@ -160,8 +160,8 @@ def test_new_documents_stand_in_the_cluster_that_the_model_writes(folder: Path) 
 
 
 def test_numbers_in_a_full_cluster_get_another_digit() -> None:
-    taken = {(7, 100 + n) for n in range(3)}
-    codes = []
+    taken: set[tuple[int, ...]] = {(7, 100 + n) for n in range(3)}
+    codes: list[tuple[int, ...]] = []
     for _ in range(7):
         codes.append(next_number((7,), taken, lambda digit: 100 + digit, 3))
         taken.add(codes[-1])
@@ -230,7 +230,7 @@ def test_what_cannot_be_found_is_refused(t5: Path, bert: Path, tmp_path: Path) -
         ({"prompt": "x"}, "expected {query} once"),
     ):
         with pytest.raises(ConfigError, match=message):
-            DsiEncoder.from_pretrained(t5, **settings)  # type: ignore[arg-type]
+            DsiEncoder.from_pretrained(t5, **settings)
     atomic.save_pretrained(tmp_path / "m")
     with pytest.raises(ConfigError, match="has learnt identifiers with ids: 'atomic'"):
         DsiEncoder.from_pretrained(tmp_path / "m", ids="string")

@@ -17,7 +17,7 @@ from tiny_models import WORDS
 from sluice.encoders import DsiEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FlatIndex, FmIndex, TrieIndex
-from sluice.retrieval import Document, Passages, Retriever, load_dataset, load_pipeline
+from sluice.retrieval import Dataset, Document, Passages, Retriever, load_dataset, load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.training.checks import check_training
@@ -25,6 +25,7 @@ from sluice.retrieval.training_data.files.indexing_examples import IndexingExamp
 from sluice.training.example import Example, Text
 from sluice.training.losses.identifiers import Identifiers
 
+SHARDS = {"shard": 4}
 CORPUS = documents(12)
 QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document in enumerate(CORPUS)}
 
@@ -170,15 +171,15 @@ def test_other_corpora_and_other_indexes_are_refused(
     learnt: DsiEncoder, t5: Path, tmp_path: Path, bert: Path
 ) -> None:
     strangers = [Document(f"x{n}", "", "gold") for n in range(3)]
-    with pytest.raises(DataError, match="of none of these 3; train it on this corpus"):
+    with pytest.raises(DataError, match="of none of these 3 documents; train it on this"):
         Retriever.build(learnt, strangers)
     plain = DsiEncoder.from_pretrained(t5, beams=3)  # ids are texts: nothing has to be learnt
     assert len(Retriever.build(plain, strangers).search("gold", 5)) == 3
     assert Retriever.build(plain, []).search("gold", 5) == []
     assert len(Retriever.build(plain, strangers[:1]).search("gold", 5)) == 1
-    for index in (FlatIndex(), FmIndex()):
+    for other in (FlatIndex(), FmIndex()):
         with pytest.raises(ConfigError, match="expected a TrieIndex"):
-            Retriever.build(plain, strangers, index=index)
+            Retriever.build(plain, strangers, index=other)
     with pytest.raises(ConfigError, match="it is for an encoder of type dsi"):
         Retriever.build(WordEncoder(), strangers, index=TrieIndex())
     with pytest.raises(ConfigError, match="a dsi encoder finds documents whole"):
@@ -187,9 +188,10 @@ def test_other_corpora_and_other_indexes_are_refused(
         ("dsi", "flat", r"retrievers.dsi.index.type: flat .* takes trie"),
         ("dsi", "fm", r"retrievers.dsi.index.type: fm .* takes trie"),
         ("bm25", "trie", r"retrievers.bm25.index.type: trie"),
+        ("dsi", "", r"retrievers.dsi.encoding: a dsi encoder"),
     ):
         facts = settings(tmp_path, t5, bert)
-        facts["retrievers"][name]["index"] = {"type": index}
+        facts["retrievers"][name] |= {"index": {"type": index}} if index else {"encoding": SHARDS}
         with pytest.raises(ConfigError, match=message):
             check_experiment(checked(facts, ExperimentConfig))
 
@@ -247,3 +249,27 @@ def test_texts_and_queries_to_learn_from(tmp_path: Path) -> None:
         IndexingExamples(mentions=2).examples(data, 1)
     with pytest.raises(DataError, match=r"examples.judgements: it has no train split"):
         IndexingExamples(judgements=True).examples(data.with_split(None), 1)
+
+
+def test_the_tasks_of_corpus_brain_ask_by_the_documents_own_ids(t5: Path) -> None:
+    first = "This is the first of ten and more words that name io.open.read here."
+    corpus = [
+        Document("path.Path.open", "", f"{first} Two. Three. Four is another paragraph."),
+        Document("io.open.read", "", "Reads the file."),
+    ]
+    data = Dataset.from_memory(corpus, {}, {}, name="docs")
+    source = IndexingExamples(words=0, sentences=11, paragraphs=4, mentions=3)
+    made = source.examples(data.with_split(None), 1)
+    assert [(each.query.text, each.documents[0].id) for each in made] == [
+        (first, "path.Path.open"),
+        (f"{first} Two. Three.", "path.Path.open"),
+        ("Four is another paragraph.", "path.Path.open"),
+        (f"{first} Two.", "io.open.read"),
+        ("Reads the file.", "io.open.read"),
+    ]
+    encoder = DsiEncoder.from_pretrained(t5, ids="title")
+    encoder.assign(named(corpus))
+    codes = [encoder.codes[each.documents[0].id] for each in made]
+    collator = Identifiers().own_pass(encoder, seed=1, sparse=False)[1]
+    labels = collator(made)["features"]["query"]["labels"]
+    assert [tuple(row[row >= 0].tolist()) for row in labels[:, 0]] == codes
