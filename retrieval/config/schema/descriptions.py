@@ -235,6 +235,8 @@ WORDS: Mapping[str, str] = {
     "penalty": "The weight of the penalty.",
     "rrra.adapter": "The folder of a fitted adapter; left out, a new one begins.",
     "rrra.head_learning_rate": "The learning rate of the adapter; left out, the trainer's.",
+    "rrra.weight": "The power of the adapter's score beside the encoder's: 0, the encoder's order; "
+    "null, the adapter's probability alone.",
     "rrra.top": "The documents of a query that count as what the encoder finds in a batch.",
     "adapter_weight": "The weight of the adapter's cross-entropy beside the loss.",
     "dse.hidden": "The width of the pair head.",
