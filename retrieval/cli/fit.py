@@ -471,9 +471,9 @@ def adapter(
     seed: Annotated[int, option("N", "Random seed.")] = 13,
     allow: Allow = None,
 ) -> None:
-    """Fit an adapter that finds a dense encoder's errors (RRRA).
+    """Fit an adapter that finds errors (RRRA).
 
-    It learns from judgements which of the retriever's hits are relevant, by their vectors. As
+    It learns from judgements which of a dense retriever's hits are relevant, by their vectors. As
     `judge:` of mined negatives it drops false ones, and as a reranker of `{type: rrra, model:
     FOLDER}` it reorders hits.
 
