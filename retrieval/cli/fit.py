@@ -452,8 +452,58 @@ def _signal(by: str, corpus: Any, model: str | None) -> Any:
     return passage_quality.Length() if by == "length" else passage_quality.InformationToNoise()
 
 
+def adapter(
+    retriever: Annotated[
+        Path, argument("RETRIEVER", "The folder of a dense retriever, whose vectors are read.")
+    ],
+    dataset: DatasetName,
+    output: Annotated[Path, option("FOLDER", "The model folder to write.")],
+    split: Annotated[str, option("SPLIT", "The split whose judgements are learnt from.")] = "train",
+    top: Annotated[
+        int, option("N", "Hits of a query that count as what the encoder finds.", min=1)
+    ] = 10,
+    depth: Annotated[int, option("N", "Hits of a query that are learnt from.", min=1)] = 100,
+    steps: Annotated[int, option("N", "Steps of training.", min=1)] = 400,
+    hidden: Annotated[
+        int | None, option("N", "Units of the hidden layer.", min=1, default="as a vector")
+    ] = None,
+    learning_rate: Annotated[float, option("X", "The learning rate of AdamW.")] = 1.0e-3,
+    seed: Annotated[int, option("N", "Random seed.")] = 13,
+    allow: Allow = None,
+) -> None:
+    """Fit an adapter that finds errors (RRRA).
+
+    It learns from judgements which of a dense retriever's hits are relevant, by their vectors. As
+    `judge:` of mined negatives it drops false ones, and as a reranker of `{type: rrra, model:
+    FOLDER}` it reorders hits.
+
+    Examples:
+      sluice fit adapter runs/x/retrievers/dense nfcorpus --output runs/adapter
+      sluice mine runs/x/retrievers/dense nfcorpus --judge runs/adapter --output negatives.jsonl
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.retrievers.retriever import Retriever
+    from sluice.retrieval.training_data.false_negatives import fit_adapter
+
+    if split == "test":
+        raise ConfigError("--split test: nothing is learnt from test queries; take train or dev")
+    if depth < top:
+        raise ConfigError(f"--depth {depth}: expected --top, {top}, or more")
+    data = load_dataset(dataset, split)
+    fitted = fit_adapter(
+        Retriever.open(retriever, allow=allowed(allow)), data, top=top, depth=depth, steps=steps,
+        hidden=hidden, learning_rate=learning_rate, seed=seed,
+    )  # fmt: skip
+    fitted.save_pretrained(output)
+    echo(
+        f"{output}: an adapter of {fitted.adapter.hidden:,} units for vectors of "
+        f"{fitted.adapter.dim:,} dimensions, from {plural(len(data.qrels), f'{split} query')}\n"
+        f"next: sluice mine {retriever} {dataset} --judge {output} --output FILE"
+    )
+
+
 COMMANDS: dict[str, Command] = {
     "fusion": fusion, "rerank": rerank, "cut-off": cut_off, "exit": exit_, "no-answer": no_answer,
     "ranker": ranker,
-    "quality": quality,
+    "quality": quality, "adapter": adapter,
 }  # fmt: skip

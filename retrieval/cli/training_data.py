@@ -89,6 +89,10 @@ def mine(
     judge_margin: Annotated[
         float | None, of_judge("X", "Keep J < J+ - X.", default="0.01 in mode judge")
     ] = None,
+    judge_gamma: Annotated[
+        float | None,
+        of_judge("X", "Take those with the highest s (1 - J)^X; J must be within 0 and 1."),
+    ] = None,
     judge_depth: Annotated[
         int | None, of_judge("N", "Judge N candidates of each query.", default="50")
     ] = None,
@@ -133,8 +137,9 @@ def mine(
     settings: dict[str, Any] = {
         "mode": mode, "per_query": per_query, "margin": margin, "max_score": max_score,
         "min_score": min_score, "range_min": range_min, "range_max": range_max, "judge": judge,
-        "judge_margin": judge_margin, "judge_depth": judge_depth, "consistency": consistency,
-        "sampling": sampling, "step": step, "depth": depth, "positives": positives,
+        "judge_margin": judge_margin, "judge_gamma": judge_gamma, "judge_depth": judge_depth,
+        "consistency": consistency, "sampling": sampling, "step": step, "depth": depth,
+        "positives": positives,
     }  # fmt: skip
     spec = {key: value for key, value in settings.items() if value is not None}
     if max_positive_ratio is not None:

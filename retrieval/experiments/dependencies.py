@@ -201,6 +201,7 @@ class Dependencies:
             trained = section.datasets or ([dataset] if dataset else [])
             files += [training_contents(each) for each in trained]
             files += [path_contents(str(file)) for file in example_files(section.examples)]
+            files += [path_contents(folder) for folder in _adapters(section.loss)]
             if section.answered is not None:
                 files += [path_contents(file) for file in listed(section.answered)]
         for encoder in _encoders(section):
@@ -241,6 +242,15 @@ def _judges(section: Any) -> list[str]:
     """Return the names or paths of the judges of negatives."""
     judges = _of_negatives(section, "judge")
     return [each for each in judges if isinstance(each, str)]
+
+
+def _adapters(loss: Any) -> Iterator[str]:
+    """Yield the folders of adapters that a loss, or one inside it, begins with."""
+    parts = loss.values() if isinstance(loss, Mapping) else loss if isinstance(loss, list) else ()
+    if isinstance(loss, Mapping) and loss.get("type") == "rrra" and loss.get("adapter"):
+        yield str(loss["adapter"])
+    for part in parts:
+        yield from _adapters(part)
 
 
 def _named_lists(section: Any) -> list[Any]:

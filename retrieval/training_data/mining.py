@@ -105,7 +105,7 @@ def mining_of(spec: Mapping[str, Any], where: str) -> Mining:
     others = ("type", "retriever", "depth", "mode", "judge", "refresh")
     settings = {key: value for key, value in spec.items() if key not in others}
     check_arguments(Mining, settings, where=where, kind="mined")
-    if spec.get("judge") is not None:
+    if spec.get("judge") is not None and settings.get("judge_gamma") is None:
         settings.setdefault("judge_margin", 0.01)
     return Mining.in_mode(spec.get("mode", "percentage"), settings)
 

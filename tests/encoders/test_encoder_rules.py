@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sparse_codes import save_csr
 from static_embeddings import save_static
 
 from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
+from sluice.encoders.dense.error_adapter import ErrorAdapter
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
@@ -50,6 +52,7 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
         "experts": {"model": str(bert), "experts": 2},
         "precomputed": {"model": str(tmp_path / "precomputed")},
         "pyramid": {"model": str(pair_bert)},
+        "rrra": {"model": str(adapted(bert, tmp_path / "adapted"))},
         "splade": {"model": str(masked_bert)},
         "static": {"model": str(tmp_path / "static")},
         "three_heads": {"model": str(three_heads(bert, tmp_path / "heads")), "head": "sparse"},
@@ -116,6 +119,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"body_length": 5},
         {"head": "similarity"},
     ],
+    "rrra": [{"weight": 0.5}, {"weight": None}],
     "splade": [{"pooling": "sum"}, {"document_top_k": 3}],
     "static": [
         {"normalize": True},
@@ -169,9 +173,18 @@ def test_types_of_the_table(name: str, specs: dict[str, Any], bert: Path) -> Non
     )
 
 
+def adapted(bert: Path, folder: Path) -> Path:
+    """A tiny BERT with an error adapter beside it."""
+    shutil.copytree(bert, folder)
+    torch.manual_seed(2)
+    adapter = ErrorAdapter(32, 4)
+    torch.nn.init.normal_(adapter.outer.weight)
+    adapter.save(folder)
+    return folder
+
+
 def three_heads(bert: Path, folder: Path) -> Path:
     """A tiny BERT with two heads beside it, in BGE-M3's layout."""
-    import torch
     from safetensors.torch import save_file
 
     shutil.copytree(bert, folder)

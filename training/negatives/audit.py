@@ -191,6 +191,8 @@ def _signal(table: MinedRows, mining: Mining) -> tuple[str, NDArray[np.float64]]
     """
     if mining.judge_margin is not None:
         return "judge - positive's", table.judge - _judged_positive(table, mining)[table.query]
+    if mining.judge_gamma is not None:
+        return "judge", table.judge
     positive = table.positive[table.query, table.source]
     if mining.adaptive_margin is not None:
         constant, per_score = mining.adaptive_margin

@@ -236,13 +236,27 @@ def apply_judge(
             candidates.judged_positives[document] = score
         elif place is not None:
             candidates.judged[place] = score
+    if mining.judge_gamma is not None:
+        _check_probabilities(judge, scores)
     for candidates in batch:
-        if candidates.judged_positives:
+        if mining.judge_gamma is not None:
+            unknown = (candidates.reasons == FITS) & np.isnan(candidates.judged)
+            candidates.reasons[unknown] = CODES["unjudged"]
+        if mining.judge_margin is not None and candidates.judged_positives:
             positive = mining.reference(candidates.judged_positives.values())
-            limit = positive - (mining.judge_margin or 0.0)
+            limit = positive - mining.judge_margin
             fits = candidates.reasons == FITS
             candidates.reasons[fits & np.isnan(candidates.judged)] = CODES["unjudged"]
             candidates.reasons[fits & (candidates.judged >= limit)] = CODES["judge"]
+
+
+def _check_probabilities(judge: Judge, scores: Sequence[float]) -> None:
+    outside = [score for score in scores if score < 0 or score > 1]
+    if outside:
+        raise DataError(
+            f"negatives.judge_gamma: the judge {judge.name} gives {outside[0]:.4g}, expected "
+            "probabilities, 0 to 1, as those of an rrra adapter; use judge_margin with this judge"
+        )
 
 
 def distinct(
@@ -320,10 +334,23 @@ class _Taking:
 def preferred(candidates: Candidates, mining: Mining, seed: int) -> list[int]:
     """Return the places that fit in the order in which they are to be taken."""
     places = candidates.fitting
-    if mining.sampling == "random":
+    if mining.judge_gamma is not None:
+        weights = resampled(candidates, mining.judge_gamma)
+        places.sort(key=lambda place: -weights[place])
+    elif mining.sampling == "random":
         random.Random(f"{seed}:{candidates.query}").shuffle(places)
     elif mining.sampling == "cyclic":
         if candidates.judged_positives:
             places.sort(key=lambda place: -candidates.judged[place])
         places = [place for start in range(mining.step) for place in places[start :: mining.step]]
     return places
+
+
+def resampled(candidates: Candidates, gamma: float) -> NDArray[np.float64]:
+    """Return ``s (1 - J)^gamma`` of each candidate, s its score in the only list (RRRA).
+
+    Of a negative s, ``s (1 - J)^-gamma``, so that it falls as J rises.
+    """
+    scores: NDArray[np.float64] = candidates.lists[0].scores
+    kept = np.maximum(1 - candidates.judged, 1e-12) ** gamma
+    return np.where(scores >= 0, scores * kept, scores / kept)

@@ -197,8 +197,8 @@ def mine_lists(
     left out of the minimum, and a query left without any has no ratio or margin limit: the report
     counts both. With ``texts`` a candidate whose text, up to case and spaces, is a positive's or
     an earlier candidate's is dropped, as far as candidates are looked at before there are enough.
-    With ``mining.judge_margin`` a ``judge`` scores what fits so far; it receives the texts, and
-    those of ``queries``. ``provenance=False`` keeps no row per candidate.
+    With ``mining.judge_margin`` or ``judge_gamma`` a ``judge`` scores what fits so far; it receives
+    the texts, and those of ``queries``. ``provenance=False`` keeps no row per candidate.
 
     Raises ``DataError`` for a score that is not a number, a positive's that is not finite, or a
     list that is not best first or names a document twice, ``ConfigError`` for a judge's margin
@@ -209,17 +209,23 @@ def mine_lists(
             f"negatives.shares: {len(mining.shares)} for {len(lists)} lists "
             f"({', '.join(lists)}); expected one for each"
         )
+    if mining.judge_gamma is not None and len(lists) > 1:
+        raise ConfigError(
+            f"negatives.judge_gamma: multiplies the scores of one list, and here are {len(lists)} "
+            f"({', '.join(lists)}), whose scores do not compare; name one retriever"
+        )
     for name, share in zip(lists, mining.shares or (), strict=False):
         if not share:
             log.warning(
                 "negatives.shares: 0 for %s: it is searched only for queries of which the other "
                 "lists have too few negatives; leave it out, or give it a share", name,
             )  # fmt: skip
-    if mining.judge_margin is None:
+    if not mining.judged:
         judge = None
     elif judge is None:
+        key = "judge_gamma" if mining.judge_margin is None else "judge_margin"
         raise ConfigError(
-            "negatives.judge_margin: needs a judge; give `judge`: a cross-encoder, a reranker's "
+            f"negatives.{key}: needs a judge; give `judge`: a cross-encoder, a reranker's "
             "name, or a run of its scores"
         )
     elif judge.needs_texts and (texts is None or queries is None):
@@ -265,7 +271,7 @@ def _looked_at(batch: Sequence[Candidates], mining: Mining) -> Iterator[str]:
     Other texts are read when they are needed.
     """
     most = mining.per_query + 4 if mining.sampling == "top" else None
-    if mining.judge_margin is not None:
+    if mining.judged:
         most = mining.judge_depth + 4
     for candidates in batch:
         yield from candidates.known

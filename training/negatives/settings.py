@@ -53,6 +53,8 @@ class Mining:
       the first N is shifted mining, a window with ``sampling: random`` is KaLM's
     - ``judge_margin`` beta: ``J < J+ - beta`` by a judge's scores, which the first ``judge_depth``
       candidates that fit so far get; the others are not used (UniME-V2)
+    - ``judge_gamma`` gamma: of what is left, those with the highest ``s (1 - J)^gamma`` are taken,
+      by a judge whose scores are probabilities, such as an ``rrra`` adapter (0: the list's order)
 
     Then ``per_query`` are taken: the first (``top``), as many at random by seed and query id, or
     ``cyclic``: every ``step``-th of the list (the judge's order, where there is one), from its
@@ -76,6 +78,7 @@ class Mining:
     sampling: Sampling = "top"
     adaptive_margin: tuple[float, float] | None = None
     judge_margin: float | None = None
+    judge_gamma: float | None = None
     judge_depth: int = 50
     step: int = 5
     consistency: int | None = None
@@ -88,7 +91,8 @@ class Mining:
         for name in ("per_query", "judge_depth", "step"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"negatives.{name}: {getattr(self, name)}, expected 1 or more")
-        for name in ("max_positive_ratio", "margin", "max_score", "min_score", "judge_margin"):
+        limits = ("max_positive_ratio", "margin", "max_score", "min_score")
+        for name in (*limits, "judge_margin", "judge_gamma"):
             value = getattr(self, name)
             if value is not None and not math.isfinite(value):
                 raise ConfigError(
@@ -103,6 +107,13 @@ class Mining:
             object.__setattr__(self, "adaptive_margin", _two_numbers(self.adaptive_margin))
         _check_choice("sampling", self.sampling, Sampling)
         _check_choice("positives", self.positives, Among)
+        if self.judge_gamma is not None and self.judge_gamma < 0:
+            raise ConfigError(f"negatives.judge_gamma: {self.judge_gamma}, expected 0 or more")
+        if self.judge_gamma is not None and self.sampling != "top":
+            raise ConfigError(
+                f"negatives.judge_gamma: orders what is taken by sampling: top, and sampling is "
+                f"{self.sampling}; leave one of them out"
+            )
         self._check_ranks()
 
     def _check_ranks(self) -> None:
@@ -118,7 +129,7 @@ class Mining:
                 f"negatives: ranks {self.range_min} to {self.range_max} hold fewer than "
                 f"per_query {self.per_query} candidates; widen the range or ask for fewer"
             )
-        if self.judge_margin is not None and self.judge_depth < self.per_query:
+        if self.judged and self.judge_depth < self.per_query:
             raise ConfigError(
                 f"negatives.judge_depth: {self.judge_depth}, less than per_query {self.per_query}: "
                 "only what is judged can become a negative"
@@ -155,6 +166,11 @@ class Mining:
         return margins
 
     @property
+    def judged(self) -> bool:
+        """Whether a judge scores candidates."""
+        return self.judge_margin is not None or self.judge_gamma is not None
+
+    @property
     def needs_positive_score(self) -> bool:
         """Whether any limit depends on the positive's own score."""
         return bool(self.margins)
@@ -162,7 +178,7 @@ class Mining:
     @property
     def depth(self) -> int:
         """How many candidates of each list the settings reach for, at least."""
-        judged = self.judge_depth if self.judge_margin is not None else 0
+        judged = self.judge_depth if self.judged else 0
         return max(self.range_max or 0, self.consistency or 0, self.range_min + judged)
 
 

@@ -1,4 +1,4 @@
-"""Learning to rank over features: LambdaMART, a linear ranker, a head of passage quality.
+"""Learning to rank over features, and heads over vectors: of passage quality, of errors (RRRA).
 
-May import: `encoders.foundation`.
+May import: `encoders.foundation`, `encoders.dense`.
 """

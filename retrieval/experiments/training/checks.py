@@ -133,6 +133,11 @@ def _check_encoder(encoder: Mapping[str, Any], kind: str | None, where: str) -> 
 
     if kind == "bm25":
         raise ConfigError(f"{where}: bm25 counts words; it is fitted, not trained")
+    if kind == "rrra":
+        raise ConfigError(
+            f"{where}: an rrra adapter is fitted, by `sluice fit adapter`, or trained beside a "
+            "dense encoder by loss: {type: rrra}"
+        )
     if encoder.get("prune_quantile") is not None:
         raise ConfigError(
             f"{where}.prune_quantile: prunes documents after encoding and does nothing in "
@@ -262,7 +267,7 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
     check_shares(spec, mining_of(spec, where), where)
     if spec.get("judge") is not None:
         check_judge(spec["judge"], f"{where}.judge", allow=allow)
-    elif mining_of(spec, where).judge_margin is not None:
+    elif mining_of(spec, where).judged:
         raise ConfigError(f"{where}: needs 'judge': {JUDGE}")
     return mining_of(spec, where)
 

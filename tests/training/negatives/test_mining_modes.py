@@ -120,6 +120,34 @@ def test_cyclic_sampling_steps_through_the_list() -> None:
     assert found == ("0", "1", "5", "6", "10", "11")  # 0 5 10, then 1 6 11; best first
 
 
+def test_gamma_puts_likely_false_negatives_back() -> None:
+    """3.4: s (1 - J)^gamma; with gamma 0 nothing changes, whatever the judge says."""
+    rng = np.random.default_rng(4)
+    hits = sorted(
+        ((f"{n}", float(s)) for n, s in enumerate(rng.normal(size=20))), key=lambda hit: -hit[1]
+    )
+    judge = Table({name: float(p) for (name, _), p in zip(hits, rng.uniform(size=20), strict=True)})
+    known = {"q": {"x": 1}}
+
+    def mined(judge_: Table | None = judge, **changes: float) -> tuple[str, ...]:
+        mining = Mining(**{"per_query": 6, "judge_depth": 20, **OFF, **changes})
+        return mine({"q": hits}, known, mining, judge=judge_).negatives["q"]
+
+    assert mined(judge_gamma=0.0) == mined(None) == tuple(name for name, _ in hits[:6])
+    for gamma in (0.5, 3.0):
+        weights = {n: s * (1 - judge.table[n]) ** (gamma if s >= 0 else -gamma) for n, s in hits}
+        best = sorted(weights, key=lambda name: -weights[name])[:6]
+        assert set(mined(judge_gamma=gamma)) == set(best)
+    assert set(best) != set(mined(None))
+    with pytest.raises(DataError, match=r"gives 1\.5, expected probabilities"):
+        mined(Table({name: 1.5 for name, _ in hits}), judge_gamma=1.0)
+    with pytest.raises(ConfigError, match="judge_gamma: needs a judge"):
+        mined(None, judge_gamma=1.0)
+    two = {"a": {"q": hits}, "b": {"q": hits}}
+    with pytest.raises(ConfigError, match=r"here are 2 \(a, b\), whose scores do not compare"):
+        mine_lists(two, known, Mining(judge_gamma=1.0), judge=judge)
+
+
 def test_a_judge_drops_all_that_it_puts_above_the_positive() -> None:
     """UniME-V2: J >= J(q, positive) - beta is a false negative; the rest cyclic by J."""
     rng = np.random.default_rng(2)
@@ -294,6 +322,9 @@ def test_histograms_count_every_negative() -> None:
         {"adaptive_margin": (0.1, math.nan)},
         {"judge_margin": math.inf},
         {"judge_margin": 0.0, "judge_depth": 3, "per_query": 4},
+        {"judge_gamma": 1.0, "judge_depth": 3, "per_query": 4},
+        {"judge_gamma": -1.0},
+        {"judge_gamma": 1.0, "sampling": "random"},
         {"step": 0},
         {"consistency": 0},
         {"positives": "best"},

@@ -27,6 +27,7 @@ LOSSES_HERE = {
     "clp": {},
     "momentum_queue": {"size": 12, "momentum": 0.9},
     "dse": {"hidden": 8, "head_learning_rate": 0.01},
+    "rrra": {"top": 2, "head_learning_rate": 0.01},
 }
 
 

@@ -1,0 +1,140 @@
+#!/usr/bin/env python
+"""Does an adapter tell false negatives better than the cosine? Hidden positives, found again.
+
+    SLUICE_DATA=FOLDER scripts/prove_rrra.py OUTPUT [--dataset nfcorpus] [--seeds 13 14 15]
+
+A fifth of the train positives is hidden. An adapter (RRRA, stage 2) is fitted on the rest, by the
+vectors of an encoder: as it is, or with ``--tune STEPS`` trained on the rest first (stage 1), and
+with ``--joint STEPS`` beside the adapter afterwards (stage 3, ``loss: rrra``). Then the first 100
+hits of each query that are no known positive are scored, and the area under the curve says how
+often a hidden positive stands above another. Nothing is read of test queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+LENGTHS = {"query_length": 32, "document_length": 64}  # in training
+SHARE, DEPTH = 0.2, 100
+
+
+def trained(pairs: Path, model: Path | str, loss: Any, steps: int, output: Path, seed: int) -> Path:
+    """Train a dense encoder on pairs; return its folder."""
+    from sluice.retrieval import train
+
+    found: Path = train({
+        "output": str(output), "seed": seed, "loss": loss, "examples": {"file": str(pairs)},
+        "encoder": {"type": "dense", "model": str(model), **LENGTHS},
+        "trainer": {"max_steps": steps, "per_device_train_batch_size": 32, "learning_rate": 5.0e-5,
+                    "bf16": True, "save_strategy": "no", "logging_steps": 20},
+    })  # fmt: skip
+    return found
+
+
+def retriever_of(model: Path | str, dataset: Any, place: Path) -> Any:
+    """Return the retriever of a model, indexed once."""
+    from sluice.encoders import DenseEncoder
+    from sluice.retrieval import Retriever
+
+    if not (place / "retriever.json").exists():
+        encoder = DenseEncoder.from_pretrained(model, document_length=128, dtype="bfloat16")
+        Retriever.build(encoder, dataset.corpus, path=place)
+    return Retriever.open(place)
+
+
+def areas(retriever: Any, data: Any, hidden: Any, scorers: Any) -> dict[str, float]:
+    """Return the area under the curve of the cosine and of each adapter with each weight."""
+    from sluice.training.negatives.audit import auc
+
+    run = retriever.run({query: data.queries[query] for query in data.qrels}, k=DEPTH)
+    pairs = [
+        (query, document, score)
+        for query in data.qrels
+        for document, score in run[query]
+        if not data.qrels[query].get(document)
+    ]
+    hides = np.array([document in hidden.get(query, ()) for query, document, _ in pairs])
+    names = list(data.qrels)
+    row = {query: place for place, query in enumerate(names)}
+    queries = retriever.encoder.encode_queries([data.queries[query] for query in names])
+    places = retriever.store.rows([document for _, document, _ in pairs])
+    left = queries[[row[query] for query, _, _ in pairs]]
+    right = retriever.index.documents(places)
+    found = {"hidden": float(hides.sum()), "others": float((~hides).sum()),
+             "cosine": auc(np.array([score for _, _, score in pairs]), hides)}  # fmt: skip
+    for name, adapter in scorers.items():
+        for weight in (1.0, None):
+            values = adapter.scores(left, right, weight)
+            found[f"{name}, weight {'none' if weight is None else weight}"] = auc(values, hides)
+    return found
+
+
+def measured(asked: argparse.Namespace, seed: int) -> dict[str, float]:
+    """Hide, fit and measure with one seed."""
+    from sluice.encoders.dense.error_adapter import ErrorAdapter
+    from sluice.retrieval import Dataset, load_dataset
+    from sluice.retrieval.training_data.false_negatives import fit_adapter
+    from sluice.training.negatives.audit import hidden_positives
+
+    whole = load_dataset(asked.dataset, "train")
+    texts = {document.id: document.full_text for document in whole.corpus}
+    known = {q: {d: g for d, g in own.items() if d in texts} for q, own in whole.qrels.items()}
+    hidden = hidden_positives(known, SHARE, seed)
+    left = {
+        query: {doc: grade for doc, grade in grades.items() if doc not in hidden.get(query, ())}
+        for query, grades in known.items()
+    }
+    data = Dataset.from_memory(whole.corpus, {q: whole.queries[q] for q in left}, left)
+    home = asked.output / Path(asked.dataset).name
+    model: Path | str = MODEL
+    place = home / "start"
+    if asked.tune:
+        own = home / f"tuned-{asked.tune}-{seed}"
+        pairs = own / "pairs.jsonl"
+        pairs.parent.mkdir(parents=True, exist_ok=True)
+        with pairs.open("w", encoding="utf-8") as stream:
+            for query, grades in left.items():
+                for doc, grade in grades.items():
+                    if grade > 0:
+                        line = {"query": whole.queries[query], "pos": texts[doc]}
+                        stream.write(json.dumps(line) + "\n")
+        model = trained(pairs, MODEL, {"type": "info_nce", "temperature": 0.05}, asked.tune,
+                        own / "one", seed)  # fmt: skip
+        place = own / "index"
+    retriever = retriever_of(model, data, place)
+    adapted = fit_adapter(retriever, data, seed=seed)
+    found = areas(retriever, data, hidden, {"fitted": adapted.adapter})
+    if asked.joint and asked.tune:
+        start = own / "adapter"
+        adapted.save_pretrained(start)
+        loss = {"type": "rrra", "adapter": str(start), "loss": {"type": "info_nce",
+                "temperature": 0.05}}  # fmt: skip
+        model = trained(pairs, model, loss, asked.joint, own / "two", seed)
+        joint = {"joint": ErrorAdapter.load(model)}
+        later = areas(retriever_of(model, data, own / "index-two"), data, hidden, joint)
+        found |= {f"after stage 3: {name}": value for name, value in later.items()}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("output", type=Path, help="The folder of models and indexes.")
+    parser.add_argument("--dataset", default="nfcorpus")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
+    parser.add_argument("--tune", type=int, default=0, metavar="STEPS")
+    parser.add_argument("--joint", type=int, default=0, metavar="STEPS")
+    asked = parser.parse_args()
+    rows = [measured(asked, seed) for seed in asked.seeds]
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        print(f"| {name} | {' | '.join(f'{value:.4f}' for value in values)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""RRRA, stage 3: a bi-encoder trained together with the adapter that finds its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize
+
+from sluice.encoders.dense.error_adapter import ErrorAdapter
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.math.width import width_of
+
+HEAD = "adapter."  # before the names of the adapter's tensors
+KINDS = 4  # true and false negatives and positives
+
+
+@dataclass(eq=False)
+class RRRA(Wrapping):
+    """``loss + adapter_weight L``, L the cross-entropy of relevance as an adapter gives it.
+
+    Pairs are the cells that count of the batch. Among a query's documents the ``top`` of the
+    highest cosines are what the bi-encoder finds; with the labels these make four kinds of pairs,
+    true and false positives and negatives, and L is the mean over the kinds of the mean over their
+    pairs (rows weigh theirs). Gradients reach the encoder. ``adapter`` is a folder of
+    `sluice fit adapter`; left out, a new one begins. It is saved beside the model, which then opens
+    as ``{type: rrra, model: ...}``. ``loss`` is by default InfoNCE.
+    """
+
+    summary = "the loss beside the cross-entropy of an adapter that finds the encoder's errors"
+    paper = "RRRA, stage 3 (its figures are disputed; measured in other-representations.md)"
+
+    called: ClassVar[str] = "rrra"
+    usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce"}
+
+    adapter: str | None = None
+    adapter_weight: float = 0.1
+    top: int = 4
+    head_learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        Wrapping.__post_init__(self)
+        self.head: ErrorAdapter | None = None
+        finite_number(self.adapter_weight, "rrra.adapter_weight", 0.0)
+        whole_number(self.top, "rrra.top", 1)
+        if not self.adapter_weight > 0:
+            raise ConfigError("rrra.adapter_weight: 0, expected above 0; or leave rrra out")
+        if self.head_learning_rate is not None and not self.head_learning_rate > 0:
+            raise ConfigError(
+                f"rrra.head_learning_rate: {self.head_learning_rate!r}, expected above 0"
+            )
+        plain_inside(self, "the adapter compares queries with documents only")
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The adapter reads one dense vector of each text."""
+        return ("dense",)
+
+    @property
+    def learning_rate(self) -> float | None:
+        """``head_learning_rate``, else the inner loss's."""
+        return self.head_learning_rate or super().learning_rate
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Load the adapter, or draw one, for the encoder's vectors."""
+        super().bind(encoder, seed)
+        device, width = next(encoder.module.parameters()).device, width_of(encoder)
+        if self.adapter is None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                head = ErrorAdapter(width, width)
+        else:
+            head = ErrorAdapter.load(self.adapter)
+            if head.dim != width:
+                raise ConfigError(
+                    f"rrra.adapter: {self.adapter} is for vectors of {head.dim} dimensions, and "
+                    f"the encoder's have {width}; fit an adapter for this encoder"
+                )
+        self.head = head.to(device).train()
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the inner loss plus the weighted cross-entropy."""
+        of_vectors(batch, self.called)
+        return self.inner.over(batch) + self.adapter_weight * self._entropy(batch)
+
+    def _entropy(self, batch: VectorBatch) -> Tensor:
+        head, count = self._head(), len(batch.documents)
+        mask = batch.mask[:, :count]
+        rows, columns = mask.nonzero(as_tuple=True)
+        q, c = batch.queries[rows], batch.documents[columns]
+        relevant = batch.labels[rows, columns] > 0
+        kinds = 2 * relevant.long() + self._found(batch, mask)[rows, columns].long()
+        logits = head.logits(q, head(q, c))
+        cells = binary_cross_entropy_with_logits(logits, relevant.to(logits), reduction="none")
+        share = torch.ones_like(cells)
+        if batch.weights is not None:
+            share = batch.weights[rows].to(cells)
+        sums, sizes = cells.new_zeros(KINDS), cells.new_zeros(KINDS)
+        sums = sums.index_add(0, kinds, cells * share)
+        sizes = sizes.index_add(0, kinds, share)
+        held = sizes > 0
+        return (sums[held] / sizes[held]).sum() / held.sum().clamp(min=1)
+
+    def _found(self, batch: VectorBatch, mask: Tensor) -> Tensor:
+        """``[B, N]``: whether a document is among its query's ``top`` that count, by cosine."""
+        with torch.no_grad():
+            cosines = normalize(batch.queries, dim=1) @ normalize(batch.documents, dim=1).T
+            cosines = cosines.masked_fill(~mask, -torch.inf)
+            places = cosines.topk(min(self.top, cosines.shape[1]), dim=1).indices
+            return torch.zeros_like(mask).scatter(1, places, True) & mask
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """Return the adapter's and the inner loss's parameters."""
+        return [*self._head().parameters(), *super().parameters()]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the adapter's weights beside the inner loss's tensors."""
+        own = {HEAD + name: value.detach() for name, value in self._head().state_dict().items()}
+        return {**super().state(), **own}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take what ``state`` returned."""
+        super().restore(state)
+        self._head().load_state_dict(
+            {k.removeprefix(HEAD): v for k, v in state.items() if k.startswith(HEAD)}
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the adapter beside the trained model."""
+        super().save(folder)
+        self._head().save(folder)
+
+    def _head(self) -> ErrorAdapter:
+        if self.head is None:
+            raise ConfigError("rrra: has no adapter yet; call bind(encoder, seed) before training")
+        return self.head
