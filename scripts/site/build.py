@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE))
 
+from ask import unanswered  # noqa: E402
 from checks import problems  # noqa: E402
 from pages import Pages, title  # noqa: E402
 
@@ -124,6 +125,8 @@ def _search_without_a_server(site: Path) -> None:
 
 
 def _arguments() -> Iterator[tuple[str, dict[str, Any]]]:
+    ask = "then type forty questions into its search; each must find its page (needs Chromium)"
+    yield "--ask", {"action": "store_true", "help": ask}
     yield "--serve", {"action": "store_true", "help": "then serve it on 127.0.0.1"}
     yield "--port", {"type": int, "default": 8321, "help": "the port of --serve (8321)"}
 
@@ -140,6 +143,13 @@ def main() -> None:
         sys.exit(f"error: the site has {len(found)} problems; each line above names the page")
     site = ROOT / "build" / "site"
     print(f"{site / 'index.html'}: built, every link and reference checked")
+    if chosen.ask:
+        missed = unanswered(site)
+        for line in missed:
+            print(line, file=sys.stderr)
+        if missed:
+            sys.exit(f"error: the search misses {len(missed)} of the questions")
+        print("every question finds its page")
     if chosen.serve:
         handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
         with http.server.ThreadingHTTPServer(("127.0.0.1", chosen.port), handler) as server:

@@ -17,7 +17,8 @@ from pathlib import Path
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "sh", ".toml": "toml", ".json": "json"}
-HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"  # a copied file is found by its link alone
+# Copied files and design decisions are found by links alone: a search is for readers of pages.
+HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
 
 
 class Pages:
@@ -50,7 +51,8 @@ class Pages:
         def link(match: re.Match[str]) -> str:
             return match[1] + self._target(match[2], file, place) + match[3]
 
-        return outside_code(as_python_markdown(file.read_text(encoding="utf-8")), LINK, link)
+        text = outside_code(as_python_markdown(file.read_text(encoding="utf-8")), LINK, link)
+        return HIDDEN + text if self.docs / "decisions" in file.parents else text
 
     def _target(self, target: str, file: Path, place: Path) -> str:
         path, mark, anchor = target.partition("#")
@@ -92,7 +94,7 @@ class Pages:
             head = "" if place.is_relative_to(self.into / "decisions") else HIDDEN
             return f"{head}# {heads.get(str(name), name)}\n\n" + "\n".join(lines) + "\n"
         if file.suffix == ".md":
-            return HIDDEN + self._page(file, place)
+            return HIDDEN + self._page(file, place).removeprefix(HIDDEN)
         text = file.read_text(encoding="utf-8").rstrip("\n")
         language = LANGUAGES.get(file.suffix, "text")
         return f"{HIDDEN}# {name}\n\n`````{language}\n{text}\n`````\n"
