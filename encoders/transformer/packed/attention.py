@@ -42,9 +42,10 @@ def spans(lengths: Sequence[int], seen: Sequence[int] | None = None) -> Iterator
 
 
 class Heads(NamedTuple):
-    """How many heads ask, how many are asked (keys and values), and their ``size``.
+    """The number of heads of the queries, that of the keys and values, and a head's ``size``.
 
-    Neighbouring heads ask the same one. (Ainslie et al., 2023, arXiv 2305.13245.)
+    Neighbouring heads of queries share one of keys and values. (Ainslie et al., 2023, arXiv
+    2305.13245.)
     """
 
     queries: int
@@ -244,8 +245,8 @@ def _added(bias: Tensor | None, hidden: Tensor, like: Tensor) -> Tensor:
 class PaddedAttention:
     """All texts in one call, padded for the attention alone: for accelerators.
 
-    Nothing else sees the padding; in a batch of like lengths there is little of it. Every token
-    sees all others, and every head asks one of its own.
+    Nothing else sees the padding; in a batch of like lengths there is little of it. Queries have as
+    many heads as keys, and nothing is hidden but the padding.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from tiny_architectures import save_architecture
 
 from sluice.encoders import TokenEncoder
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.transformer.packed.attention import PaddedAttention, TextAttention
+from sluice.encoders.transformer.packed.attention import Heads, PaddedAttention, TextAttention
 
 QUERIES = ["what is the river stone", "gold", "the river, water: " + "sluice " * 40, ""]
 DOCUMENTS = ["the river, stone. water!", "gold - sluice", "", "a deep, sparse. query " * 30]
@@ -109,17 +109,16 @@ def test_attention_of_accelerators_sees_as_much(bias: bool) -> None:
     lengths, seen = [6, 6, 5, 3], [6, 2, 2, 3]
     torch.manual_seed(2)
     projected, added = torch.randn(20, 24), torch.randn(2, 6, 6) if bias else None
-    expected = TextAttention(lengths, 2, seen)(projected, added)
-    device = torch.device("cpu")
-    torch.testing.assert_close(
-        PaddedAttention(lengths, 2, device, seen)(projected, added), expected
-    )
-    queries, rest = projected[[0, 6, 12, 17], :8], projected[:, 8:]
-    first = TextAttention(lengths, 2, seen).first(queries, rest, added)
-    torch.testing.assert_close(
-        PaddedAttention(lengths, 2, device, seen).first(queries, rest, added), first
-    )
-    torch.testing.assert_close(first, expected[[0, 6, 12, 17]])
+    heads, device = Heads(2, 2, 4), torch.device("cpu")
+    ours = TextAttention(lengths, heads, seen, bias=added)
+    theirs = PaddedAttention(lengths, heads, device, seen, bias=added)
+    expected = ours(projected)
+    torch.testing.assert_close(theirs(projected), expected)
+    for last, places in ((False, [0, 6, 12, 17]), (True, [5, 11, 16, 19])):
+        queries, rest = projected[places, :8], projected[:, 8:]
+        single = ours.single(queries, rest, last=last)
+        torch.testing.assert_close(theirs.single(queries, rest, last=last), single)
+        torch.testing.assert_close(single, expected[places])
 
 
 def test_small_batches_and_bfloat16(bert: Path) -> None:
