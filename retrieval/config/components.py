@@ -217,7 +217,6 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
     if section.passages is not None and section.passages.late:
         _check_late(section.encoder, f"{where}.passages.late")
         check_one_process(section.encoding, f"{where}.")
-        check_one_process(section.encoding, where)
     if section.search:
         _check_search(section, f"{where}.search")
 
