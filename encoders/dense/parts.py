@@ -56,7 +56,8 @@ def encode_parts(
             own = states[end - len(places) : end]
             masks = _masks(np.array(places), parts[row], len(prompt), unpooled)
             weights = torch.from_numpy(masks).to(own)
-            means = (weights @ own) / weights.sum(dim=1, keepdim=True).clamp(min=1.0)
+            with torch.autocast(own.device.type, enabled=False):  # sums are in float32
+                means = (weights @ own) / weights.sum(dim=1, keepdim=True).clamp(min=1.0)
             made = vectors_of(means).float().cpu().numpy()
             vectors[starts[row] : starts[row] + counts[row]] = made
 

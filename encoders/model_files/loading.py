@@ -170,7 +170,7 @@ def _check_loaded(model: Any, home: Path) -> None:
     for name, value in model.named_parameters():
         if not bool(value.detach().sum().isfinite()):  # one pass, without a copy
             raise ModelError(
-                f"{home}: {name} has numbers that are not finite, and every vector would; the "
+                f"{home}: {name} has numbers that are not finite, and so would every vector; the "
                 "weights are damaged, or their training diverged: take an earlier checkpoint"
             )
 

@@ -94,7 +94,7 @@ def shards_in(index: Path, suffix: str) -> dict[str, str]:
 
 
 def _check_file(file: Path) -> None:
-    """Raise ``ModelError`` for safetensors that are cut, or whose matrices are no floats."""
+    """Raise ``ModelError`` for safetensors that are cut, or whose matrices are quantised."""
     with file.open("rb") as stream:
         start = stream.read(max(8, len(POINTER)))
         if start.startswith(POINTER):

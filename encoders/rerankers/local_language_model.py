@@ -143,7 +143,7 @@ class LocalLanguageModel(TransformerModel):
         ids = self._plain(word)
         if not ids or ids[0] == self.tokenizer.unk_token_id:
             raise ConfigError(
-                f"answers: {word!r} is no word of this model's vocabulary; give one that it writes"
+                f"answers: {word!r} is not in this model's vocabulary; give a word that it writes"
             )
         return ids[0]
 

@@ -16,6 +16,7 @@ from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.table import REMOTE, SCORERS
+from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase, as_loss
 
@@ -220,6 +221,7 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
         )
     if section.passages is not None and section.passages.late:
         _check_late(section.encoder, f"{where}.passages.late")
+        check_one_process(section.encoding, f"{where}.")
     if section.search:
         _check_search(section, f"{where}.search")
 

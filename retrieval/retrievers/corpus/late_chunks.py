@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.encoders.encoder import Dense, EncoderBase, hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.retrievers.corpus.windows import Spans
+
+if TYPE_CHECKING:
+    from sluice.retrieval.retrievers.corpus.encoding import Encoding
 
 PARTS = "parts"  # the field that says which characters of the text are the passage
 CONTEXT = 4  # the share of a window that is read for context alone is one of so many
@@ -73,6 +76,15 @@ def late_parts(document: Document, title: str, text: str, spans: Spans, windows:
             whole = before + text[begin:end]
             parts.append(Document(document.id, "", whole, metadata))
     return parts[:most]
+
+
+def check_one_process(encoding: Encoding | None, where: str = "") -> None:
+    """Raise ``ConfigError`` for several processes, which this encoder is not sent to."""
+    if encoding is not None and (encoding.workers > 1 or encoding.devices):
+        raise ConfigError(
+            f"{where}encoding.workers: late chunking encodes in one process, which uses all "
+            "threads; use workers: 1 and no devices"
+        )
 
 
 class LateEncoder(EncoderBase):

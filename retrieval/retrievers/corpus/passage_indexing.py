@@ -18,6 +18,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
+from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.retrievers.corpus.passages import MEAN_OF_TOKENS, Passages
 from sluice.retrieval.retrievers.corpus.reading import Reading
 
@@ -131,11 +132,8 @@ def filled_by_passages(
     """
     from sluice.indexing.wrappers.passages import PassageIndex
 
-    if passages.late and encoding is not None and (encoding.workers > 1 or encoding.devices):
-        raise ConfigError(
-            "encoding.workers: late chunking encodes in one process, which uses all threads; use "
-            "workers: 1 and no devices"
-        )
+    if passages.late:
+        check_one_process(encoding)
     encoder = passages.reader(encoder)
     by_best = isinstance(index, PassageIndex)
     if by_best and passages.aggregate != "max":

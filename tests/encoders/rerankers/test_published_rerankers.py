@@ -222,7 +222,7 @@ def test_bge_gemma(bge_gemma: Path, caplog: pytest.LogCaptureFixture) -> None:
     [
         ({"answers": ["Yes", "No"]}, r"answers: .*; style logit takes one word, such as \[Yes\]"),
         ({"answers": "Yes"}, "answers: 'Yes'; style logit takes one word"),
-        ({"answers": [""]}, "answers: '' is no word of this model's vocabulary"),
+        ({"answers": [""]}, "answers: '' is not in this model's vocabulary"),
         ({"prompt": "A: {query}"}, r"prompt: has no \{document\}"),
         ({"grades": 3}, "grades: style logit takes prompt, answers"),
     ],

@@ -70,6 +70,13 @@ def test_parts_by_hand(encoder: DenseEncoder, packed: bool, texts: list[str]) ->
     encoder.packed = True
 
 
+def test_means_are_of_float32_in_bfloat16_too(bert: Path, texts: list[str], bfloat16: None) -> None:
+    encoder = DenseEncoder.from_pretrained(bert, dtype="bfloat16", device="cpu")
+    assert encoder.encode_parts is not None
+    whole = encoder.encode_parts(texts, [[None]] * len(texts))
+    np.testing.assert_allclose(whole, encoder.encode_documents(texts), atol=1e-6)
+
+
 @pytest.mark.parametrize("pooled", [True, False])
 def test_a_prompt_is_pooled_as_the_model_does(bert: Path, pooled: bool) -> None:
     encoder = DenseEncoder.from_pretrained(bert, document_prompt="the document: ", device="cpu")
@@ -218,6 +225,10 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     assert code == 0, err
     [hit] = load_pipeline(tmp_path / "out", "late").search("gold river", 1)
     assert hit.passage is not None
+    facts["retrievers"]["late"]["encoding"] = {"workers": 2}
+    with pytest.raises(ConfigError, match=r"retrievers\.late\.encoding\.workers: late chunking"):
+        check_experiment(checked(facts, ExperimentConfig))
+    del facts["retrievers"]["late"]["encoding"]
     encoders: list[tuple[dict[str, Any], str]] = [
         ({"type": "bm25"}, "a bm25 encoder makes no means"),
         ({"type": "dense", "model": str(bert), "pooling": "cls"}, "pooling: cls makes no means"),
