@@ -138,8 +138,8 @@ def spread(candidates: Links, vectors: DenseRows, degree: int) -> Links:
     """Return of each row's candidates the ``degree`` nearest that are not nearer to each other.
 
     A candidate nearer to one that was taken than to the row is passed over; if places are left,
-    the nearest of those passed over take them. -1 is no candidate, and one that comes twice counts
-    once.
+    the nearest of those passed over take them. -1 is skipped, and a candidate that comes twice
+    counts once.
     """
     chosen = np.full((len(candidates), degree), -1, np.int32)
     for start in range(0, len(candidates), BLOCK):

@@ -92,8 +92,8 @@ class QueryGraphIndex(GraphIndex):
     def learn(self, queries: Any) -> None:
         """Take training queries ``[n, dim]``, which link the documents; before any is linked.
 
-        Raises ``DataError`` without a query, and for queries that are no vectors of the documents'
-        width; ``ConfigError`` where documents are linked already.
+        Raises ``DataError`` without a query, and for vectors of another width than the documents';
+        ``ConfigError`` where documents are linked already.
         """
         vectors = checked_dense(queries, self.width, "training queries")
         if not len(vectors):

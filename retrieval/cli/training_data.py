@@ -24,10 +24,10 @@ from sluice.retrieval.cli.terminal.options import (
 )
 from sluice.retrieval.cli.terminal.output import echo
 
-TEACH = """Make teacher scores, queries or propensities to train on.
+TEACH = """Make teacher scores or queries to train on.
 
-Each writes a file for the YAML of a training run; distil and generate continue after an
-interruption.
+Each writes a file for the YAML of a training run, and continues after an interruption; clicks,
+which reads a log for where users looked, begins anew.
 """
 BASELINE = "key-sentences"
 limit = partial(option, panel="Limits: s is a candidate's score, s+ that of the query's positives")
@@ -310,7 +310,7 @@ def clicks(
     ] = None,
     form: Form = "text",
 ) -> None:
-    """Estimate where users looked, from a click log.
+    """Estimate from clicks where users looked.
 
     Prints for each position the impressions, the clicks, the share that was clicked, and the
     probability that a user looks there (the propensity), of which a click model takes what depends

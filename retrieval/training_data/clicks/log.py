@@ -46,7 +46,6 @@ class Counts:
     """
 
     rows: int = 0
-    sessions: int = 0
     queries: dict[str, tuple[Named, str]] = field(default_factory=dict)
     documents: dict[str, str] = field(default_factory=dict)
     pairs: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -71,7 +71,6 @@ def looks_of(sessions: Iterable[Sequence[Shown]], counts: Counts, *, first: bool
     by_position: Counter[int] = Counter()
     groups: Counter[tuple[int, Below]] = Counter()
     for session in sessions:
-        counts.sessions += 1
         pairs = [counts.add(row) for row in session]
         clicked = [place for place, row in enumerate(session) if row.clicks]
         deciding = len(session) - 1 if not clicked else clicked[0] if first else clicked[-1]

@@ -68,7 +68,7 @@ def _named(
                 columns = ", ".join(repr(field[:40]) for field in fields[:8])
                 raise DataError(
                     f"{path}:{number}: none of {', '.join(map(repr, told))} is in the first line, "
-                    f"which has {columns}; columns: needs a header with these names"
+                    f"which has {columns}; the first line has to name the columns"
                 )
             if csv_file:
                 raise DataError(
