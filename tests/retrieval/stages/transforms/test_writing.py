@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -112,6 +113,16 @@ def test_files_that_are_no_cache_of_answers(tmp_path: Path) -> None:
     cache.close()
     assert list(cache.get("m", ["p\ud800"], 3).values()) == ["half \ufffd pair"]
     cache.close()
+    for statement, fault in (
+        ("UPDATE answers SET text = x'00'", "an answer is not text"),
+        ("PRAGMA user_version = 99", "version"),
+    ):
+        database = sqlite3.connect(tmp_path / "new.sqlite", isolation_level=None)
+        database.execute(statement)
+        database.close()
+        with pytest.raises(IndexFormatError, match=fault):
+            cache.get("m", ["p\ud800"], 3)
+        cache.close()
 
 
 def test_the_budget_is_never_exceeded(caplog: Any) -> None:
