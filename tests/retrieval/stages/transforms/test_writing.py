@@ -214,6 +214,10 @@ def test_malformed_answers_are_counted_and_stop_an_evaluation(
     with caplog.at_level(logging.WARNING):
         assert stage.search("gold") == bm25.search("gold")
     assert "1 failed" in caplog.text
+    twice = hyde(bm25, serve(lambda _: reply), prompt=["a {query}", "b {query}"])
+    assert twice.search("gold") == bm25.search("gold")  # one query, though two prompts
+    with pytest.raises(ModelError, match=r"hyde: nothing was written: http"):
+        twice.run({"a": "gold", "b": "river"})
     with pytest.raises(ModelError, match=r"hyde: nothing was written: http"):
         stage.run({"a": "gold", "b": "river"})
     mixed = serve(lambda prompt: said("stone") if "gold" in prompt else reply)
@@ -222,7 +226,7 @@ def test_malformed_answers_are_counted_and_stop_an_evaluation(
     assert list(found["a"]) == list(bm25.run({"a": "gold " * 5 + "stone"})["a"])
 
 
-@pytest.mark.parametrize("text", [None, "", "  \n ", "<think>long</think>", 3])
+@pytest.mark.parametrize("text", [None, "", "  \n ", "<think>long</think>", "<think>never ends", 3])
 def test_empty_answers_leave_the_query_and_are_paid_for_once(serve: Any, text: Any) -> None:
     bm25 = Retriever.build(BM25Encoder(), documents(), name="bm25")
     count = itertools.count()
