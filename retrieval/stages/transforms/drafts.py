@@ -44,8 +44,8 @@ class Drafts:
     def variants(self, queries: Sequence[str]) -> list[list[Variant]]:
         """Return each query and its drafts; nothing for a query without any."""
         prompts = [each.fill({"query": query}) for query in queries for each in self.templates]
-        written = self.writer.write(prompts)
         each = len(self.templates)
+        written = self.writer.write(prompts, each)
         made = []
         for place, query in enumerate(queries):
             texts = written[place * each : (place + 1) * each]

@@ -28,6 +28,7 @@ log = logging.getLogger("sluice")
 MOST_TOKENS = 100_000  # of an answer
 BATCH = 16  # prompts of a model loaded here between two looks at the clock
 LONGEST_TOKEN = 32  # characters: what a server writes beyond is cut
+UNFINISHED = "<think>"  # begins reasoning that no answer followed
 EMPTY, FAILED, LATE, SPENT = "without text", "failed", "out of time", "out of budget"
 
 
@@ -91,7 +92,7 @@ class Writer:
     ``deadline_ms`` is the time of one request to an endpoint, which is not repeated then. A model
     that is loaded here cannot be stopped while it writes: it begins no more answers once it has
     taken as long for all the prompts of a call as they have together. The ``time_limit`` of a
-    search ends both too. Where an endpoint fails for every prompt of a call with several, that is
+    search ends both too. Where an endpoint fails for all of several queries, that is
     ``ModelError``: an evaluation without any answer would measure something else.
     """
 
@@ -125,8 +126,11 @@ class Writer:
             )
         return model
 
-    def write(self, prompts: Sequence[Prompt]) -> list[str]:
-        """Return what the model writes to each prompt, without its reasoning; "" for nothing."""
+    def write(self, prompts: Sequence[Prompt], each: int = 1) -> list[str]:
+        """Return what the model writes to each prompt, without its reasoning; "" for nothing.
+
+        ``each`` query has so many prompts.
+        """
         model = self.model
         texts = [prompt.text for prompt in prompts]
         answers = self.cache.get(model.fingerprint, texts, self.length)
@@ -141,7 +145,7 @@ class Writer:
             else:
                 answers[prompt.text] = attempt.text
                 self.cache.put(model.fingerprint, prompt.text, self.length, attempt.text)
-        if len(missing) > 1 and faults[FAILED] == len(missing) and not known:
+        if len(missing) > each and faults[FAILED] == len(missing) and not known:
             raise ModelError(f"{self.name}: nothing was written: {reason}")
         written = [_cleaned(answers.get(text, ""), self.length) for text in texts]
         empty = (text in answers and not own for own, text in zip(written, texts, strict=True))
@@ -243,4 +247,5 @@ def _tokens(model: Writes, prompt: Prompt, text: str, length: int) -> int:
 
 def _cleaned(answer: str, length: int) -> str:
     """Return an answer on one line, without reasoning and without more than was asked for."""
-    return " ".join(spoken(answer[: LONGEST_TOKEN * length]).split())
+    said = " ".join(spoken(answer[: LONGEST_TOKEN * length]).split())
+    return "" if said.startswith(UNFINISHED) else said

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -112,6 +113,16 @@ def test_files_that_are_no_cache_of_answers(tmp_path: Path) -> None:
     cache.close()
     assert list(cache.get("m", ["p\ud800"], 3).values()) == ["half \ufffd pair"]
     cache.close()
+    for statement, fault in (
+        ("UPDATE answers SET text = x'00'", "an answer is not text"),
+        ("PRAGMA user_version = 99", "version"),
+    ):
+        database = sqlite3.connect(tmp_path / "new.sqlite", isolation_level=None)
+        database.execute(statement)
+        database.close()
+        with pytest.raises(IndexFormatError, match=fault):
+            cache.get("m", ["p\ud800"], 3)
+        cache.close()
 
 
 def test_the_budget_is_never_exceeded(caplog: Any) -> None:
@@ -203,6 +214,10 @@ def test_malformed_answers_are_counted_and_stop_an_evaluation(
     with caplog.at_level(logging.WARNING):
         assert stage.search("gold") == bm25.search("gold")
     assert "1 failed" in caplog.text
+    twice = hyde(bm25, serve(lambda _: reply), prompt=["a {query}", "b {query}"])
+    assert twice.search("gold") == bm25.search("gold")  # one query, though two prompts
+    with pytest.raises(ModelError, match=r"hyde: nothing was written: http"):
+        twice.run({"a": "gold", "b": "river"})
     with pytest.raises(ModelError, match=r"hyde: nothing was written: http"):
         stage.run({"a": "gold", "b": "river"})
     mixed = serve(lambda prompt: said("stone") if "gold" in prompt else reply)
@@ -211,7 +226,7 @@ def test_malformed_answers_are_counted_and_stop_an_evaluation(
     assert list(found["a"]) == list(bm25.run({"a": "gold " * 5 + "stone"})["a"])
 
 
-@pytest.mark.parametrize("text", [None, "", "  \n ", "<think>long</think>", 3])
+@pytest.mark.parametrize("text", [None, "", "  \n ", "<think>long</think>", "<think>never ends", 3])
 def test_empty_answers_leave_the_query_and_are_paid_for_once(serve: Any, text: Any) -> None:
     bm25 = Retriever.build(BM25Encoder(), documents(), name="bm25")
     count = itertools.count()
