@@ -41,7 +41,7 @@ class Places:
         return node.below[token]
 
     def continuations(self, node: Place) -> Digits:
-        """Return the tokens that go on from a place."""
+        """Return the tokens that follow a place."""
         return Digits(np.array(sorted(node.below), np.int32), np.ones(len(node.below), np.int64))
 
 
