@@ -105,7 +105,7 @@ def small(folder: Path, corpus: list[Document], **settings: Any) -> DsiEncoder:
     """A small model, and identifiers of the documents."""
     model = save_t5(folder / "t5", d_model=32, initializer_factor=1.0, dropout_rate=0.0)
     encoder = DsiEncoder.from_pretrained(model, beams=16, **settings)
-    encoder.assign(named(corpus), WordEncoder(16).encode_documents([e.text for e in corpus]))
+    encoder.assign_ids(named(corpus), WordEncoder(16).encode_documents([e.text for e in corpus]))
     return encoder
 
 
@@ -268,7 +268,7 @@ def test_the_tasks_of_corpus_brain_ask_by_the_documents_own_ids(t5: Path) -> Non
         ("Reads the file.", "io.open.read"),
     ]
     encoder = DsiEncoder.from_pretrained(t5, ids="title")
-    encoder.assign(named(corpus))
+    encoder.assign_ids(named(corpus))
     codes = [encoder.codes[each.documents[0].id] for each in made]
     collator = Identifiers().own_pass(encoder, seed=1, sparse=False)[1]
     labels = collator(made)["features"]["query"]["labels"]
