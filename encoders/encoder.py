@@ -215,7 +215,7 @@ class EncoderBase:
         return None
 
     @hook
-    def known(self) -> Callable[[Sequence[Any]], int] | None:
+    def known_ids(self) -> Callable[[Sequence[Any]], int] | None:
         """Counts the documents that it has learnt identifiers of; None: it learns no documents."""
         return None
 
@@ -225,8 +225,8 @@ class EncoderBase:
         return False
 
     @hook
-    def assign(self) -> Callable[..., None] | None:
-        """Gives documents the identifiers it will learn, see ``DsiEncoder.assign``; None: none."""
+    def assign_ids(self) -> Callable[..., None] | None:
+        """Gives documents identifiers to learn, see ``DsiEncoder.assign_ids``; None: none."""
         return None
 
     @hook
@@ -359,7 +359,8 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 FUNCTIONS = (
     "token_ids", "map_texts", "terms", "token_texts", "token_places", "fit_documents",
     "add_documents", "remove_documents", "uncertainty", "embed_layers", "hidden", "pooled",
-    "raises", "raise_bias", "of_source", "decode_queries", "encode_parts", "known", "assign",
+    "raises", "raise_bias", "of_source", "decode_queries", "encode_parts", "known_ids",
+    "assign_ids",
 )  # fmt: skip
 _ABSENT = object()
 

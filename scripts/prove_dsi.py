@@ -105,7 +105,7 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
         vectors = dense.encode_documents([each.full_text for each in documents])
         searched = Retriever.build(dense, documents, vectors=[vectors])
         rows["MiniLM"] = figures(searched, queries, qrels)
-    encoder.assign(named, vectors, seed=asked.seed)
+    encoder.assign_ids(named, vectors, seed=asked.seed)
     start = time.perf_counter()
     trainer = {
         "max_steps": asked.steps, "per_device_train_batch_size": asked.batch,

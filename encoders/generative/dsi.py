@@ -56,10 +56,10 @@ class DsiEncoder(Writer):
     (DSI; Tay et al. 2022, Transformer memory as a differentiable search index. Titles: De Cao et
     al. 2021, GENRE; Chen et al. 2022, CorpusBrain.)
 
-    ``assign`` gives documents their identifiers before training, by the loss ``identifiers``. One
-    that was not among them is found by its own id or title, or in the cluster that the model writes
-    for its text; ``atomic`` identifiers have no new ones. ``length`` is the most tokens of an
-    identifier. ``ModelError`` for a model that does not write from left to right.
+    ``assign_ids`` gives documents their identifiers before training, by the loss ``identifiers``.
+    One that was not among them is found by its own id or title, or in the cluster that the model
+    writes for its text; ``atomic`` identifiers have no new ones. ``length`` is the most tokens of
+    an identifier. ``ModelError`` for a model that does not write from left to right.
     """
 
     kind = "dsi"
@@ -166,7 +166,7 @@ class DsiEncoder(Writer):
 
     # Identifiers.
 
-    def assign(
+    def assign_ids(
         self,
         documents: Sequence[Named],
         vectors: NDArray[np.float32] | None = None,
@@ -275,7 +275,7 @@ class DsiEncoder(Writer):
 
     # What a retriever asks.
 
-    def known(self, documents: Sequence[Named]) -> int:
+    def known_ids(self, documents: Sequence[Named]) -> int:
         """Return how many of the documents the model has learnt."""
         return sum(each["id"] in self.codes for each in documents)
 

@@ -19,7 +19,7 @@ Kind: TypeAlias = Literal["atomic", "semantic", "string", "title"]
 KINDS: Final = get_args(Kind)
 Code: TypeAlias = tuple[int, ...]
 FILE: Final = "identifiers.json"
-FREE: Final = LARGEST_TOKEN // 2  # tokens from here on are no model's: they tell new ones apart
+FREE: Final = LARGEST_TOKEN // 2  # from here on tokens tell new documents apart
 
 
 class Places:
@@ -41,7 +41,7 @@ class Places:
         return node.below[token]
 
     def continuations(self, node: Place) -> Digits:
-        """Return the tokens that go on from a place."""
+        """Return the tokens that follow a place."""
         return Digits(np.array(sorted(node.below), np.int32), np.ones(len(node.below), np.int64))
 
 

@@ -29,7 +29,7 @@ class IdentifierIndex(Protocol):
         ...
 
     def continuations(self, node: Any) -> Following:
-        """Return what goes on from a place."""
+        """Return what follows a place."""
         ...
 
 
@@ -44,7 +44,7 @@ class _Beam(NamedTuple):
 class IdentifierBeams:
     """Beam search that writes whole identifiers of an index and nothing else.
 
-    The ``beams`` most probable beginnings go on, and an identifier that is complete stands among
+    The ``beams`` most probable beginnings continue, and an identifier that is complete stands among
     them as it is, so ``beams`` as many as documents is the exact ranking of all. Probabilities are
     the model's own, not normalised over what the index allows. Tokens from ``FREE`` on tell the
     new documents of a cluster apart, of which the model knows nothing: each has the cluster's

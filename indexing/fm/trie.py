@@ -39,7 +39,7 @@ class Node:
 
     @property
     def complete(self) -> bool:
-        """Whether a document's whole sequence ends here; none goes on from here."""
+        """Whether a document's whole sequence ends here; it begins no other."""
         return self.count == 1 and self.sorted.lengths[self.first] == self.depth
 
 
@@ -98,7 +98,7 @@ class TrieIndex(Index):
         return Node(node.depth + 1, node.first + first, node.first + end, node.sorted)
 
     def continuations(self, node: Node) -> Continuations:
-        """Return the tokens that go on from a place, and how many documents are below each."""
+        """Return the tokens that follow a place, and how many documents are below each."""
         if node.depth >= len(node.sorted.columns):
             return Continuations(np.zeros(0, np.int32), np.zeros(0, np.int64))
         following = node.sorted.columns[node.depth, node.first : node.end]

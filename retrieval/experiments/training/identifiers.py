@@ -62,7 +62,7 @@ def assign_identifiers(
     ``where`` is the key of the section's encoder, ``model`` maps names of models to folders.
     """
     hooks = hooks_of(encoder)
-    if hooks.assign is None:
+    if hooks.assign_ids is None:
         return
     place = where.removesuffix("encoder")
     if len(parts) > 1:
@@ -85,7 +85,7 @@ def assign_identifiers(
         encoded = [by.encode_documents(inputs[at : at + TOGETHER]) for at in blocks]
         vectors = np.concatenate([np.asarray(each, np.float32) for each in encoded])
     try:
-        hooks.assign([document_input(encoder, each) for each in documents], vectors, seed)
+        hooks.assign_ids([document_input(encoder, each) for each in documents], vectors, seed)
     except ConfigError as error:
         raise ConfigError(f"{where}.{error}") from None
     log.info("%s: %s assigned identifiers", where, plural(len(documents), "document"))

@@ -116,7 +116,7 @@ class Passages:
         """
         if hooks_of(encoder).decode_queries is not None:
             raise ConfigError(
-                f"passages: a {hooks_of(encoder).kind} encoder finds documents whole, however "
+                f"passages: a {hooks_of(encoder).kind} encoder reads documents whole, however "
                 "long; leave passages out"
             )
         _Cutter(self, self.reader(encoder))

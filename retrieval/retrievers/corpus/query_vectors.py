@@ -64,7 +64,7 @@ def sequences(encoder: Any, documents: DocumentStore) -> Iterator[Any]:
     ``DataError`` for an encoder that learns identifiers, and has learnt that of no document here.
     """
     stream, learnt, read = iter(documents), 0, 0
-    known = hooks_of(encoder).known
+    known = hooks_of(encoder).known_ids
     parts = []
     while chunk := [document_input(encoder, each) for each in islice(stream, CHUNK)]:
         read += len(chunk)

@@ -41,7 +41,7 @@ def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assigned(folder: Path, **settings: Any) -> DsiEncoder:
     encoder = DsiEncoder.from_pretrained(folder, **settings)
-    encoder.assign(DOCUMENTS, VECTORS)
+    encoder.assign_ids(DOCUMENTS, VECTORS)
     return encoder
 
 
@@ -153,7 +153,7 @@ def test_new_documents_stand_in_the_cluster_that_the_model_writes(folder: Path) 
     expected = log_probability(encoder, QUERIES[1], path) - math.log(beside)
     assert keys[(*path, first, second)] == pytest.approx(-expected, abs=1e-4)
     assert encoder.terms([code])[0].endswith("-*")
-    encoder.assign(more)  # to be learnt too
+    encoder.assign_ids(more)  # to be learnt too
     learnt = encoder.codes["new"]
     assert learnt[: len(path)] == tuple(path)
     assert max(learnt) < FREE
@@ -196,14 +196,14 @@ def test_titles_name_documents_and_may_not_collide(t5: Path) -> None:
     names = encoder.terms([each.tolist() for each in encoder.encode_documents(two)])
     assert names == ["gold river", "b"]
     same = [{"id": "a", "title": "gold", "text": ""}, {"id": "c", "title": "gold", "text": "x"}]
-    for call in (encoder.assign, encoder.encode_documents):
+    for call in (encoder.assign_ids, encoder.encode_documents):
         with pytest.raises(DataError, match="'a' and 'c' have the same identifier"):
             call(same)
     assert not encoder.codes
     long = {"id": "gold " * 40, "title": "", "text": ""}
     with pytest.raises(DataError, match="its identifier has 41 tokens, and length is 32"):
-        encoder.assign([long])
-    DsiEncoder.from_pretrained(t5, ids="title", length=41).assign([long])
+        encoder.assign_ids([long])
+    DsiEncoder.from_pretrained(t5, ids="title", length=41).assign_ids([long])
 
 
 def test_what_cannot_be_found_is_refused(t5: Path, bert: Path, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_what_cannot_be_found_is_refused(t5: Path, bert: Path, tmp_path: Path) -
     with pytest.raises(DataError, match="learnt no identifier of it; train it"):
         untrained.encode_documents(DOCUMENTS)
     with pytest.raises(ConfigError, match="ids_by: missing"):
-        untrained.assign(DOCUMENTS)
+        untrained.assign_ids(DOCUMENTS)
     with pytest.raises(DataError, match="reads mappings of id, title and text"):
         atomic.encode_documents(["gold"])
     with pytest.raises(ModelError, match="written with the index that it searches"):

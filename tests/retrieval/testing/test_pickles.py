@@ -54,6 +54,8 @@ def test_indexes(name: str, tmp_path: Path) -> None:
         vectors = TokenVectors(vectors, np.arange(0, 31, 3))
     elif name == "fm":
         vectors = TokenSequences(np.arange(90) % 7, np.arange(0, 91, 3))
+    elif name == "trie":
+        vectors = TokenSequences(np.arange(90), np.arange(0, 91, 3))
     elif index.metric is None:
         vectors = sparse.csr_array(vectors)
     for each in (index, *empty):
@@ -62,6 +64,8 @@ def test_indexes(name: str, tmp_path: Path) -> None:
     queries: Any = vectors[:3]
     if name == "fm":
         queries = WeightedNgrams.of([[([1, 2], 1.0), ([5], 0.5)]] * 3)
+    elif name == "trie":
+        queries = WeightedNgrams.of([[([0, 1, 2], 1.0), ([6, 7, 8], 0.5)]] * 3)
     expected = index.search(queries, 5)
     index.save(tmp_path / "index")
     opened = open_index(tmp_path / "index")

@@ -28,7 +28,7 @@ DOCUMENTS = [{"id": name, "title": "", "text": ""} for name in ("d1", "gold wate
 def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     save = {"t5": save_t5, "gpt2": save_gpt2}[request.param]
     made = DsiEncoder.from_pretrained(save(tmp_path_factory.mktemp("models") / request.param))
-    made.assign(DOCUMENTS)
+    made.assign_ids(DOCUMENTS)
     made.module.double().eval()
     return made
 
