@@ -7,6 +7,7 @@ import pytest
 import yaml
 from places import ROOT
 
+from sluice.encoders.dense.error_adapter import ErrorAdapter
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
 
@@ -17,6 +18,7 @@ PAGE = (ROOT / "docs" / "other-representations.md").read_text(encoding="utf-8")
 def test_the_yaml_is_valid(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("concepts.txt").write_text("genes\nviruses\n")
+    ErrorAdapter(2, 2).save(Path("runs/adapter"))
     check_experiment(checked(yaml.safe_load(text), ExperimentConfig))
 
 

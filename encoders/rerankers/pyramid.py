@@ -109,8 +109,25 @@ class PyramidEncoder(CrossEncoder):
             raise ModelError(
                 f"{folder / SIDECAR}: shape is {noted!r:.80}, expected whole numbers of {known}"
             )
-        positions, count = int(config.max_position_embeddings), len(self._layers)
-        values = {"lower_layers": count // 2, **USUAL, **noted, **given}
+        try:
+            self.shape = self._checked({**noted, **given})
+        except ConfigError as error:
+            if given or not noted:
+                raise
+            raise ModelError(
+                f"{folder / SIDECAR}: shape: {error}; take the folder from its source again"
+            ) from None
+        self.max_length = self.shape.start + self.shape.body_length
+        self._bodies: OrderedDict[str, Tensor] = OrderedDict()  # what is kept, the latest last
+        self._kept_bytes = 0
+        self._made_by: object = None
+        self._lock = OwnLock()
+
+    def _checked(self, said: dict[str, int]) -> Shape:
+        """Return the shape that is said, the rest as usual; ``ConfigError`` for what cannot be."""
+        positions = int(self.model.config.max_position_embeddings)
+        count = len(self._layers)
+        values = {"lower_layers": count // 2, **USUAL, **said}
         for name, least in (("lower_layers", 0), ("query_length", 1), ("title_tokens", 0)):
             whole_number(values[name], name, least, count - 1 if name == "lower_layers" else None)
         before = values["query_length"] + values["title_tokens"] + SPECIAL
@@ -121,12 +138,7 @@ class PyramidEncoder(CrossEncoder):
                 f"body_length: {values['body_length']}, behind {before} positions of query, title "
                 f"and special tokens; the model has {positions}: make one of them smaller"
             )
-        self.shape = Shape(**values)
-        self.max_length = before + self.shape.body_length
-        self._bodies: OrderedDict[str, Tensor] = OrderedDict()  # what is kept, the latest last
-        self._kept_bytes = 0
-        self._made_by: object = None
-        self._lock = OwnLock()
+        return Shape(**values)
 
     @property
     def _layers(self) -> nn.ModuleList:

@@ -162,10 +162,17 @@ def test_what_does_not_fit_is_refused(pair_bert: Path, bert: Path, tmp_path: Pat
         CrossEncoder.from_pretrained(tmp_path / "m")
     file = tmp_path / "m" / "sluice.json"
     text = file.read_text()
-    for shape in ('"no"', '{"layers": 1}', '{"query_length": "x"}'):
+    for shape, said in (
+        ('"no"', " is"),
+        ('{"layers": 1}', " is"),
+        ('{"query_length": "x"}', " is"),
+        ('{"lower_layers": 99}', ": lower_layers"),
+        ('{"query_length": -1}', ": query_length"),
+        ('{"body_length": 99999}', ": body_length"),
+    ):
         start = text.index('"shape"')
         file.write_text(text[:start] + f'"shape": {shape}' + text[text.index("}", start) + 1 :])
-        with pytest.raises(ModelError, match=r"sluice\.json: shape is"):
+        with pytest.raises(ModelError, match=rf"sluice\.json: shape{said}"):
             open_encoder(tmp_path / "m")
     with pytest.raises(ModelError, match=r"pair 0 is 'ab'"):
         encoder.score(["ab"])  # type: ignore[list-item]

@@ -82,7 +82,7 @@ def test_a_journey(sluice: Call, home: Path, tmp_path: Path) -> None:
         },
         "rerankers": {
             "fitted": {"type": "rrra", "model": str(adapter), "weight": 0.5},
-            "joint": {"type": "rrra", "model": "joint"},
+            "joint_scorer": {"type": "rrra", "model": "joint"},
         },
         "train": {
             "joint": {
@@ -96,7 +96,6 @@ def test_a_journey(sluice: Call, home: Path, tmp_path: Path) -> None:
                       "two": "joint >> joint_scorer(depth=9)"},
         "evaluate": {"measures": ["nDCG@10"], "baseline": "plain", "latency_queries": 0},
     }  # fmt: skip
-    facts["rerankers"]["joint_scorer"] = facts["rerankers"].pop("joint")
     config = tmp_path / "x.yaml"
     config.write_text(yaml.safe_dump(facts), encoding="utf-8")
     code, _, err = sluice("run", config)

@@ -1,5 +1,7 @@
 """Stage 2 of RRRA: what an adapter learns from a bi-encoder's decisions."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from sluice.training.rankers.error_adapter import (
     fit_error_adapter,
 )
 
-OPTIONS = {"hidden": 16, "steps": 60, "batch": 128, "learning_rate": 1e-2}
+OPTIONS: dict[str, Any] = {"hidden": 16, "steps": 60, "batch": 128, "learning_rate": 1e-2}
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

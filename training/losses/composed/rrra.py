@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
-from sluice.encoders.dense.error_adapter import ErrorAdapter
+from sluice.encoders.dense.error_adapter import FILE, ErrorAdapter
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.training.batches.vector_batch import VectorBatch
@@ -52,6 +52,11 @@ class RRRA(Wrapping):
         whole_number(self.top, "rrra.top", 1)
         if not self.adapter_weight > 0:
             raise ConfigError("rrra.adapter_weight: 0, expected above 0; or leave rrra out")
+        if self.adapter is not None and not (Path(self.adapter) / FILE).is_file():
+            raise ConfigError(
+                f"rrra.adapter: {self.adapter} has no {FILE}; `sluice fit adapter` makes such a "
+                "folder, or leave it out"
+            )
         if self.head_learning_rate is not None and not self.head_learning_rate > 0:
             raise ConfigError(
                 f"rrra.head_learning_rate: {self.head_learning_rate!r}, expected above 0"
