@@ -26,6 +26,10 @@ WORDS: Mapping[str, str] = {
     "concepts.read": "What the head sees: the text's vector, or the states of its tokens.",
     "concepts.scale": "What cosines with names are multiplied by at the start, 20.",
     "concepts.threshold": "The cosine with its name above which a text has a concept.",
+    "aggregate": "What a document scores as: max, its best passage; first, the first one, "
+    "which alone is encoded; mean, the mean of its passages' vectors.",
+    "headings": "Whether passages end at headings of Markdown: each section is cut on its "
+    "own.",
     "expert_layers": "The layers that have experts, from 1; left out, all.",
     "gate_learns": "Whether the gate is trained (true), or stays as it was drawn.",
     "variance_token": "The token before every text that the variance is made of; empty: the pooled "
