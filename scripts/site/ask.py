@@ -42,13 +42,14 @@ def unanswered(site: Path) -> list[str]:
 
 def found_pages(window: Browser, site: Path, words: str) -> list[str]:
     """Return the pages that the search finds, best first, when its results have settled."""
+    all_links = f"{BOX} return [...root.querySelectorAll('a')].map(a => a.href)"
+    earlier = before = links = window.run(all_links)
     window.run(INPUT)
     window.devtools("Input.insertText", {"text": words})
-    before: list[str] | None = None
-    for _ in range(40):
+    for _ in range(60):
         time.sleep(0.15)
-        links = window.run(f"{BOX} return [...root.querySelectorAll('a')].map(a => a.href)")
-        if links == before:
+        links = window.run(all_links)
+        if links == before != earlier:
             break
         before = links
     places = [link.partition("?")[0].partition("#")[0] for link in links]

@@ -152,7 +152,11 @@ def main() -> None:
         print("every question finds its page")
     if chosen.serve:
         handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(site))
-        with http.server.ThreadingHTTPServer(("127.0.0.1", chosen.port), handler) as server:
+        try:
+            server = http.server.ThreadingHTTPServer(("127.0.0.1", chosen.port), handler)
+        except (OSError, OverflowError) as error:
+            sys.exit(f"error: port {chosen.port}: {error}; choose another with --port")
+        with server:
             print(f"http://127.0.0.1:{chosen.port}/ (Ctrl-C stops it)", flush=True)
             try:
                 server.serve_forever()

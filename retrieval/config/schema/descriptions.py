@@ -38,6 +38,10 @@ WORDS: Mapping[str, str] = {
     "csr.top_k": "The most latents of a text; left out, as the model's folder says.",
     "csr.normalize": "Scales codes to length 1, so that the score is the cosine; left out, as the "
     "model's folder says.",
+    "aggregate": "What a document scores as: max, its best passage; first, the first one, "
+    "which alone is encoded; mean, the mean of its passages' vectors.",
+    "headings": "Whether passages end at headings of Markdown: each section is cut on its "
+    "own.",
     "expert_layers": "The layers that have experts, from 1; left out, all.",
     "gate_learns": "Whether the gate is trained (true), or stays as it was drawn.",
     "variance_token": "The token before every text that the variance is made of; empty: the pooled "
