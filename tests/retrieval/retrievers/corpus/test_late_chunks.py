@@ -158,8 +158,7 @@ def test_found_as_by_brute_force_whatever_changes(
     expected = {}
     for document, parts in zip(docs, cut.split(reader, docs), strict=True):
         vectors = np.array([
-            by_hand(encoder, each.text, json.loads(places) if (places := each.metadata.get("parts"))
-                    else None)
+            by_hand(encoder, each.text, json.loads(str(each.metadata.get("parts", "null"))))
             for each in parts
         ])  # fmt: skip
         if aggregate == "mean":
