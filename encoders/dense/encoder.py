@@ -47,7 +47,7 @@ from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import as_projection, cut_vectors, draw_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder
-from sluice.encoders.transformer.tokens import TokenBatch
+from sluice.encoders.transformer.tokens import TokenBatch, is_plain
 from sluice.encoders.transformer.vector_layers import (
     VectorLayer,
     kinds_of,
@@ -342,9 +342,11 @@ class DenseEncoder(TextEncoder):
 
     @property
     def encode_parts(self) -> Callable[[Sequence[str], Sequence[Parts]], Dense] | None:
-        """Encodes parts of documents, see ``encode_parts``; None where it pools not by the mean."""
-        tells = getattr(self.tokenizer, "is_fast", False)
-        if not tells or self.pooling != "mean":
+        """Encodes parts of documents, see ``encode_parts``.
+
+        None for another pooling than the mean, and a tokenizer that does not tell tokens' places.
+        """
+        if self.pooling != "mean" or not is_plain(self.tokenizer):
             return None
         unpooled = 0 if self.pool_prompt else self.prompt_tokens["document"]
         return partial(

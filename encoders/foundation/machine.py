@@ -86,7 +86,8 @@ def _peak() -> int:
 def free_memory_bytes() -> int | None:
     """Return the bytes that this process may still take without swapping; None where unknown.
 
-    That is what the system has left, or less: what the process's container (cgroup v2) has left.
+    That is what the system has left, or less: what the process's container (cgroup v2) has left,
+    where cached files count as free, as they give way.
     """
     free = []
     with suppress(OSError):
@@ -95,7 +96,9 @@ def free_memory_bytes() -> int | None:
     with suppress(OSError, ValueError):  # the limit of no limit is "max"
         group = _SYSTEM / "sys/fs/cgroup"
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        free.append(max(0, limit - used))
+        facts = (group / "memory.stat").read_text()
+        cached = sum(map(int, re.findall(r"^(?:in)?active_file (\d+)$", facts, re.MULTILINE)))
+        free.append(max(0, limit - used + cached))
     return min(free, default=None)
 
 

@@ -148,8 +148,8 @@ def _check_config(home: Path) -> None:
     from transformers import CONFIG_MAPPING, __version__
 
     config = read_object(home / "config.json")
-    if "quantization_config" in config:
-        how = config["quantization_config"]
+    how = config.get("quantization_config")
+    if how is not None:
         method = how.get("quant_method") if isinstance(how, dict) else how
         raise ModelError(f"{home / 'config.json'}: quantization_config ({method}): {QUANTISED}")
     kind = config.get("model_type")

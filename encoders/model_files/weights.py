@@ -109,7 +109,7 @@ def _check_file(file: Path) -> None:
         tensors = {name: each for name, each in json.loads(header).items() if name[:2] != "__"}
         ends = [int(each["data_offsets"][1]) for each in tensors.values()]
         kinds = {name: str(each["dtype"]) for name, each in tensors.items()}
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         ends, kinds = [0], {}
     whole = 8 + size + max(ends, default=0)
     if not kinds or file.stat().st_size != whole:
@@ -118,7 +118,8 @@ def _check_file(file: Path) -> None:
             "again"
         )
     for name, kind in kinds.items():
-        if (name.endswith("weight") and kind[:1] in "UI") or kind.startswith(("F8", "F4", "F6")):
+        whole_numbers = kind.startswith(("U", "I"))
+        if (name.endswith("weight") and whole_numbers) or kind.startswith(("F8", "F4", "F6")):
             raise ModelError(f"{file}: {name} is {kind}: {QUANTISED}")
 
 

@@ -190,8 +190,11 @@ class TransformerModel:
         parts = map(weakref.ref, modules_of(self.model))  # an activation has no weights to look at
         tensors = parameters_of(modules_of(self.module))
         key = (self.dtype, *parts, *versions(tensors))
-        if self._network is not None and self._network[0] == key:
-            return self._network[1]
+        known = self._network  # once: other threads write to it
+        if known is not None and known[0] == key:
+            return known[1]
+        del known
+        self._network = None  # the copy of earlier weights makes room for the next
         with self.arithmetic():
             packed = PackedTransformer.of(self.model.base_model, self.dtype)
             if packed is not None and not self._compared:

@@ -83,7 +83,7 @@ def tokenized(
     if not len(texts[0]):  # which may be an array
         return Tokens([], [] if types else None)
     with _TOKENIZING:
-        if not _is_plain(tokenizer):
+        if not is_plain(tokenizer):
             encoded = tokenizer(
                 *(list(part) for part in texts),
                 truncation=length is not None,
@@ -116,7 +116,7 @@ def token_offsets(
     Special tokens, which stand nowhere, have (0, 0), and so have all of a tokenizer that does not
     tell.
     """
-    if not _is_plain(tokenizer):
+    if not is_plain(tokenizer):
         return [[(0, 0)] * len(ids) for ids in tokenized(tokenizer, texts, length=length).ids]
     clean = [_without_surrogates(text) for text in texts]
     with _TOKENIZING:
@@ -208,7 +208,7 @@ def _without_surrogates(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _is_plain(tokenizer: Any) -> bool:
+def is_plain(tokenizer: Any) -> bool:
     """Return whether calling the tokenizer does no more than its fast backend does."""
     from transformers.tokenization_utils_tokenizers import TokenizersBackend
 

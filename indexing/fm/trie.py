@@ -94,7 +94,8 @@ class TrieIndex(Index):
         if node.depth >= len(node.sorted.columns):
             return replace(node, depth=node.depth + 1, end=node.first)
         following = node.sorted.columns[node.depth, node.first : node.end]
-        first, end = np.searchsorted(following, np.array([token, token + 1])).tolist()
+        sought = np.array([token, token + 1], np.int32)  # of another type, all would be copied
+        first, end = np.searchsorted(following, sought).tolist()
         return Node(node.depth + 1, node.first + first, node.first + end, node.sorted)
 
     def continuations(self, node: Node) -> Continuations:
@@ -102,7 +103,7 @@ class TrieIndex(Index):
         if node.depth >= len(node.sorted.columns):
             return Continuations(np.zeros(0, np.int32), np.zeros(0, np.int64))
         following = node.sorted.columns[node.depth, node.first : node.end]
-        following = following[np.searchsorted(following, PAST, "right") :]
+        following = following[np.searchsorted(following, np.int32(PAST), "right") :]
         starts = np.flatnonzero(np.diff(following, prepend=PAST))
         return Continuations(following[starts], np.diff(starts, append=len(following)))
 

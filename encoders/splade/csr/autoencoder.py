@@ -73,6 +73,8 @@ class SparseAutoencoder(nn.Module):
     def read(cls, folder: Path, inputs: int) -> SparseAutoencoder:
         """Read the module of a model folder; ``ModelError`` where it does not fit the vectors."""
         file = folder / "config.json"
+        if not file.is_file():
+            raise ModelError(f"{file}: missing; take the folder from its source again")
         config = read_object(file)
         latents, top_k = config.get("hidden_dim", 512), config.get("k", 8)
         if config.get("input_dim") != inputs or type(latents) is not int or latents < 1:

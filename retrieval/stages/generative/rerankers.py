@@ -62,20 +62,25 @@ def _reranker(
         raise ConfigError(
             "style: logit; an endpoint returns no logits; take style: yes_no, or type: generative"
         )
-    if style == "yes_no" and not options:
-        style, model, options = _as_trained(model)
+    if style in ("yes_no", "logit") and not options:
+        style, model, options = _as_trained(style, model)
     return _styled(style, model.open(), options)
 
 
-def _as_trained(model: ModelSpec) -> tuple[Style, ModelSpec, dict[str, Any]]:
-    """Return a published reranker's own prompt and answers, with its prompt as all that is read."""
+def _as_trained(style: Style, model: ModelSpec) -> tuple[Style, ModelSpec, dict[str, Any]]:
+    """Return a published reranker's own prompt and answers, with its prompt as all that is read.
+
+    One that was trained to answer otherwise than ``style: logit`` is left as it is.
+    """
     recipe = recipe_of(model.name) if model.make is local_model else None
     if recipe is None or model.options.get("chat"):
-        return "yes_no", model, {}
+        return style, model, {}
+    if style == "logit" and len(recipe.answers) != 1:
+        return style, model, {}
     log.info("%s: asked as %s was trained: %r", model.name, recipe.name, recipe.prompt)
     plain = ModelSpec(model.make, {**model.options, "chat": False})
-    style: Style = "yes_no" if len(recipe.answers) == 2 else "logit"
-    return style, plain, {"prompt": recipe.prompt, "answers": list(recipe.answers)}
+    trained: Style = "yes_no" if len(recipe.answers) == 2 else "logit"
+    return trained, plain, {"prompt": recipe.prompt, "answers": list(recipe.answers)}
 
 
 generative = with_model(_reranker, local_model)

@@ -103,9 +103,14 @@ def test_free_memory_is_what_the_system_or_the_container_has_left(
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "memory.current").write_text("1000\n")
+    (group / "memory.stat").write_text("anon 900\nfile 70\nfile_dirty 7\n")
     (group / "memory.max").write_text("max\n")
     assert free_memory_bytes() == 500 * 1024
     (group / "memory.max").write_text("5000\n")
     assert free_memory_bytes() == 4000
+    facts = "anon 900\nfile 70\nanon_active 5\ninactive_file 40\nactive_file 20\n"
+    (group / "memory.stat").write_text(facts)  # files that were read, such as the weights
+    assert free_memory_bytes() == 4060
+    (group / "memory.stat").write_text("")
     (group / "memory.max").write_text("900\n")
     assert free_memory_bytes() == 0

@@ -49,6 +49,11 @@ def cut(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(whole[: len(whole) // 2])
 
 
+def header(text: str) -> Damage:
+    start = len(text).to_bytes(8, "little")
+    return lambda folder: (folder / WEIGHTS).write_bytes(start + text.encode() + bytes(8))
+
+
 def half(name: str, value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.int8) if name.endswith("dense.weight") else value
 
@@ -135,6 +140,13 @@ WRONG = {
     "header of other things": Wrong(
         lambda f: (f / WEIGHTS).write_bytes(b"\x02" + bytes(7) + b"[]"), f"{WEIGHTS}: not whole",
         "copy or fetch",
+    ),
+    "header without an end": Wrong(
+        header('{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,1e999]}}'),
+        f"{WEIGHTS}: not whole", "copy or fetch",
+    ),
+    "header as deep as a well": Wrong(
+        header("[" * 200_000), f"{WEIGHTS}: not whole", "copy or fetch"
     ),
     "pointer of Git LFS": Wrong(
         lambda f: (f / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\n"),

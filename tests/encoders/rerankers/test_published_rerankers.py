@@ -209,7 +209,7 @@ def test_bge_gemma(bge_gemma: Path, caplog: pytest.LogCaptureFixture) -> None:
     np.testing.assert_allclose(reranker.score(PAIRS[::-1])[::-1], wanted, atol=1e-5)
     assert len(set(np.round(wanted, 4))) == 4
     assert len(reranker.score([])) == 0
-    named = generative(str(bge_gemma), style="logit", chat=False)  # the style's own prompt
+    named = generative(str(bge_gemma), style="logit")  # its chat template has no part in it
     assert named.fingerprint == reranker.fingerprint
     np.testing.assert_array_equal(named.score(PAIRS), reranker.score(PAIRS))
     other = generative(str(bge_gemma), style="logit", chat=False, answers=["No"])

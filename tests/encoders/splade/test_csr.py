@@ -201,6 +201,7 @@ def first(folder: Path) -> None:
             weights(lambda s: s.update({"encoder.weight": s["decoder.linear.weight"] + 1})),
             "encoder.weight and decoder.linear.weight differ",
         ),
+        (lambda folder: shutil.rmtree(folder / PLACE), "config.json: missing; take the folder"),
         (limit, "max_active_dims is 97; expected 1 to 96"),
         (pickled, "sluice model import"),
         (first, "SparseAutoEncoder only at the end"),

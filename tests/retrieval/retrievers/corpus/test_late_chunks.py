@@ -158,8 +158,7 @@ def test_found_as_by_brute_force_whatever_changes(
     expected = {}
     for document, parts in zip(docs, cut.split(reader, docs), strict=True):
         vectors = np.array([
-            by_hand(encoder, each.text, json.loads(places) if (places := each.metadata.get("parts"))
-                    else None)
+            by_hand(encoder, each.text, json.loads(str(each.metadata.get("parts", "null"))))
             for each in parts
         ])  # fmt: skip
         if aggregate == "mean":
@@ -196,6 +195,15 @@ def test_encoders_without_means_are_refused(
     ):
         with pytest.raises(ConfigError, match=r"passages\.late: a \w+ has no token states"):
             Retriever.build(other, documents(2), passages=Passages(12, 3, late=True))
+    other = DenseEncoder.from_pretrained(bert)
+    kind = type(other.tokenizer)
+    own = type(
+        "Own",
+        (kind,),
+        {"__call__": lambda self, *texts, **rest: kind.__call__(self, *texts, **rest)},
+    )
+    other.tokenizer.__class__ = own  # which could do more than tell where tokens stand
+    assert other.encode_parts is None
     with pytest.raises(ConfigError, match=r"encoding\.workers: late chunking encodes in one"):
         Retriever.build(
             encoder, documents(2), passages=Passages(12, 3, late=True), encoding=Encoding(workers=2)
