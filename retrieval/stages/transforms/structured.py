@@ -236,7 +236,7 @@ class Structured(Stage):
             return
         tally({"filters left out": faults.total()})
         log.warning(
-            "%s: %s of %s is searched without a filter; first: %s",
+            "%s: searched without a filter: %s of %s; first: %s",
             self.name,
             f"{faults.total():,}",
             plural(queries, "query"),

@@ -21,7 +21,7 @@ from sluice.retrieval.stages.generative.http_language_model import (
     Attempt,
     HttpLanguageModel,
 )
-from sluice.retrieval.stages.transforms.answer_cache import AnswerCache
+from sluice.retrieval.stages.transforms.answer_cache import AnswerCache, encodable
 
 log = logging.getLogger("sluice")
 
@@ -143,7 +143,7 @@ class Writer:
                 faults[FAILED] += 1
                 reason = reason or attempt.fault
             else:
-                answers[prompt.text] = attempt.text
+                answers[prompt.text] = encodable(attempt.text)
                 self.cache.put(model.fingerprint, prompt.text, self.length, attempt.text)
         if len(missing) > each and faults[FAILED] == len(missing) and not known:
             raise ModelError(f"{self.name}: nothing was written: {reason}")
@@ -160,7 +160,7 @@ class Writer:
         if shown:
             tally({"unanswered": faults.total()})
             log.warning(
-                "%s: %s of %s has no text, and what it is for stays as it is: %s%s",
+                "%s: without an answer: %s of %s; what they are for stays as it is: %s%s",
                 self.name,
                 f"{faults.total():,}",
                 plural(prompts, "prompt"),

@@ -134,7 +134,7 @@ def test_hyde_without_a_draft_is_the_retriever_itself(parts: Parts, caplog: Any)
     stage = hyde(parts.dense, Echo({"gold river number": "of <think>no</think>  "}))
     with caplog.at_level(logging.WARNING):
         same(stage.run(QUERIES), parts.dense.run(QUERIES))
-    assert "hyde: 3 of 3 prompts has no text" in caplog.text
+    assert "hyde: without an answer: 3 of 3 prompts" in caplog.text
 
 
 def test_hyde_of_several_prompts_writes_a_draft_for_each(parts: Parts) -> None:
@@ -335,8 +335,8 @@ def test_filters_that_a_model_reads_out_of_the_query(parts: Parts, caplog: Any) 
         plain = parts.bm25.filtered(where) if where else parts.bm25
         if where or name not in EXPECTED:
             same(Run({"q": found[name]}), plain.run({"q": text}, None, 5))
-    assert "7 of 11 queries is searched without a filter" in caplog.text
-    assert "1 of 11 prompts has no text" in caplog.text
+    assert "searched without a filter: 7 of 11 queries" in caplog.text
+    assert "without an answer: 1 of 11 prompts" in caplog.text
     assert read_answer("q", '{"query": 3, "where": {"a": 1}}') == ("q", {"a": 1}, "")
 
 

@@ -174,7 +174,7 @@ def test_an_endpoint_that_hangs_costs_the_deadline_and_no_more(serve: Any, caplo
     with caplog.at_level(logging.WARNING):
         assert stage.search("slow gold") == bm25.search("slow gold")
     assert time.perf_counter() - start < 4  # of 25 s
-    assert "query2doc: 1 of 1 prompt has no text, and what it is for stays as it is" in caplog.text
+    assert "query2doc: without an answer: 1 of 1 prompt; what they are for stays" in caplog.text
     queries = {"a": "slow gold", "b": "river"}
     found = stage.run(queries)
     plain = bm25.run({"a": "slow gold", "b": "river " * 5 + "stone water"})
