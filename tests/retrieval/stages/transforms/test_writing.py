@@ -181,6 +181,9 @@ def test_an_endpoint_that_hangs_costs_the_deadline_and_no_more(serve: Any, caplo
     assert {query: list(found[query]) for query in queries} == {q: list(plain[q]) for q in queries}
     with time_limit(0.1):
         assert stage.search("slow stone") == bm25.search("slow stone")
+    late = {"a": "slow water", "b": "slow river"}
+    with time_limit(0.1):  # all of several: a search that ends is no fault of the endpoint
+        assert stage.run(late) == bm25.run(late)
     with time_limit(0.0):
         assert stage.search("fast stone") == bm25.search("fast stone")
     answered.set()
