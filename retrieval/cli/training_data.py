@@ -324,13 +324,15 @@ def clicks(
       sluice teach clicks log.jsonl --model dbn
       sluice teach clicks random.tsv --output propensities.json
     """
-    from sluice.encoders.foundation.disk.files import write_json
+    from sluice.encoders.foundation.disk.files import writable, write_json
     from sluice.encoders.foundation.input.bounded import expanded
     from sluice.retrieval.training_data.clicks.models import MODELS, estimate
     from sluice.retrieval.training_data.clicks.report import looked_at, summary
 
     check_choice(model, "--model", MODELS)
     check_choice(form, "--format", FORMS)
+    if output is not None:
+        writable(output)  # before a long log is read
     estimated = estimate([expanded(path) for path in logs], model)  # type: ignore[arg-type]
     echo(show_table(looked_at(estimated), form))
     if form == "text":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import packed_file, writable
-from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.rerankers.prompt import Template
@@ -29,6 +29,7 @@ PROMPT = (
     "Say in a few plain sentences what this document says, in the words that somebody would use "
     "who looks for it.\n\nDocument: {text}\n\nIn other words:"
 )
+ENDINGS = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 CHUNK = 64  # documents asked about together
 
 
@@ -80,6 +81,8 @@ def rewrite_corpus(
     ``<output>.answers.sqlite`` unless ``limits`` names a file, so that the same call after a kill
     pays for none of them again. (Li et al. 2024, Rewriting the Code, arXiv 2401.04514.)
     """
+    if not output.name.endswith(ENDINGS):
+        raise ConfigError(f"{output}: JSON lines are written; end the name in {ENDINGS[0]}")
     writable(output)
     if documents is not None:
         whole_number(documents, "documents", 1)

@@ -59,7 +59,7 @@ class AnswerCache:
                 database = self._database(self.path)
                 with transaction(database):
                     database.execute(
-                        "INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, _encodable(answer))
+                        "INSERT OR IGNORE INTO answers VALUES (?, ?)", (key, encodable(answer))
                     )
 
     def close(self) -> None:
@@ -98,6 +98,6 @@ def _key(model: str, prompt: str, length: int) -> bytes:
     return blake2b(text, digest_size=16).digest()
 
 
-def _encodable(text: str) -> str:
-    """Return a text with the replacement character for lone surrogates."""
+def encodable(text: str) -> str:
+    """Return a text with the replacement character for lone surrogates, which no file can hold."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

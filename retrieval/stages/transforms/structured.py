@@ -70,16 +70,14 @@ class Told:
     def _of(self, query: str, known: set[str], store: DocumentStore) -> Extracted:
         found = [match for match in TOLD.finditer(query) if match[1] in known]
         told = [f"{match[1]}{'=' if match[2] == ':' else match[2]}{match[3]}" for match in found]
-        left = query
-        for match in found:
-            left = left.replace(match[0], " ", 1)
-        left = " ".join(left.split()) if found else query
+        without = TOLD.sub(lambda match: " " if match[1] in known else match[0], query)
+        left = " ".join(without.split()) if found else query
         try:
             where = parse_where(told)
             as_text = {key: _as_text(condition) for key, condition in where.items()}
             return Extracted(left, where if fits(store, where) else as_text)
         except ConfigError as error:
-            return Extracted(query, {}, str(error))
+            return Extracted(query, {}, str(error).removeprefix("--where "))
 
 
 class Asked:
@@ -238,7 +236,7 @@ class Structured(Stage):
             return
         tally({"filters left out": faults.total()})
         log.warning(
-            "%s: %s of %s is searched without a filter; first: %s",
+            "%s: searched without a filter: %s of %s; first: %s",
             self.name,
             f"{faults.total():,}",
             plural(queries, "query"),

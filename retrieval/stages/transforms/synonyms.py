@@ -114,4 +114,4 @@ def _phrases(text: str) -> list[str]:
 
 
 def _folded(phrase: str) -> str:
-    return " ".join(phrase.casefold().split())
+    return " ".join(phrase.lower().split())

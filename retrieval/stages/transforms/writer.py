@@ -21,7 +21,7 @@ from sluice.retrieval.stages.generative.http_language_model import (
     Attempt,
     HttpLanguageModel,
 )
-from sluice.retrieval.stages.transforms.answer_cache import AnswerCache
+from sluice.retrieval.stages.transforms.answer_cache import AnswerCache, encodable
 
 log = logging.getLogger("sluice")
 
@@ -143,9 +143,11 @@ class Writer:
                 faults[FAILED] += 1
                 reason = reason or attempt.fault
             else:
-                answers[prompt.text] = attempt.text
+                answers[prompt.text] = encodable(attempt.text)
                 self.cache.put(model.fingerprint, prompt.text, self.length, attempt.text)
-        if len(missing) > each and faults[FAILED] == len(missing) and not known:
+        left = seconds_left()
+        in_time = left is None or left > 0  # of a search, which ends with what it has
+        if in_time and len(missing) > each and faults[FAILED] == len(missing) and not known:
             raise ModelError(f"{self.name}: nothing was written: {reason}")
         written = [_cleaned(answers.get(text, ""), self.length) for text in texts]
         empty = (text in answers and not own for own, text in zip(written, texts, strict=True))
@@ -160,7 +162,7 @@ class Writer:
         if shown:
             tally({"unanswered": faults.total()})
             log.warning(
-                "%s: %s of %s has no text, and what it is for stays as it is: %s%s",
+                "%s: without an answer: %s of %s; what they are for stays as it is: %s%s",
                 self.name,
                 f"{faults.total():,}",
                 plural(prompts, "prompt"),

@@ -27,12 +27,12 @@ def looked_at(estimated: Estimate) -> Table:
 
 def summary(estimated: Estimate) -> str:
     """Return one line about a log: its size, and where its users looked."""
-    counts = estimated.counts
+    counts, clicks = estimated.counts, int(estimated.clicks.sum())
     by_position = zip(estimated.positions.tolist(), estimated.examination.tolist(), strict=True)
     shares = [f"{position}: {share:.2f}" for position, share in by_position]
     more = ", ..." if len(shares) > SHOWN else ""
     return (
         f"{plural(counts.rows, 'row')}, {plural(len(counts.queries), 'query')}, "
-        f"{plural(len(counts.documents), 'document')}, {int(estimated.clicks.sum()):,} clicks; "
+        f"{plural(len(counts.documents), 'document')}, {plural(clicks, 'click')}; "
         f"{estimated.model}: looked at by position {', '.join(shares[:SHOWN])}{more}"
     )

@@ -12,6 +12,7 @@ from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.generative.pointwise import Pointwise
+from sluice.retrieval.stages.generative.word_logit import WordLogit
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble
 from sluice.retrieval.training_data.teachers.language import LanguageTeacher
 from sluice.retrieval.training_data.teachers.teachers import (
@@ -63,7 +64,7 @@ def open_judge(
         return RunTeacher(named, named.name, "")
     if isinstance(named, str) and named in known and scorer is not None:
         opened = scorer(named)
-        kind = LanguageTeacher if isinstance(opened, Pointwise) else ModelTeacher
+        kind = LanguageTeacher if isinstance(opened, Pointwise | WordLogit) else ModelTeacher
         return kind(opened, named)
     if isinstance(named, str) and is_score_file(named):
         return RunTeacher(score_file(Path(named)), Path(named).name, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.remembered_scores import remembered
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE, SCORERS
 from sluice.retrieval.stages.generative.pointwise import Pointwise
+from sluice.retrieval.stages.generative.word_logit import WordLogit
 from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
 from sluice.training.negatives.judge import JudgedPair
 
@@ -20,14 +21,16 @@ if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow
 
 Scores = NDArray[np.float64]
+PairScorer: TypeAlias = Pointwise | WordLogit
 
 TYPES: Final = {name: SCORERS[name] for name in LANGUAGE_MODELS}
+STYLES: Final = ("yes_no", "graded", "logit")  # that score a pair alone
 BLOCK = 64  # pairs whose answers are written down together: what an interruption can cost
 CACHE = "cache"  # the key beside those of the reranker: its file of scores
 
 
 class LanguageTeacher:
-    """A language model's answer about each pair alone: P(yes), or the expected grade.
+    """A language model's answer about each pair alone: P(yes), the expected grade, or a logit.
 
     A pair whose answer is of no use has no score. With ``cache``, a file, no pair is sent
     twice, and an interruption keeps what was answered; a pair without an answer is sent again.
@@ -35,7 +38,7 @@ class LanguageTeacher:
 
     needs_texts = True
 
-    def __init__(self, scorer: Pointwise, name: str, cache: str | None = None) -> None:
+    def __init__(self, scorer: PairScorer, name: str, cache: str | None = None) -> None:
         self.name = name
         self._scorer = scorer
         self._cache = None if cache is None else ScoreCache(cache)
@@ -98,10 +101,10 @@ def check_language_model(spec: Mapping[str, Any], where: str, allow: Allow = Non
     """Check ``{type: generative, ...}`` or ``{type: http, ...}`` with ``cache`` before any work."""
     check({key: spec[key] for key in spec if key != CACHE}, TYPES, where=where, allow=allow)
     style = spec.get("style", "yes_no")
-    if style not in ("yes_no", "graded"):
+    if style not in STYLES:
         raise ConfigError(
             f"{where}.style: {style} orders lists, and here each pair needs a score of its own; "
-            "expected yes_no or graded"
+            f"expected one of {', '.join(STYLES)}"
         )
     cache = spec.get(CACHE)
     if CACHE in spec and (not isinstance(cache, str) or not cache):
@@ -118,5 +121,5 @@ def make_language_teacher(
     arguments = {key: spec[key] for key in spec if key != CACHE}
     for name in local_model_of(spec):
         arguments["model"] = model(name)
-    scorer: Pointwise = build(arguments, TYPES, where=where)
+    scorer: PairScorer = build(arguments, TYPES, where=where)
     return LanguageTeacher(scorer, str(spec["model"]), spec.get(CACHE))

@@ -61,6 +61,17 @@ def test_each_document_gets_its_own_text_behind_or_instead(
         assert written[3].text == ("about word0" if replace else "word0 text about word0")
         assert [each.id for each in written] == [each.id for each in dataset.corpus]
     assert "1 as they were" in str(report)
+    with pytest.raises(ConfigError, match=r"c\.csv: JSON lines are written; end the name in"):
+        rewrite_corpus(Obeying(), dataset, tmp_path / "c.csv")
+
+
+def test_half_a_character_of_a_model_is_written_as_a_replacement(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    model = Echo({"T gold river": "\ud800 ore"})
+    rewrite_corpus(model, dataset, tmp_path / "c.jsonl", replace=True)
+    first = next(iter(read_documents(tmp_path / "c.jsonl")))
+    assert first.text == "\ufffd ore"
 
 
 def test_an_instruction_in_a_document_changes_that_document_alone(

@@ -21,7 +21,7 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.transforms.drafts import hyde, iter_retgen, query2doc
 from sluice.retrieval.stages.transforms.stage import Transformed
 from sluice.retrieval.stages.transforms.structured import read_answer, structured
-from sluice.retrieval.stages.transforms.synonyms import MOST, read_synonyms, synonyms
+from sluice.retrieval.stages.transforms.synonyms import MOST, Synonyms, read_synonyms, synonyms
 from sluice.retrieval.stages.transforms.transform import Each, Variant
 
 CORPUS = [
@@ -134,7 +134,7 @@ def test_hyde_without_a_draft_is_the_retriever_itself(parts: Parts, caplog: Any)
     stage = hyde(parts.dense, Echo({"gold river number": "of <think>no</think>  "}))
     with caplog.at_level(logging.WARNING):
         same(stage.run(QUERIES), parts.dense.run(QUERIES))
-    assert "hyde: 3 of 3 prompts has no text" in caplog.text
+    assert "hyde: without an answer: 3 of 3 prompts" in caplog.text
 
 
 def test_hyde_of_several_prompts_writes_a_draft_for_each(parts: Parts) -> None:
@@ -257,6 +257,8 @@ def test_a_file_of_synonyms(tmp_path: Path, parts: Parts) -> None:
     assert i_pod == [Variant("my ipod"), Variant("my music player", 0.5)]
     assert [each.text for each in inside] == ["television set", "tv", "Telly"]
     assert capital == [Variant("\u0130-pod")]
+    (sharp,) = Synonyms({"Straße": ["Gasse"]}, {}, 0.5).variants(["diese STRAßE"])
+    assert [each.text for each in sharp] == ["diese STRAßE", "diese Gasse"]
     long = rules.variants(["tv " * 100])[0]
     assert len(long) == MOST
     stage = synonyms(parts.bm25, file=str(file), weight=0.5)
@@ -284,6 +286,7 @@ def test_a_bad_line_of_synonyms(tmp_path: Path, line: str) -> None:
         ("gold number>=30 river", "gold river", {"number": {"gte": 30}}),
         ("even:true  gold", "gold", {"even": True}),
         ('word:"w1" number!=4 stone', "stone", {"word": "w1", "number": {"not": 4}}),
+        ("xeven:true even:true gold", "xeven:true gold", {"even": True}),
         ("number<9 number>2", "number<9 number>2", {"number": {"lt": 9, "gt": 2}}),
         ("color:red gold", "color:red gold", {}),
         ("gold river", "gold river", {}),
@@ -332,8 +335,8 @@ def test_filters_that_a_model_reads_out_of_the_query(parts: Parts, caplog: Any) 
         plain = parts.bm25.filtered(where) if where else parts.bm25
         if where or name not in EXPECTED:
             same(Run({"q": found[name]}), plain.run({"q": text}, None, 5))
-    assert "7 of 11 queries is searched without a filter" in caplog.text
-    assert "1 of 11 prompts has no text" in caplog.text
+    assert "searched without a filter: 7 of 11 queries" in caplog.text
+    assert "without an answer: 1 of 11 prompts" in caplog.text
     assert read_answer("q", '{"query": 3, "where": {"a": 1}}') == ("q", {"a": 1}, "")
 
 

@@ -71,6 +71,9 @@ def test_a_local_models_score_is_its_softmax_over_yes_and_no(tmp_path: Path) -> 
         one, other = (tokenizer.convert_tokens_to_ids(word) for word in named["answers"])
         expected = 1 / (1 + np.exp(logits[other] - logits[one]))
         assert score == pytest.approx(expected, rel=1e-5)
+        one_word = {**named, "style": "logit", "answers": ["gold"], "cache": str(tmp_path / "c")}
+        by_logit = judged(open_judge(one_word, "negatives.judge"), [pair])
+        assert by_logit == pytest.approx([logits[one]], rel=1e-5)
     with pytest.raises(ModelError, match=r"language model without modules\.json.*type: generative"):
         open_teacher(folder)
 
