@@ -154,9 +154,14 @@ class Rerank(Stage):
             rule.check(first)
 
     def attached(self, documents: Texts) -> Stage:
-        """Return the reranker with a store, unless it has its own."""
+        """Return the reranker with a store, unless it has its own.
+
+        ``ConfigError`` where the scorer knows that it cannot score these documents.
+        """
         if self._documents is not None:
             return self
+        store = documents.store if isinstance(documents, TextsOf) else documents
+        ScorerHooks(self.scorer).check_documents(store)
         made = copy.copy(self)
         made._documents = documents
         return made

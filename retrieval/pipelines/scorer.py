@@ -94,6 +94,12 @@ class ScorerHooks:
         named = self._hook("matches_of")
         return tuple(named(query, doc_id, documents)) if callable(named) else ()
 
+    def check_documents(self, documents: Texts) -> None:
+        """Let it refuse documents that it cannot score, before any search."""
+        check = self._hook("check_documents")
+        if callable(check):
+            check(documents)
+
     @property
     def inside(self) -> tuple[Any, ...]:
         """The scorers and models that it asks in turn, none by default."""

@@ -15,6 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import finite_number, is_number
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.jsonl import read_objects
+from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.scorer import Scorer, Scores
 from sluice.retrieval.pipelines.searchable import documents_in
 from sluice.retrieval.pipelines.stage import Texts
@@ -87,6 +88,25 @@ class Evidence(ScorerAround):
         settings = [self.by, self.required, self.sharpness, self.temperature, self.threshold]
         edits = sorted([*pair, value] for pair, value in self.overrides.items())
         return fingerprint_of("evidence", self._identity(), settings, edits)
+
+    def check_documents(self, documents: Texts) -> None:
+        """Raise ``ConfigError`` for a required field that no document of a store has as text."""
+        if not isinstance(documents, DocumentStore) or not len(documents):
+            return
+        segments = [columns for _, columns in documents.columns]
+        texts = {
+            name
+            for columns in segments
+            for name, kinds in columns.items()
+            if any(column.words is not None for column in kinds)
+        }
+        known = ["title", "text", *sorted(texts - {"title", "text"})]
+        for name in self.required:
+            if name not in known:
+                raise ConfigError(
+                    f"evidence: required {name!r}: no document has such a field of text, so that "
+                    f"none would be relevant; known: {', '.join(known)}{suggest(name, known)}"
+                )
 
     def score_lists(
         self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
