@@ -16,7 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.given import as_scorer
-from sluice.retrieval.pipelines.hit import Passage, TokenMatch
+from sluice.retrieval.pipelines.hit import PartScore, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
 from sluice.retrieval.pipelines.searchable import TextsOf, documents_in, seconds_left
@@ -246,6 +246,10 @@ class Rerank(Stage):
     def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
         """Return which tokens met, of a scorer that compares tokens."""
         return ScorerHooks(self.scorer).matches_of(query, doc_id, self._documents)
+
+    def parts_of(self, query: str, doc_id: str) -> Sequence[PartScore]:
+        """Return the parts of a document, of a scorer that scores them one by one."""
+        return ScorerHooks(self.scorer).parts_of(query, doc_id, self._documents)
 
     def _depth(self, ranking: Ranking) -> int:
         return max(0, min([self.depth, *(rule.depth(ranking) for rule in self._depth_rules)]))

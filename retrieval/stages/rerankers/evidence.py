@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy.special import expit
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
@@ -16,6 +17,7 @@ from sluice.encoders.foundation.numbers import finite_number, is_number
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.jsonl import read_objects
 from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.pipelines.hit import PartScore
 from sluice.retrieval.pipelines.scorer import Scorer, Scores
 from sluice.retrieval.pipelines.searchable import documents_in
 from sluice.retrieval.pipelines.stage import Texts
@@ -137,6 +139,13 @@ class Evidence(ScorerAround):
             )
             for query, head in heads.items()
         }
+
+    def parts_of(self, query: str, doc_id: str, documents: Texts | None) -> list[PartScore]:
+        """Return the parts of a document with their probabilities, scored again."""
+        (document,) = documents_in(documents, [doc_id])
+        parts = [(name, text) for name, texts in self.parts(document).items() for text in texts]
+        odds = self._odds(list(dict.fromkeys((query, text) for _, text in parts)))
+        return [PartScore(name, text, float(expit(odds[query, text]))) for name, text in parts]
 
     def parts(self, document: Document) -> dict[str, list[str]]:
         """Return the texts of a document's parts by field, of the required fields if there are any.
