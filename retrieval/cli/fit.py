@@ -40,6 +40,14 @@ Measure = Annotated[str, option("MEASURE", "The measure to maximise.", "-m", "--
 Kind = Annotated[
     str, option("KIND", "Measure confidence by margin, softmax, top, energy or deviation.")
 ]
+ExitKind = Annotated[
+    str,
+    option(
+        "KIND",
+        "Measure confidence by margin, softmax, top, energy or deviation of the scores, or by the "
+        "variance that a Gaussian encoder gives the query.",
+    ),
+]
 Temperature = Annotated[float, option("T", "Divide the scores of softmax and energy by T.")]
 Reranking = Annotated[str, argument("NAME", "The pipeline, which ends in a reranker.")]
 
@@ -187,7 +195,7 @@ def exit_(
         str, option("MEASURE", "The measure to preserve.", "-m", "--measure")
     ] = "nDCG@10",
     epsilon: Annotated[float, option("X", "Loss of the measure that is allowed.")] = 0.01,
-    kind: Kind = "margin",
+    kind: ExitKind = "margin",
     temperature: Temperature = 1.0,
     bound: Annotated[
         str,

@@ -27,15 +27,18 @@ from sluice.retrieval.config.sections import ExperimentConfig, PruneSection
 from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.pipelines.expression import NAME, names_in, parse, writers_in
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.stage import Stage, Then
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.stages.variance_exit import VarianceExit
 from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.teachers.judges import check_judge
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
+VARIED = "gaussian"  # the type of encoder whose queries have variances
 LONGEST = 100  # characters of a name: it is part of files' names
 
 
@@ -231,8 +234,30 @@ def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
     for used in list_names(config):
         if used not in config.rerankers or used in config.retrievers:
             parts[used] = lambda used=used: _AnyStage(used, known=used not in config.pipelines)
-    if parse(text, parts, where=where).needs_candidates:
+    stage = parse(text, parts, where=where)
+    _check_exits(config, stage, where)
+    if stage.needs_candidates:
         raise ConfigError(
             f"{where}: {text!r} begins with a reranker, which needs candidates; put a "
             "retriever before it: retriever >> reranker"
+        )
+
+
+def _check_exits(config: ExperimentConfig, stage: Stage, where: str) -> None:
+    """Refuse an exit by the query's variance after retrievers whose encoders have none."""
+    for part in stage.inner:
+        _check_exits(config, part, where)
+    if not isinstance(stage, Then) or not isinstance(stage.second, Rerank):
+        return
+    found = sorted(stage.first.leaves & set(config.retrievers))
+    types = [str(config.retrievers[name].encoder.get("type")) for name in found]
+    if (
+        any(isinstance(rule, VarianceExit) for rule in stage.second.rules)
+        and found
+        and all(each in ENCODERS and each != VARIED for each in types)
+    ):
+        raise ConfigError(
+            f"{where}: exit by variance: no encoder of {', '.join(found)} has a variance of the "
+            f"query; put a retriever of {{type: {VARIED}}} before {stage.second.name}, or fit an "
+            "exit of another kind"
         )

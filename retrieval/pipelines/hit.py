@@ -43,6 +43,14 @@ class TokenMatch(NamedTuple):
     spans: tuple[tuple[int, int], ...] = ()
 
 
+class PartScore(NamedTuple):
+    """A part of a document that was scored by itself: how likely it alone is relevant, 0 to 1."""
+
+    field: str
+    text: str
+    probability: float
+
+
 class Hit(NamedTuple):
     """One document found: its id, its score (higher is better), its text, title and metadata.
 

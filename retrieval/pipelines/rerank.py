@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, chain, repeat
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.given import as_scorer
-from sluice.retrieval.pipelines.hit import Passage, TokenMatch
+from sluice.retrieval.pipelines.hit import PartScore, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
 from sluice.retrieval.pipelines.searchable import TextsOf, documents_in, seconds_left
@@ -41,6 +41,19 @@ class DepthRule(Protocol):
 
     def depth(self, ranking: Ranking) -> int:
         """Return how many, 0 for none; the reranker's own depth is never exceeded."""
+        ...
+
+
+@runtime_checkable
+class QueryRule(Protocol):
+    """Says which queries need no reranking, by the queries and not by their candidates."""
+
+    def check(self, first: Stage) -> None:
+        """Raise ``ConfigError`` where it cannot say after this stage."""
+        ...
+
+    def sure(self, queries: Queries, first: Stage) -> Collection[str]:
+        """Return the queries that skip a reranker after ``first``."""
         ...
 
 
@@ -77,7 +90,7 @@ class Rerank(Stage):
         interpolate: float = 0.0,
         documents: Texts | None = None,
         name: str = "",
-        rules: Sequence[DepthRule] = (),
+        rules: Sequence[DepthRule | QueryRule] = (),
         deadline_ms: float | None = None,
         fitted: tuple[str, Collection[str]] | None = None,
     ) -> None:
@@ -98,6 +111,8 @@ class Rerank(Stage):
         self.interpolate = float(interpolate)
         self.name = name or f"{hooks.name}(depth={depth})"
         self.rules = tuple(rules)
+        self._query_rules = [rule for rule in self.rules if isinstance(rule, QueryRule)]
+        self._depth_rules = [rule for rule in self.rules if not isinstance(rule, QueryRule)]
         self.deadline_ms = deadline_ms
         self.fitted = fitted
         self._documents = documents
@@ -123,7 +138,10 @@ class Rerank(Stage):
         return self
 
     def check_first(self, first: Stage) -> None:
-        """Raise ``ConfigError`` for a stage with other parts than its settings were fitted over."""
+        """Raise ``ConfigError`` for a stage that its settings are not for.
+
+        It has other parts than they were fitted over, or a rule of queries cannot say after it.
+        """
         file, known = self.fitted or ("", ())
         parts = first.leaves
         if known and parts and set(known) != parts:
@@ -132,11 +150,18 @@ class Rerank(Stage):
                 f"{', '.join(sorted(parts))}: it is the file of another pipeline; fit it again "
                 "with `sluice fit rerank`"
             )
+        for rule in self._query_rules:
+            rule.check(first)
 
     def attached(self, documents: Texts) -> Stage:
-        """Return the reranker with a store, unless it has its own."""
+        """Return the reranker with a store, unless it has its own.
+
+        ``ConfigError`` where the scorer knows that it cannot score these documents.
+        """
         if self._documents is not None:
             return self
+        store = documents.store if isinstance(documents, TextsOf) else documents
+        ScorerHooks(self.scorer).check_documents(store)
         made = copy.copy(self)
         made._documents = documents
         return made
@@ -175,7 +200,11 @@ class Rerank(Stage):
             )
         empty = Ranking([], [])
         rankings = {query: given.get(query, empty) for query in queries}
-        heads = {query: ranking[: self._depth(ranking)] for query, ranking in rankings.items()}
+        sure = self._sure(queries)
+        heads = {
+            query: ranking[: 0 if query in sure else self._depth(ranking)]
+            for query, ranking in rankings.items()
+        }
         with counting_tokens() as counts:
             scored = self._scored(queries, {q: head for q, head in heads.items() if len(head)})
         note({"pairs": {query: len(scored.get(query, ())) for query in heads}})
@@ -218,8 +247,24 @@ class Rerank(Stage):
         """Return which tokens met, of a scorer that compares tokens."""
         return ScorerHooks(self.scorer).matches_of(query, doc_id, self._documents)
 
+    def parts_of(self, query: str, doc_id: str) -> Sequence[PartScore]:
+        """Return the parts of a document, of a scorer that scores them one by one."""
+        return ScorerHooks(self.scorer).parts_of(query, doc_id, self._documents)
+
     def _depth(self, ranking: Ranking) -> int:
-        return max(0, min([self.depth, *(rule.depth(ranking) for rule in self.rules)]))
+        return max(0, min([self.depth, *(rule.depth(ranking) for rule in self._depth_rules)]))
+
+    def _sure(self, queries: Queries) -> Collection[str]:
+        """Return the queries that a rule of queries leaves as they are."""
+        if not self._query_rules:
+            return ()
+        if not isinstance(self._documents, TextsOf) or not isinstance(self._documents.stage, Stage):
+            raise ConfigError(
+                f"{self.name}: its exit asks the retriever before it; compose it, retriever >> "
+                "reranker, without documents="
+            )
+        first = self._documents.stage
+        return set().union(*(rule.sure(queries, first) for rule in self._query_rules))
 
     def _scored(self, queries: Queries, heads: dict[str, Ranking]) -> dict[str, Scores]:
         """Return the scores of each query's head, or of its first documents under a deadline."""

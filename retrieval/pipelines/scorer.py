@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from sluice.retrieval.pipelines.hit import TokenMatch
+    from sluice.retrieval.pipelines.hit import PartScore, TokenMatch
     from sluice.retrieval.pipelines.stage import Stage, Texts
     from sluice.retrieval.runs.queries import Queries
     from sluice.retrieval.runs.run import Ranking
@@ -93,6 +93,17 @@ class ScorerHooks:
         """Return which tokens of a document met those of a query; none if it does not say."""
         named = self._hook("matches_of")
         return tuple(named(query, doc_id, documents)) if callable(named) else ()
+
+    def parts_of(self, query: str, doc_id: str, documents: Texts | None) -> Sequence[PartScore]:
+        """Return the parts of a document that were scored alone; none if it does not say."""
+        named = self._hook("parts_of")
+        return tuple(named(query, doc_id, documents)) if callable(named) else ()
+
+    def check_documents(self, documents: Texts) -> None:
+        """Let it refuse documents that it cannot score, before any search."""
+        check = self._hook("check_documents")
+        if callable(check):
+            check(documents)
 
     @property
     def inside(self) -> tuple[Any, ...]:

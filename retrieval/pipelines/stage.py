@@ -12,7 +12,7 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
-from sluice.retrieval.pipelines.hit import SHOWN, Hit, Passage, TokenMatch, short
+from sluice.retrieval.pipelines.hit import SHOWN, Hit, PartScore, Passage, TokenMatch, short
 from sluice.retrieval.pipelines.saving import NameOf, options_text, save_pipeline
 from sluice.retrieval.pipelines.searchable import (
     PassagesOf,
@@ -151,6 +151,10 @@ class Stage(Searchable):
 
         Of a stage that scores by token vectors itself, see ``TokenMatch``.
         """
+        return ()
+
+    def parts_of(self, query: str, doc_id: str) -> Sequence[PartScore]:
+        """Return the parts of a document that the stage scored one by one; none by default."""
         return ()
 
     def attached(self, documents: Texts) -> Stage:

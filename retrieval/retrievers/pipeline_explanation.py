@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.pipelines.hit import short
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.retrievers.corpus.token_scores import measured_recall
@@ -16,7 +17,7 @@ from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH
 
 if TYPE_CHECKING:
-    from sluice.retrieval.pipelines.hit import TokenMatch
+    from sluice.retrieval.pipelines.hit import PartScore, TokenMatch
     from sluice.retrieval.retrievers.explanation import TermPart
 
 QUERY = "query"
@@ -50,7 +51,7 @@ class DocumentPath:
     ``found_by`` names the retrievers that returned it. ``decided`` is the later step that moved it
     furthest, with its ranks before and after; None if nothing moved it. ``terms`` are
     the largest parts of its score by each sparse retriever, ``matches`` the tokens that met, by
-    each stage that compares token vectors.
+    each stage that compares token vectors, ``parts`` those that a stage scored one by one.
     """
 
     doc_id: str
@@ -61,6 +62,7 @@ class DocumentPath:
     decided: tuple[str, int, int] | None
     terms: dict[str, list[TermPart]] = field(default_factory=dict)
     matches: dict[str, list[TokenMatch]] = field(default_factory=dict)
+    parts: dict[str, list[PartScore]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,8 @@ class PipelineExplanation:
         """Return the explanation for JSON."""
         facts = asdict(self)
         for document, path in zip(facts["documents"], self.documents, strict=True):
-            for kind, parts in (("terms", path.terms), ("matches", path.matches)):
-                listed: Any = parts.items()
+            for kind in ("terms", "matches", "parts"):
+                listed: Any = getattr(path, kind).items()
                 document[kind] = {name: [each._asdict() for each in of] for name, of in listed}
         return facts
 
@@ -144,6 +146,7 @@ def _of_query(value: Any) -> Any:
 def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
     places, found_by, terms = [], [], {}
     matches: dict[str, list[TokenMatch]] = {}
+    parts: dict[str, list[PartScore]] = {}
     decided: tuple[str, int, int] | None = None
     for span in spans:
         ids = list(getattr(_ranking(span), "doc_ids", ()))
@@ -156,6 +159,8 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
         if at is not None and at < _scored(span):
             met = list(span.stage.matches_of(query, doc_id))
             matches |= {span.stage.name: met} if met else {}
+            scored = list(span.stage.parts_of(query, doc_id))
+            parts |= {span.stage.name: scored} if scored else {}
         retriever = retriever_of(span.stage) if _finds(span) else None
         if retriever is not None:
             if at is not None and retriever.index.explains:
@@ -167,7 +172,17 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
         if abs(before - place.rank) > (abs(decided[1] - decided[2]) if decided else 0):
             decided = (span.stage.name, before, place.rank)
     last = places[-1]
-    return DocumentPath(doc_id, last.rank, last.score, places, found_by, decided, terms, matches)
+    return DocumentPath(
+        doc_id,
+        last.rank,
+        last.score,
+        places,
+        found_by,
+        decided,
+        terms,
+        matches,
+        parts,
+    )
 
 
 def _scored(span: Span) -> float:
@@ -218,4 +233,8 @@ def _lines(explanation: PipelineExplanation) -> Iterator[str]:
             shown = ", ".join(
                 f"{each.query_token} ~ {each.document_token} {each.similarity:.3f}" for each in best
             )
+            yield f"  {name}: {shown}"
+        for name, parts_scored in path.parts.items():
+            likely = sorted(parts_scored, key=lambda each: -each.probability)[:TERMS]
+            shown = ", ".join(f"{p.field} {short(p.text)!r} {p.probability:.3f}" for p in likely)
             yield f"  {name}: {shown}"

@@ -18,8 +18,10 @@ from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_f
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.stages.confidence import WIDTH, Confidence, Kind
+from sluice.retrieval.stages.confidence import KINDS, LEAST, WIDTH, Confidence, Kind
+from sluice.retrieval.stages.variance_exit import VARIANCE, VarianceExit
 
+ExitKind = Literal[Kind, "variance"]
 Bound = Literal["dev", "expected", "hoeffding"]
 FILE = "exit"
 NEVER = 2.0  # a threshold that no confidence from 0 to 1 reaches
@@ -71,7 +73,7 @@ class FittedExit:
     lose by it, gains not counted against it; ``value`` the measure with the exit, ``full`` without.
     """
 
-    rule: ConfidenceExit
+    rule: ConfidenceExit | VarianceExit
     exited: float
     loss: float
     value: float
@@ -87,12 +89,14 @@ class FittedExit:
         write_fitted(path, FILE, {**facts.pop("rule"), "fitted": facts})
 
 
-def exit_rule(value: float | str) -> ConfidenceExit:
+def exit_rule(value: float | str) -> ConfidenceExit | VarianceExit:
     """Return the rule of ``exit=0.4`` (a margin) or ``exit='file.json'`` (what was fitted)."""
     if not isinstance(value, str):
         return ConfidenceExit(value)
     found = read_fitted(value, FILE)
     try:
+        if found["kind"] == VARIANCE:
+            return VarianceExit(number(found["threshold"]))
         tempered = found.get("temperature", 1.0)  # earlier files have none
         return ConfidenceExit(
             number(found["threshold"]), found["kind"], found["width"], number(tempered)
@@ -110,11 +114,12 @@ def fit_exit(
     *,
     measure: str = "nDCG@10",
     epsilon: float = 0.01,
-    kind: Kind = "margin",
+    kind: ExitKind = "margin",
     width: int = WIDTH,
     temperature: float = 1.0,
     bound: Bound = "dev",
     delta: float = 0.1,
+    certain: Mapping[str, float] | None = None,
 ) -> FittedExit:
     """Find the exit that saves most queries while the loss stays within ``epsilon``.
 
@@ -122,6 +127,9 @@ def fit_exit(
     how much lower ``measure`` is before than after, 0 where it is higher: so the loss only grows as
     the threshold falls, and gains of one query never pay for another. ``epsilon=0`` asks for the
     full cascade, which is then what runs. Queries of equal confidence exit together.
+
+    ``kind="variance"`` is of the queries and not of rankings: ``certain`` has the number of each,
+    see ``variance_exit.certainty``; width and temperature are not for it.
 
     ``bound`` chooses what stays within epsilon:
 
@@ -134,13 +142,15 @@ def fit_exit(
 
     ``DataError`` if no query has judgements.
     """
-    never = NEVER if Confidence(kind, width, temperature).bounded else sys.float_info.max
-    rule = ConfidenceExit(never, kind, width, temperature)
+    rule = _never(kind, width, temperature, certain)
     _check_bounds(epsilon, bound, delta)
     values = [_values(run, qrels, measure) for run in (before, after)]
     queries = list(values[0])
     empty = Ranking([], [])
-    confidence = np.array([rule.confidence(before.get(query, empty)) for query in queries])
+    if isinstance(rule, ConfidenceExit):
+        confidence = np.array([rule.confidence(before.get(query, empty)) for query in queries])
+    else:
+        confidence = np.array([(certain or {}).get(query, LEAST) for query in queries])
     one, full = (np.array([found[query] for query in queries]) for found in values)
     losses = np.maximum(full - one, 0.0)
     order = np.argsort(-confidence, kind="stable")
@@ -165,6 +175,29 @@ def fit_exit(
         epsilon=float(epsilon),
         bound=bound,
     )
+
+
+def _never(
+    kind: ExitKind, width: int, temperature: float, certain: Mapping[str, float] | None
+) -> ConfidenceExit | VarianceExit:
+    """Return the rule of a kind by which no query exits."""
+    if kind not in (*KINDS, VARIANCE):
+        known = (*KINDS, VARIANCE)
+        raise ConfigError(f"kind: {kind!r}; expected {', '.join(known)}{suggest(str(kind), known)}")
+    if (certain is not None) != (kind == VARIANCE):
+        raise ConfigError(
+            f"kind: {kind}: expected certain=, the number of each query, with kind='variance' and "
+            "with no other"
+        )
+    if kind != "variance":
+        bounded = Confidence(kind, width, temperature).bounded
+        return ConfidenceExit(NEVER if bounded else sys.float_info.max, kind, width, temperature)
+    if (width, temperature) != (WIDTH, 1.0):
+        raise ConfigError(
+            f"width {width}, temperature {temperature}: a variance is the query's and reads no "
+            "scores; leave both out"
+        )
+    return VarianceExit(sys.float_info.max)
 
 
 def _upper(

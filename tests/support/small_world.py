@@ -87,6 +87,13 @@ class WordEncoder:
         return cls(json.loads((Path(path) / "words.json").read_text())["dim"])
 
 
+class UnsureEncoder(WordEncoder):
+    """Counts of words, and how unsure it is of a query: by which words those are."""
+
+    def uncertainty(self, vectors: np.ndarray) -> np.ndarray:
+        return vectors @ np.log(np.arange(1, self.dim + 1))
+
+
 class LengthScorer:
     """Longer documents first."""
 

@@ -34,6 +34,7 @@ from sluice.retrieval.stages.adaptive_depth import (
 )
 from sluice.retrieval.stages.confidence_exit import FittedExit, fit_exit
 from sluice.retrieval.stages.hubs import bank_queries
+from sluice.retrieval.stages.variance_exit import VARIANCE, certainty
 
 
 def fit_experiment_fusion(
@@ -147,6 +148,8 @@ def fit_experiment_exit(
             "expected retriever >> reranker(depth=50)"
         )
     queries = asked(dataset, stage)
+    if options.get("kind") == VARIANCE:
+        options["certain"] = certainty(queries, stage.first)
     before = stage.first.run(queries, None, DEPTH)
     after = stage.second.run(queries, before, DEPTH)
     (parsed,) = at_level([parse_measure(measure)], dataset.level)

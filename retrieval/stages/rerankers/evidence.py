@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from scipy.special import expit
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import finite_number, is_number
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.jsonl import read_objects
+from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.pipelines.hit import PartScore
 from sluice.retrieval.pipelines.scorer import Scorer, Scores
 from sluice.retrieval.pipelines.searchable import documents_in
 from sluice.retrieval.pipelines.stage import Texts
@@ -88,6 +91,25 @@ class Evidence(ScorerAround):
         edits = sorted([*pair, value] for pair, value in self.overrides.items())
         return fingerprint_of("evidence", self._identity(), settings, edits)
 
+    def check_documents(self, documents: Texts) -> None:
+        """Raise ``ConfigError`` for a required field that no document of a store has as text."""
+        if not isinstance(documents, DocumentStore) or not len(documents):
+            return
+        segments = [columns for _, columns in documents.columns]
+        texts = {
+            name
+            for columns in segments
+            for name, kinds in columns.items()
+            if any(column.words is not None for column in kinds)
+        }
+        known = ["title", "text", *sorted(texts - {"title", "text"})]
+        for name in self.required:
+            if name not in known:
+                raise ConfigError(
+                    f"evidence: required {name!r}: no document has such a field of text, so that "
+                    f"none would be relevant; known: {', '.join(known)}{suggest(name, known)}"
+                )
+
     def score_lists(
         self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
     ) -> dict[str, Scores]:
@@ -117,6 +139,13 @@ class Evidence(ScorerAround):
             )
             for query, head in heads.items()
         }
+
+    def parts_of(self, query: str, doc_id: str, documents: Texts | None) -> list[PartScore]:
+        """Return the parts of a document with their probabilities, scored again."""
+        (document,) = documents_in(documents, [doc_id])
+        parts = [(name, text) for name, texts in self.parts(document).items() for text in texts]
+        odds = self._odds(list(dict.fromkeys((query, text) for _, text in parts)))
+        return [PartScore(name, text, float(expit(odds[query, text]))) for name, text in parts]
 
     def parts(self, document: Document) -> dict[str, list[str]]:
         """Return the texts of a document's parts by field, of the required fields if there are any.

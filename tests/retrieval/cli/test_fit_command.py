@@ -22,6 +22,7 @@ from sluice.retrieval.pipelines.fusion.fit import FusionFit
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 from sluice.retrieval.stages.adaptive_depth import PredictedDepth
 from sluice.retrieval.stages.confidence_exit import exit_rule
+from sluice.retrieval.stages.variance_exit import VarianceExit
 
 ALLOWED = ("--allow", "small_world:WordEncoder", "--allow", "small_world:LengthScorer")
 
@@ -69,6 +70,31 @@ def test_fit_then_evaluate(sluice: Call, file: Path, tmp_path: Path) -> None:
     code, out, err = sluice("evaluate", file)
     assert code == 0, err
     assert "fast" in out
+
+
+def test_an_exit_by_the_variance_of_the_query(sluice: Call, file: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load(file.read_text())
+    config["retrievers"]["dense"] = {"encoder": {"type": "small_world:UnsureEncoder"}}
+    exits = tmp_path / "exit.json"
+    config["pipelines"]["fast"] = f"hybrid >> long(exit='{exits}')"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    code, out, err = sluice(
+        "fit", "exit", file, "full", "--epsilon", "1", "--kind", "variance", "--output", exits
+    )
+    assert code == 0, err
+    assert "100.0% of 8 dev queries exit" in out
+    assert isinstance(exit_rule(str(exits)), VarianceExit)
+    code, out, err = sluice("evaluate", file)
+    assert code == 0, err
+    assert "fast" in out
+    code, _, err = sluice("evaluate", file, f"pipelines.fast=bm25 >> long(exit='{exits}')")
+    assert code == 2
+    assert "pipelines.fast: exit by variance: no encoder of bm25 has" in err
+    words = ("fit", "exit", file, "full", "pipelines.full=bm25 >> long(depth=5)")
+    code, _, err = sluice(*words, "--kind", "variance", "--output", tmp_path / "none.json")
+    assert code == 2
+    assert "exit: variance: no encoder of bm25" in err
+    assert not (tmp_path / "none.json").exists()
 
 
 def test_faults(sluice: Call, file: Path, tmp_path: Path) -> None:

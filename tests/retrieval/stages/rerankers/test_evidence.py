@@ -15,6 +15,8 @@ import pytest
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Document, Rerank, Retriever
+from sluice.retrieval.pipelines.expression import parse
+from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.runs.run import Ranking
 from sluice.retrieval.stages.rerankers.cached import Cached
 from sluice.retrieval.stages.rerankers.evidence import CERTAIN, Evidence
@@ -195,6 +197,48 @@ def test_behind_a_retriever() -> None:
     expected = scores(Evidence(Counts()))
     assert [hit.score for hit in found] == pytest.approx([expected[h.doc_id] for h in found])
     assert found[0].doc_id == "gold"
+
+
+def test_a_field_that_no_document_of_the_retriever_has_is_refused_before_a_search() -> None:
+    numbered = [*CORPUS, Document("five", "", "Five.", {"year": 5})]
+    bm25 = Retriever.build(BM25Encoder(), numbered)
+    for name, says in (
+        ("titel", "known: title, text, place, tags; did you mean 'title'"),
+        ("year", "no document has such a field of text"),
+    ):
+        evidence = Evidence(Counts(), required=[name, "text"])
+        for stage in (bm25, bm25 % 3, bm25 | bm25, bm25 >> Rerank(Counts())):
+            with pytest.raises(ConfigError, match=says):
+                stage >> Rerank(evidence)
+        with pytest.raises(ConfigError, match=says):
+            parse(f"bm25 >> evidence(c, required=['{name}'])", {"bm25": lambda: bm25, "c": Counts})
+    found = bm25 >> Rerank(Evidence(Counts(), required=["tags", "place", "text", "title"]))
+    assert found.search("gold river", 10)
+    empty = Retriever.build(BM25Encoder(), [Document("x", "", "x")])
+    empty.delete(["x"])
+    assert (empty >> Rerank(Evidence(Counts(), required=["tags"]))).search("gold", 3) == []
+
+
+def test_explain_shows_the_parts_of_a_hit() -> None:
+    bm25 = Retriever.build(BM25Encoder(), CORPUS)
+    edit = {("gold river", "The river is cold."): 0.25}
+    evidence = Evidence(Counts(), temperature=2.0, threshold=1.0, overrides=edit)
+    found = explain_pipeline(bm25 >> Rerank(evidence, depth=1), "gold river", 2)
+    first, second = found.documents
+    ((stage, parts),) = first.parts.items()
+    assert stage == "Evidence(depth=1)"
+    assert [(part.field, part.text) for part in parts] == [
+        ("title", "About gold"), ("text", "Gold is found here."), ("text", "The river is cold."),
+        ("tags", "a"), ("tags", "bb"),
+    ]  # fmt: skip
+    expected = [chance((letters("gold river", part.text) - 1) / 2) for part in parts]
+    expected[2] = 0.25
+    assert [part.probability for part in parts] == pytest.approx(expected)
+    joined = 1 - math.prod(1 - part.probability for part in parts)
+    assert first.score == pytest.approx(2 * odds(joined) + 1, rel=1e-5)
+    assert second.parts == {}  # below the depth
+    assert found.as_dict()["documents"][0]["parts"][stage][2]["probability"] == pytest.approx(0.25)
+    assert "text 'The river is cold.' 0.250" in str(found)
 
 
 @pytest.mark.parametrize(

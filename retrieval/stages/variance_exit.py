@@ -1,0 +1,98 @@
+"""Variance exit: queries of which a Gaussian encoder is sure skip the reranker."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import finite_number
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
+from sluice.retrieval.runs.queries import Queries
+from sluice.retrieval.stages.confidence import LEAST
+
+VARIANCE: Final = "variance"
+
+
+@dataclass(frozen=True, slots=True)
+class VarianceExit:
+    """Skip the reranker for a query whose certainty is ``threshold`` or more.
+
+    A query's certainty is minus the mean logarithm of the variances that the encoder of a retriever
+    before the reranker gives it (``EncoderBase.uncertainty``): it is known of the query alone,
+    whatever the ranking. Queries are encoded once more for it. (Zamani and Bendersky 2023,
+    Multivariate Representation Learning for Information Retrieval, section on query performance.)
+    """
+
+    threshold: float
+    kind: Literal["variance"] = VARIANCE
+
+    def __post_init__(self) -> None:
+        finite_number(self.threshold, "exit")
+
+    def check(self, first: Stage) -> None:
+        """Raise ``ConfigError`` where no retriever in ``first``, or more than one, is unsure.
+
+        Stages of other classes that find documents are asked when queries are.
+        """
+        if all(isinstance(part, Retriever) for part in _sources(first)):
+            unsure_retriever(first)
+
+    def sure(self, queries: Queries, first: Stage) -> Collection[str]:
+        """Return the queries that skip the reranker after ``first``."""
+        certain = certainty(queries, first)
+        return {query for query, value in certain.items() if value >= self.threshold}
+
+
+def certainty(queries: Queries, first: Stage) -> dict[str, float]:
+    """Return minus the mean log variance of each query; of blank ones the least number.
+
+    ``ConfigError`` as for ``unsure_retriever``.
+    """
+    encoder = unsure_retriever(first).state.encoder
+    uncertainty = hooks_of(encoder).uncertainty
+    found = dict.fromkeys(queries, LEAST)
+    with_text = [query for query, text in queries.items() if text.strip()]
+    if with_text and uncertainty is not None:
+        values = uncertainty(encoder.encode_queries([queries[query] for query in with_text]))
+        found.update(zip(with_text, (-values).tolist(), strict=True))
+    return found
+
+
+def unsure_retriever(first: Stage) -> Retriever:
+    """Return the retriever in a stage whose encoder says how unsure it is of a query.
+
+    ``ConfigError`` where none does, or where several of different encoders do.
+    """
+    found = {
+        each.state.head.encoder_fingerprint: each
+        for each in _sources(first)
+        if isinstance(each, Retriever) and hooks_of(each.state.encoder).uncertainty is not None
+    }
+    if not found:
+        raise ConfigError(
+            f"exit: {VARIANCE}: no encoder of {first.name} has a variance of the query; put a "
+            "retriever of {type: gaussian} before the reranker, or fit an exit of another kind, "
+            "such as margin"
+        )
+    if len(found) > 1:
+        names = ", ".join(each.name for each in found.values())
+        raise ConfigError(
+            f"exit: {VARIANCE}: {names} have a variance of the query each; expected one such "
+            f"encoder in {first.name}"
+        )
+    return next(iter(found.values()))
+
+
+def _sources(stage: Stage) -> Iterator[Stage]:
+    """Yield the retrievers in a stage, and its other parts that have none."""
+    base = retriever_of(stage)
+    if base is not None:
+        yield base
+    elif not stage.inner and not stage.needs_candidates:
+        yield stage
+    for part in stage.inner if base is None else ():
+        yield from _sources(part)
