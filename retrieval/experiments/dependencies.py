@@ -278,6 +278,8 @@ def _components(section: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(section, Mapping):
         yield section
     if isinstance(section, TrainingSection):
+        if isinstance(section.encoder.get("ids_by"), Mapping):
+            yield section.encoder["ids_by"]
         for lists in _named_lists(section):
             if isinstance(lists, Mapping) and isinstance(lists.get("encoder"), Mapping):
                 yield lists["encoder"]  # a name alone, as bm25, has no model
