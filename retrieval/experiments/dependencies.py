@@ -195,6 +195,8 @@ class Dependencies:
         files: list[str | None] = []
         if isinstance(section, RetrieverSection):
             files.append(corpus_contents(self.config.dataset))
+            if (section.index or {}).get("type") == "query_graph":  # which learns from queries
+                files.append(training_contents(self.config.dataset))
             files += [] if section.prune is None else [self._quality(section.prune)]
         elif isinstance(section, TrainingSection):
             dataset = self.config.dataset  # {}: of a training run without one
