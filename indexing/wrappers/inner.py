@@ -54,8 +54,14 @@ class WrappingIndex(Index):
 def inner_index(index: Index | Spec, where: str) -> Index:
     """Return the empty index that is given or described.
 
-    ``ConfigError`` for one that holds rows already or has no metric, as inverted indexes have none.
+    ``ConfigError`` for one that holds rows already or has no metric, as inverted indexes have none,
+    and for a description of one that would need training queries.
     """
+    if isinstance(index, Mapping) and index.get("type") == "query_graph":
+        raise ConfigError(
+            f"{where}: query_graph learns from training queries, which are not passed on to an "
+            "index inside another; take another type here, or query_graph by itself"
+        )
     inner = build(index, INDEXES, where=where) if isinstance(index, Mapping) else index
     if not isinstance(inner, Index):
         raise ConfigError(

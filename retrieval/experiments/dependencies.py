@@ -195,6 +195,8 @@ class Dependencies:
         files: list[str | None] = []
         if isinstance(section, RetrieverSection):
             files.append(corpus_contents(self.config.dataset))
+            if (section.index or {}).get("type") == "query_graph":  # which learns from queries
+                files.append(training_contents(self.config.dataset))
             files += [] if section.prune is None else [self._quality(section.prune)]
         elif isinstance(section, TrainingSection):
             dataset = self.config.dataset  # {}: of a training run without one
@@ -278,6 +280,8 @@ def _components(section: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(section, Mapping):
         yield section
     if isinstance(section, TrainingSection):
+        if isinstance(section.encoder.get("ids_by"), Mapping):
+            yield section.encoder["ids_by"]
         for lists in _named_lists(section):
             if isinstance(lists, Mapping) and isinstance(lists.get("encoder"), Mapping):
                 yield lists["encoder"]  # a name alone, as bm25, has no model

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from sluice.encoders.dense.error_adapter import ErrorAdapter, segment_distance
-from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 
 DECISIONS = ("true negatives", "false positives", "false negatives", "true positives")
@@ -56,6 +56,8 @@ def fit_error_adapter(
     for name, value in (("steps", steps), ("batch", batch)):
         whole_number(value, name, 1)
     finite_number(learning_rate, "learning_rate", 0.0)
+    if not learning_rate > 0:
+        raise ConfigError("learning_rate: 0, with which nothing is learnt; expected above 0")
     finite_number(pull, "pull", 0.0)
     kinds = decisions.kinds
     groups = [rows for kind in range(4) if len(rows := np.flatnonzero(kinds == kind))]

@@ -273,7 +273,7 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
 
 
 def check_shares(spec: Mapping[str, Any], mining: Mining, where: str) -> None:
-    """Check that every list has its share, and that random documents meet the limits."""
+    """Check that every list has its share, and that lists have the scores that are read."""
     lists = listed(spec["retriever"])
     if mining.shares is not None and len(mining.shares) != len(lists):
         raise ConfigError(
@@ -282,6 +282,16 @@ def check_shares(spec: Mapping[str, Any], mining: Mining, where: str) -> None:
         )
     if mining.shares is not None and len(lists) == 1:
         raise ConfigError(f"{where}.shares: there is a single retriever; leave shares out")
+    if mining.judge_gamma is not None and len(lists) > 1:
+        raise ConfigError(
+            f"{where}.judge_gamma: multiplies the scores of one list, and here are {len(lists)}, "
+            "whose scores do not compare; name one retriever"
+        )
+    if RANDOM in lists and mining.judge_gamma is not None:
+        raise ConfigError(
+            f"{where}.judge_gamma: random documents have no scores that it could multiply; leave "
+            "it out"
+        )
     if RANDOM in lists and mining.min_score is not None:
         raise ConfigError(
             f"{where}.min_score: random documents have no scores that could reach it; leave one of "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,9 @@ import numpy as np
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import check
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.numbers import plural, whole_number
+from sluice.encoders.generative.identifiers import FILE
+from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import ENCODERS
 from sluice.retrieval.config.components import DENSE_ENCODERS, make_encoder, trained_kind
 from sluice.retrieval.documents.document import document_input
@@ -37,8 +39,16 @@ def check_identifiers(
             f"{prefix}dataset: missing: a dsi encoder learns the identifiers of a corpus's "
             "documents; name the dataset that has them"
         )
-    by = section.encoder.get("ids_by")
+    spec = section.encoder
+    _check_branches(spec, f"{prefix}encoder")
+    by = spec.get("ids_by")
     if by is None:
+        folder = local_folder(str(spec.get("model")))
+        if spec.get("ids") == "semantic" and folder is not None and not (folder / FILE).exists():
+            raise ConfigError(
+                f"{prefix}encoder.ids_by: missing: semantic ids are made of documents' vectors; "
+                "name an encoder (ids_by: {type: dense, model: ...})"
+            )
         return
     known = {name: ENCODERS[name] for name in DENSE_ENCODERS}
     if not isinstance(by, dict):
@@ -47,10 +57,21 @@ def check_identifiers(
             "{type: dense, model: ...}"
         )
     check(by, known, where=f"{prefix}encoder.ids_by", allow=allow)
-    if section.encoder.get("ids") != "semantic":
+    if spec.get("ids") != "semantic":
         raise ConfigError(
             f"{prefix}encoder.ids_by: is for ids: semantic, and these are "
-            f"{section.encoder.get('ids', 'string')}; leave it out"
+            f"{spec.get('ids', 'string')}; leave it out"
+        )
+
+
+def _check_branches(spec: Mapping[str, Any], where: str) -> None:
+    branches = spec.get("branches")
+    if branches is None:
+        return
+    whole_number(branches, f"{where}.branches", 2)
+    if spec.get("ids") not in (None, "semantic"):  # None: what the folder says
+        raise ConfigError(
+            f"{where}.branches: is for ids: semantic, and these are {spec['ids']}; leave it out"
         )
 
 

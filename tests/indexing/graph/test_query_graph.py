@@ -12,7 +12,7 @@ from forging import forge
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.indexing import GraphIndex, QueryGraphIndex, open_index
+from sluice.indexing import FunnelIndex, GraphIndex, QueryGraphIndex, open_index
 from sluice.indexing.graph.projected import both_ways, found_together, spread
 from sluice.indexing.storage.rows import DenseRows
 
@@ -238,3 +238,8 @@ def test_an_edited_folder_is_refused(name: str, tmp_path: Path) -> None:
     forge(tmp_path / "index", file)
     with pytest.raises(IndexFormatError, match="names rows that the index does not have"):
         open_index(tmp_path / "index").search(QUERIES, 3)
+
+
+def test_inside_another_index_it_would_learn_nothing() -> None:
+    with pytest.raises(ConfigError, match="first: query_graph learns from training queries"):
+        FunnelIndex(3, first={"type": "query_graph"})

@@ -20,6 +20,7 @@ from sluice.indexing import FlatIndex, FmIndex, TrieIndex
 from sluice.retrieval import Dataset, Document, Passages, Retriever, load_dataset, load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.files.indexing_examples import IndexingExamples
 from sluice.training.example import Example, Text
@@ -208,6 +209,9 @@ def test_other_corpora_and_other_indexes_are_refused(
         ({"encoder": {"type": "dsi", "model": "m", "ids_by": {"type": "bm25"}}}, "ids_by"),
         ({"encoder": {"type": "dsi", "model": "m", "ids_by": {"type": "dense", "model": "n"}}},
          "is for ids: semantic, and these are string"),
+        ({"encoder": {"type": "dsi", "model": "m", "ids": "atomic", "branches": 5}},
+         "branches: is for ids: semantic, and these are atomic"),
+        ({"encoder": {"type": "dsi", "model": "m", "branches": 1}}, "branches is 1"),
         ({"examples": {"type": "indexing", "words": 0}}, "nothing to learn from"),
         ({"examples": {"type": "indexing", "words": -1}}, "indexing.words"),
         ({"examples": {"type": "indexing", "queries": "nowhere.jsonl"}}, "no file"),
@@ -219,6 +223,19 @@ def test_settings_that_mean_nothing(
     writer = settings(tmp_path, t5, bert)["train"]["writer"]
     section = checked({"dataset": "d", "output": "o", **writer, **changes}, TrainConfig)
     with pytest.raises(ConfigError, match=message):
+        check_training(section, "")
+
+
+def test_what_makes_the_vectors_is_trained_before(t5: Path, tmp_path: Path, bert: Path) -> None:
+    facts = settings(tmp_path, t5, bert)
+    writer = facts["train"]["writer"]
+    writer["encoder"]["ids_by"]["model"] = "later"
+    facts["train"]["later"] = {"encoder": {"type": "dense", "model": str(bert)}, "loss": "info_nce"}
+    needs = Dependencies(checked(facts, ExperimentConfig))
+    assert "train.later" in needs.closure("train.writer")
+    del writer["encoder"]["ids_by"]
+    section = checked({"dataset": "d", "output": "o", **writer}, TrainConfig)
+    with pytest.raises(ConfigError, match="ids_by: missing: semantic ids"):
         check_training(section, "")
 
 

@@ -138,3 +138,9 @@ def test_what_is_refused(sluice: Call, home: Path, masked_bert: Path, tmp_path: 
     )
     no_judge = {**MINED, "judge_gamma": 1.0}
     refused(short_training(tmp_path, home / "static", negatives=no_judge), "needs 'judge'")
+    judged = {**no_judge, "judge": str(home / "adapter")}
+    for lists, message in ((["bm25", "base"], "scores of one list"), ("random", "have no scores")):
+        negatives = {**judged, "retriever": lists}
+        refused(short_training(tmp_path, home / "static", negatives=negatives), message)
+    with pytest.raises(ConfigError, match="learning_rate: 0, with which nothing is learnt"):
+        fit_adapter(retriever, data, learning_rate=0.0)
