@@ -97,7 +97,7 @@ def by_hand(given: list[Example], batch: VectorBatch, sides: str, whitening: boo
                 total += weight * entropy(batch.documents[column].tolist(), document.text, set())
                 whole += weight
             column += 1
-    return total / whole
+    return float(total / whole)
 
 
 def _root(matrix: np.ndarray) -> np.ndarray:
