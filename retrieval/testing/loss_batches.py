@@ -42,6 +42,13 @@ class TwoLayers:
         vectors: Tensor = (self.module(features["input_ids"]) * mask).sum(1) / mask.sum(1)
         return vectors
 
+    def encode_documents(self, texts: Sequence[str]) -> Any:
+        """Return the texts' vectors as an array."""
+        with torch.no_grad():
+            return self.embed(self.tokenize(texts, "document"), "document").numpy()
+
+    encode_queries = encode_documents
+
     def embed_layers(self, features: Any, side: str, layers: Sequence[int]) -> Tensor:
         """Return a multiple of the mean for each layer."""
         return torch.cat([self.embed(features, side) * layer for layer in layers], dim=1)
@@ -73,6 +80,11 @@ def _examples() -> list[Example]:
 
 EXAMPLES = _examples()
 ROWS = len(EXAMPLES)
+# What else is trained on: as many texts as losses of all documents need, in other batches.
+FURTHER = [
+    Example(Text(f"further {n}", f"query {n}"), (Text(f"further {n}", f"text {n}"),))
+    for n in range(20, 50)
+]
 # A teacher's vectors of the queries, then of the documents.
 GOALS = torch.randn(
     ROWS + sum(len(e.documents) for e in EXAMPLES), DIM,
@@ -123,6 +135,7 @@ class LossCase:
         if self.layout == "matrix":
             loss = loss.bound_to("cosine")
         loss.bind(TwoLayers(), 0)
+        loss.bind_examples([*EXAMPLES, *FURTHER])
         for parameter in loss.parameters():
             if parameter.dim():
                 parameter.data = parameter.data.to(dtype)

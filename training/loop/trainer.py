@@ -132,6 +132,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                     "at 0 where negatives are refreshed"
                 )
         parts.loss.bind(encoder, arguments.seed)
+        parts.loss.bind_examples(examples)
         if teacher is not None and parts.loss.teacher_vectors:
             parts.loss.bind_teacher(partial(vectors_of_texts, teacher, examples))
         self._count_documents(examples)

@@ -15,6 +15,7 @@ LOSSES: dict[str, str] = {
     "clp": "sluice.training.losses.composed.clp:CLP",
     "decoupled_softmax": "sluice.training.losses.contrastive.decoupled_softmax:DecoupledSoftmax",
     "dse": "sluice.training.losses.composed.dse:DSE",
+    "entries": "sluice.training.losses.distillation.entries:Entries",
     "hoc": "sluice.training.losses.distillation.hoc:HOC",
     "info_nce": "sluice.training.losses.contrastive.info_nce:InfoNCE",
     "judge_kl": "sluice.training.losses.distillation.kl_div:JudgeKL",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from sluice.training.batches.targets import Negatives
     from sluice.training.batches.vector_batch import VectorBatch
+    from sluice.training.example import Example
 
 
 class LossBase:
@@ -150,6 +151,9 @@ class LossBase:
 
     def bind(self, encoder: Any, seed: int) -> None:
         """Prepare to train this encoder: called once before the first step."""
+
+    def bind_examples(self, examples: Sequence[Example]) -> None:
+        """Receive the examples that training begins with: called once, after ``bind``."""
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:
         """Receive how often each document occurs in the examples in use."""

@@ -223,6 +223,11 @@ WORDS: Mapping[str, str] = {
     "batch, of which these count.",
     "alignment.distance": "Of the two vectors: l2 (squared), or cosine.",
     "alignment.sides": "The texts that are aligned: queries, documents, or both.",
+    "entries.of": "What makes an entry's vector: the mean of its definitions (queries), or its own "
+    "text.",
+    "entries.sides": "The texts that are classified: queries, their positives, or both.",
+    "entries.temperature": "Divides the cosines.",
+    "entries.whitening": "Whether the entries' vectors are whitened: mean 0, covariance 1.",
     "hoc.sides": "The texts whose vectors are told apart among the teacher's.",
     "hoc.temperature": "Divides the cosines; 1 over mu in the paper.",
     "simplex.rounds": "Rounds of k-means that make the classes; 0: the corner that the teacher's "

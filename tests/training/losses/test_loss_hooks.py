@@ -44,6 +44,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], Any]] = {
     "own_pass": (("encoder",), {"seed": 3, "sparse": True}, ("module", "collator")),
     "batch": (({}, {}), {}, "batch"),
     "bind": (("encoder", 3), {}, None),
+    "bind_examples": (([],), {}, None),
     "bind_counts": (({"d": 1},), {}, None),
     "bind_teacher": ((lambda: None,), {}, None),
     "parameters": ((), {}, [nn.Parameter(torch.ones(1))]),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from sluice.training.example import Example
+
 T = TypeVar("T")
 Members = Sequence[tuple[str, LossBase]]
 
@@ -165,6 +167,11 @@ class Composed(LossBase, ABC):
         """Bind the members, each with a seed of its own."""
         for number, (_, loss) in enumerate(self._members()):
             loss.bind(encoder, seed + number)
+
+    def bind_examples(self, examples: Sequence[Example]) -> None:
+        """Give the members the examples that training begins with."""
+        for _, loss in self._members():
+            loss.bind_examples(examples)
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:
         """Give the members the number of times each document occurs in the examples in use."""
