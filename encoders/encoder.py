@@ -203,7 +203,7 @@ class EncoderBase:
 
     @hook
     def encode_parts(self) -> Callable[[Sequence[str], Sequence[Sequence[Any]]], Dense] | None:
-        """Encodes parts of documents by states that saw the whole, see ``encoders.dense.parts``.
+        """Encodes parts of documents by states that saw the whole, see ``transformer.text_parts``.
 
         None: it has no such states, or pools other than by their mean.
         """

@@ -20,7 +20,6 @@ from sluice.encoders.dense.checks import (
     warn_of_decoder,
 )
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
-from sluice.encoders.dense.parts import Parts, encode_parts
 from sluice.encoders.dense.pooling import (
     Pooling,
     Poolings,
@@ -47,6 +46,7 @@ from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import as_projection, cut_vectors, draw_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.text_parts import Parts, encode_parts
 from sluice.encoders.transformer.tokens import TokenBatch, is_plain
 from sluice.encoders.transformer.vector_layers import (
     VectorLayer,

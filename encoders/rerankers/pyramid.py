@@ -124,7 +124,7 @@ class PyramidEncoder(CrossEncoder):
         self._lock = OwnLock()
 
     def _checked(self, said: dict[str, int]) -> Shape:
-        """Return the shape that is said, the rest as usual; ``ConfigError`` for what cannot be."""
+        """Return the given shape, filled up as usual; ``ConfigError`` for one that cannot be."""
         positions = int(self.model.config.max_position_embeddings)
         count = len(self._layers)
         values = {"lower_layers": count // 2, **USUAL, **said}

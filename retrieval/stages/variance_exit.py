@@ -36,7 +36,7 @@ class VarianceExit:
     def check(self, first: Stage) -> None:
         """Raise ``ConfigError`` where no retriever in ``first``, or more than one, is unsure.
 
-        Stages of other classes that find documents are asked when queries are.
+        Stages of other classes that find documents are checked in each search.
         """
         if all(isinstance(part, Retriever) for part in _sources(first)):
             unsure_retriever(first)

@@ -115,11 +115,13 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         "teach distil": [
             [data, "--teacher", model, "--candidates", bm25, "--output", made / "scores.parquet"]
         ],
+        "teach clicks": [[qrels, "--output", made / "looked.json"]],
         "teach rewrite": [[model, data, "--output", made / "other.jsonl", "--documents", 1]],
         "teach generate": [[model, data, "--output", made / "queries.jsonl", "--documents", 1]],
         "fit fusion": [[own, "bm25", "dense", "--output", made / "fusion.json"]],
         "fit rerank": [[own, "both", "--output", made / "rerank.json"]],
         "fit cut-off": [[own, "bm25", "--output", made / "cut.json"]],
+        "fit adapter": [[dense, data, "--steps", 1, "--output", made / "adapter"]],
         "fit exit": [[own, "both", "--output", made / "exit.json"]],
         "fit no-answer": [
             [own, "both", "--unanswerable", foreign, "--output", made / "no-answer.json"]

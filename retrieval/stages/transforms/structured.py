@@ -51,7 +51,7 @@ class Extracted(NamedTuple):
 class Extractor(Protocol):
     """Finds the filters in queries."""
 
-    def extract(self, queries: Sequence[str], store: DocumentStore) -> list[Extracted]:
+    def conditions(self, queries: Sequence[str], store: DocumentStore) -> list[Extracted]:
         """Return what each query says; its filter is checked by the caller."""
         ...
 
@@ -62,7 +62,7 @@ class Told:
     The names are keys of the metadata; anything else stays text.
     """
 
-    def extract(self, queries: Sequence[str], store: DocumentStore) -> list[Extracted]:
+    def conditions(self, queries: Sequence[str], store: DocumentStore) -> list[Extracted]:
         """Return each query without its conditions, and these."""
         known = {key for _, columns in store.columns for key in columns}
         return [self._of(query, known, store) for query in queries]
@@ -89,7 +89,7 @@ class Asked:
     def __init__(self, writer: Writer, prompt: str) -> None:
         self.writer, self.template = writer, Template(prompt, ["query", "fields"])
 
-    def extract(self, queries: Sequence[str], store: DocumentStore) -> list[Extracted]:
+    def conditions(self, queries: Sequence[str], store: DocumentStore) -> list[Extracted]:
         """Return what the model says; a fault for what is not such an object."""
         fields = described_fields(store)
         if not fields:
@@ -200,7 +200,7 @@ class Structured(Stage):
         if not any(columns for _, columns in store.columns):
             log.warning("%s: the documents have no metadata; nothing is filtered", self.name)
         with_text = {query: text for query, text in queries.items() if text.strip()}
-        extracted = self.extractor.extract(list(with_text.values()), store) if with_text else []
+        extracted = self.extractor.conditions(list(with_text.values()), store) if with_text else []
         faults: Counter[str] = Counter()
         groups: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {"": ({}, {})}
         for query, own in zip(with_text, extracted, strict=True):

@@ -259,7 +259,7 @@ def test_bad_settings_are_named(gpt2: Path, options: dict[str, Any], message: st
 def test_what_is_no_language_model_is_refused(tmp_path: Path, pair_bert: Path) -> None:
     with pytest.raises(ModelError, match=r"no config\.json"):
         LocalLanguageModel.from_pretrained(tmp_path)
-    with pytest.raises(ModelError, match=r"lack|cannot be loaded"):
+    with pytest.raises(ModelError, match="writes no text"):
         LocalLanguageModel.from_pretrained(pair_bert)
 
 

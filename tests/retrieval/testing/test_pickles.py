@@ -21,6 +21,7 @@ from static_embeddings import save_static
 from tiny_generators import save_t5
 
 from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
+from sluice.encoders.dense.error_adapter import ErrorAdapter
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenSequences, TokenVectors, WeightedNgrams
@@ -89,6 +90,20 @@ def with_heads(bert: Path, folder: Path) -> Path:
     return folder
 
 
+def with_adapter(bert: Path, folder: Path) -> None:
+    """A tiny BERT with an error adapter beside it."""
+    shutil.copytree(bert, folder)
+    ErrorAdapter(32, 4).save(folder)
+
+
+FOLDERS: dict[str, Callable[[Path, Path], object]] = {
+    "csr": save_csr,
+    "static": lambda bert, folder: save_static(folder),
+    "rrra": with_adapter,
+    "three_heads": with_heads,
+}
+
+
 def answer(name: str, one: Any, texts: list[str]) -> Any:
     if name in RERANKERS:
         return one.score([("gold", text) for text in texts])
@@ -119,11 +134,10 @@ def test_encoders(
             made = PrecomputedEncoder(texts, np.eye(2, dtype=np.float32))
         made.save_pretrained(tmp_path / name)
         spec["model"] = str(tmp_path / name)
-    elif name in ("csr", "static"):
-        save_csr(bert, tmp_path / name) if name == "csr" else save_static(tmp_path / name)
+    elif name in FOLDERS:
+        FOLDERS[name](bert, tmp_path / name)
         spec["model"] = str(tmp_path / name)
-    elif name == "three_heads":
-        spec |= {"model": str(with_heads(bert, tmp_path / name)), "head": "sparse"}
+        spec |= {"head": "sparse"} if name == "three_heads" else {}
     elif name == "concepts":
         (tmp_path / "concepts.txt").write_text("gold\nwater\n")
         spec["vocabulary"] = str(tmp_path / "concepts.txt")

@@ -45,7 +45,7 @@ class Entries(LossBase):
     at every step. ``temperature`` is t; without ``whitening`` w_e is the vector as it is.
 
     (The paper trains in rounds, each with entries that the model of the last one makes; here a
-    round is a training, and the next starts from its model.)
+    round is a training run, and the next begins with its model.)
     """
 
     summary = "each text classified among all entries of a dictionary, by fixed whitened vectors"
@@ -155,7 +155,7 @@ class Entries(LossBase):
         return scores.logsumexp(dim=1) - own
 
     def state(self) -> dict[str, Tensor]:
-        """Return the entries' vectors, which a resumed training goes on with."""
+        """Return the entries' vectors, with which a resumed training continues."""
         return {} if self._vectors is None else {"vectors": self._vectors.float()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
