@@ -337,7 +337,8 @@ def _measurable(
     base = _base_model(config, spec)
     if base.get("type") not in LOADED or not isinstance(base.get("model"), str):
         return None
-    if KNOWN[str(base["type"])].vectors == "identifiers":  # known when it has been trained
+    known = KNOWN.get(str(base["type"]))
+    if known is not None and known.vectors == "identifiers":  # which are made in training
         return None
     folder = local_folder(str(base["model"]))
     if folder is None or isinstance(base.get(START_KEY), Mapping):
