@@ -119,7 +119,7 @@ def write_codes(folder: Path, codes: Mapping[str, Code]) -> None:
 
 
 def read_codes(folder: Path, vocabulary: int) -> dict[str, Code]:
-    """Return the identifiers beside a model, none where there is no file.
+    """Return the identifiers beside a model, none without a file.
 
     ``ModelError`` for a file that does not fit the model.
     """

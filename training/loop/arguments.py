@@ -93,7 +93,9 @@ def training_arguments(
         settings["load_best_model_at_end"] = trainer.get("load_best_model_at_end", saves)
         settings["eval_on_start"] = trainer.get("eval_on_start", True)
     elif str(trainer.get("eval_strategy", "no")) != "no" or "eval_steps" in trainer:
-        raise ConfigError("trainer.eval_strategy: there is no dev evaluation; set evaluate.every")
+        raise ConfigError(
+            "trainer.eval_strategy: the training has no dev evaluation; set evaluate.every"
+        )
     if "tensorboard" in str(settings["report_to"]) and not importlib.util.find_spec("tensorboard"):
         raise MissingPackageError("tensorboard", "tensorboard", "report_to: tensorboard")
     try:

@@ -133,7 +133,7 @@ def _gain(one: Tried, start: Tried) -> tuple[float, float | None]:
 
 
 def _tried(job: RetrievalTrainer, output: Path, shares: Sequence[float]) -> dict[float, Tried]:
-    """Return the dev measure of each candidate by its share; nothing where there is no choice."""
+    """Return the dev measure of each candidate by its share; nothing without a choice."""
     note, best = output / TRIED, job.state.best_metric
     if note.exists():
         tried = {float(share): Tried(*value) for share, value in read_json(note).items()}

@@ -20,7 +20,7 @@ from sluice.retrieval.stages.rerankers.cache_file import (
 
 TABLES = ("CREATE TABLE answers (key BLOB PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID",)
 LAYOUT = Layout(0x534C5441, 1, TABLES, "answers")
-REMEMBERED = 10_000  # answers in memory, where there is no file
+REMEMBERED = 10_000  # answers in memory, without a file
 AT_ONCE = 500  # answers looked up by one statement
 
 

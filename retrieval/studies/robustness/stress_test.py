@@ -213,9 +213,7 @@ class _Runner:
     def _documents(self, names: Sequence[str]) -> dict[str, Document]:
         find = getattr(self.stage.documents, "find", None)
         if find is None:
-            raise ConfigError(
-                f"{self.name}: no document store, so there are no documents to perturb"
-            )
+            raise ConfigError(f"{self.name}: no document store, and so no documents to perturb")
         found: dict[str, Document] = {}
         for name in dict.fromkeys(names):
             document = find(name)

@@ -145,7 +145,7 @@ class ClickExamples(ExampleSource):
         if not made:
             raise DataError(
                 f"{self.logs[0]}: of {plural(len(queries), 'query')} outside dev and test none has "
-                "a click that counts, so that there is no example"
+                "a click that counts, and so nothing to train on"
             )
         if without:
             log.warning(
