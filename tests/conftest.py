@@ -17,11 +17,13 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
     HF_HUB_OFFLINE="1",
     HF_DATASETS_OFFLINE="1",
+    HF_DEACTIVATE_ASYNC_LOAD="1",  # tiny weights are read sooner than threads start
 )
 
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import Call
 from shared_compiling import share_compiling
 from shared_rewriting import rewrite_a_share
@@ -30,6 +32,10 @@ from tiny_models import save_model
 atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
 # No power cut here: what is flushed, and when, tests/adversary/power_loss.py looks at.
 os.fsync = lambda handle: None  # type: ignore[assignment]
+if not torch.cuda.is_available():
+    # Seeds for absent devices are kept, each with its stack of calls as text: a tenth of the time.
+    for absent in (torch.cuda, torch.xpu, torch.mtia):
+        absent.manual_seed_all = lambda seed: None
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -41,6 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     gc.enable()
     share_compiling()
+    if "sentence_transformers" in sys.modules:  # its README takes longer than a tiny model
+        from sentence_transformers.base.model import BaseModel
+
+        BaseModel._create_model_card = lambda *_, **__: None  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="module", autouse=True)
