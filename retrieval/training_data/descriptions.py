@@ -95,8 +95,9 @@ def describe_corpus(
     with packed_file(output) as stream, progress("describe", total, "documents") as advance:
         while chunk := list(islice(rest, CHUNK)):
             asked = [each for each in chunk if each.full_text.strip()]
-            slots = [{"text": each.full_text, "count": count} for each in asked]
-            answers = writer.write([template.fill(slot) for slot in slots])
+            answers = writer.write(
+                [template.fill({"text": each.full_text, "count": count}) for each in asked]
+            )
             for document, answer in zip(asked, answers, strict=True):
                 good, bad = read_descriptions(answer, count)
                 described += bool(good)

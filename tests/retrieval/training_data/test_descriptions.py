@@ -131,7 +131,7 @@ def test_what_cannot_be(dataset: Dataset, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no answer about 33 documents has descriptions; expected"):
         describe_corpus(Describing(lambda text: "Here you are."), dataset, output)
     with pytest.raises(DataError, match="no answer about 33"):
-        describe_corpus(Describing(usual), dataset, output, limits=Limits(8, None, 0))
+        describe_corpus(Describing(usual), dataset, tmp_path / "e.jsonl", limits=Limits(8, None, 0))
     with pytest.raises(DataError, match="the corpus has no documents to describe"):
         describe_corpus(Describing(usual), Dataset.from_memory([], {}, {}), output)
     with pytest.raises(ConfigError, match=r"prompt: has no \{text\}"):
@@ -140,13 +140,13 @@ def test_what_cannot_be(dataset: Dataset, tmp_path: Path) -> None:
         describe_corpus(Describing(usual), dataset, tmp_path / "d.csv")
     with pytest.raises(ConfigError, match="count is 0, expected a whole number"):
         describe_corpus(Describing(usual), dataset, output, count=0)
-    assert not output.exists()
+    assert not list(tmp_path.glob("*.jsonl"))
 
     def fails(text: str) -> Any:
         raise ModelError("gone")
 
     with pytest.raises(ModelError, match="gone"):
-        describe_corpus(Describing(fails), dataset, output)
+        describe_corpus(Describing(fails), dataset, tmp_path / "f.jsonl")
 
 
 def test_a_journey(
