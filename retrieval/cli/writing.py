@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 from sluice.retrieval.cli.terminal.options import (
+    Allow,
     Command,
     DatasetName,
+    allowed,
     argument,
     flag,
     option,
@@ -129,4 +131,62 @@ def describe(
     echo(f"  next: train on them with examples: {output} and loss: misfits")
 
 
-WRITING_COMMANDS: dict[str, Command] = {"rewrite": rewrite, "describe": describe}
+def rank(
+    model: Annotated[
+        str,
+        argument(
+            "MODEL",
+            "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
+            "model: ...}'.",
+        ),
+    ],
+    dataset: DatasetName,
+    candidates: Annotated[str, option("SOURCE", "A run, or a retriever's folder.")],
+    output: Annotated[Path, option("FILE", "The training rows to write, JSON lines.")],
+    split: Annotated[str, option("SPLIT", "The split whose queries' lists are ranked.")] = "train",
+    depth: Annotated[int, option("N", "The first N candidates of each query.")] = 100,
+    window: Annotated[int, option("N", "Candidates in one prompt.")] = 20,
+    step: Annotated[int, option("N", "Places between two windows.")] = 10,
+    passes: Annotated[
+        int | None, option("N", "How often a list is gone through.", default="until in order")
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        option("TEXT", "The prompt, with {query}, {documents} and {count}, as style: listwise."),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
+    ] = None,
+    budget: Annotated[
+        int | None, option("N", "Most tokens of all prompts and answers.", default="none")
+    ] = None,
+    allow: Allow = None,
+) -> None:
+    """Put whole lists of candidates in order by a language model.
+
+    Windows go over each list from its back to its front, as a reranker of style listwise does, and
+    again until the whole of it is in order, not its top alone. The rows have a grade for each rank:
+    `examples: FILE` in a training run's YAML, with a loss of lists such as list_mle, rank_net or
+    lambda_loss. A query of which a window has no answer is left out. What was answered is never
+    asked again.
+
+    Example:
+      sluice teach rank Qwen/Qwen3-4B scifact --candidates bm25.trec --output ranked.jsonl
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.stages.generative.listwise import LISTWISE
+    from sluice.retrieval.stages.transforms.writer import Limits
+    from sluice.retrieval.training_data.full_rankings import Windows, rank_dataset
+    from sluice.retrieval.training_data.rewriting import open_language_model
+
+    report = rank_dataset(
+        open_language_model(model, "MODEL"), load_dataset(dataset, split), candidates, output,
+        depth=depth, over=Windows(window, step, passes),
+        prompt=LISTWISE if prompt is None else prompt, allow=allowed(allow),
+        limits=Limits(cache=None if cache is None else str(cache), budget=budget),
+    )  # fmt: skip
+    echo(str(report))
+
+
+WRITING_COMMANDS: dict[str, Command] = {"rewrite": rewrite, "describe": describe, "rank": rank}

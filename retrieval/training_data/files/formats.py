@@ -300,7 +300,7 @@ def _identified(place: str, item: Any, scores: dict[str, float]) -> str:
 
 
 def _graded(place: str, value: Mapping[str, Any]) -> Row:
-    """A query, a document and its grade in each row, or lists of documents and grades."""
+    """A query, a document and its grade in each row, or lists of documents (doc_ids) and grades."""
     query = _named(place, value, QUERY_ID, QUERY, "query")
     lists = field_of(place, value, ("documents", "docs"), "documents", needed=False)
     if lists is not None:
@@ -308,7 +308,8 @@ def _graded(place: str, value: Mapping[str, Any]) -> Row:
         grades = numbers_of(place, field_of(place, value, ("grades", "labels"), "grades"), "grades")
         if len(texts) != len(grades):
             raise DataError(f"{place}: {len(grades)} grades for {len(texts)} documents")
-        pairs = [(Named(None, text), grade) for text, grade in zip(texts, grades, strict=True)]
+        ids = ids_of(place, value.get("doc_ids") or [], "doc_ids")
+        pairs = list(zip(joined(ids, texts, place, "documents"), grades, strict=True))
     else:
         document = _named(place, value, DOCUMENT_ID, DOCUMENT, "document")
         pairs = [(document, number_of(place, field_of(place, value, GRADE, "grade"), "grade"))]
