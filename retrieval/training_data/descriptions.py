@@ -72,7 +72,7 @@ def describe_corpus(
     not. Each that fits is a row ``{query, pos, neg, negative_queries}``, whose negative queries are
     the document's misfits: what the loss ``misfits`` learns from. What is on both sides of an
     answer is left out, and so is a document without a description. Each document has a prompt to
-    itself, so no other can change what is said of it. Answers are kept beside the output, so that
+    itself, so no other can change its descriptions. Answers are kept beside the output, so that
     the same call after a kill pays for none of them again. Queries of one text have one id.
     (Ravfogel et al. 2024, Description-based text similarity, arXiv 2305.12517.)
     """
@@ -132,7 +132,7 @@ def read_descriptions(answer: str, most: int) -> tuple[list[str], list[str]]:
     """Return what an answer says that fits, and what does not: each at most ``most``, and once.
 
     ``answer`` holds ``"good": [...]`` and ``"bad": [...]``, lists of strings in JSON; of an answer
-    that was cut, those that are whole. A text in both is in neither.
+    that was cut, those before the cut. A text in both is in neither.
     """
     found = {side: _listed(answer, start) for side, start in _SIDES.items()}
     keys = {side: {same_text_key(text): text for text in texts} for side, texts in found.items()}

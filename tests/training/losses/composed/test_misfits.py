@@ -17,6 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.loop.checkpoint import load_examples, save_examples
+from sluice.training.losses.composed.misfits import Misfits
 from sluice.training.losses.contrastive.info_nce import InfoNCE
 
 ROWS = [0, 0, 2, 3, 3, 3]  # of each misfit; query 1 has none
@@ -158,6 +159,11 @@ def test_inside_and_around_others() -> None:
 def test_settings_that_cannot_be(settings: dict[str, Any], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         made("misfits", **settings)
+
+
+def test_a_form_is_checked_in_python_too() -> None:
+    with pytest.raises(ConfigError, match=r"misfits.form: 'pairs', expected 'triplet' or"):
+        Misfits(form="pairs")  # type: ignore[arg-type]
 
 
 def test_negative_queries_and_losses_belong_together(tiny: ModuleType, tmp_path: Path) -> None:

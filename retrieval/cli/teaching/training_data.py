@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sluice.encoders.foundation.numbers import duration
+from sluice.retrieval.cli.teaching.writing import WRITING_COMMANDS
 from sluice.retrieval.cli.terminal.options import (
     FORMS,
     Allow,
@@ -22,7 +23,6 @@ from sluice.retrieval.cli.terminal.options import (
     show_table,
 )
 from sluice.retrieval.cli.terminal.output import echo
-from sluice.retrieval.cli.writing import WRITING_COMMANDS
 
 TEACH = """Make teacher scores or queries to train on.
 

@@ -107,11 +107,11 @@ def describe(
         int | None, option("N", "Only the first N documents.", default="all")
     ] = None,
 ) -> None:
-    """Write abstract descriptions of documents by a language model.
+    """Describe documents by a language model.
 
-    Each description is a training row; beside those that fit a document, the model writes such as
-    sound as if they could and do not, which are the rows' negative_queries: `examples: FILE` with
-    `loss: misfits` in a training run's YAML. What was answered is never asked again.
+    Each abstract description is a training row; beside those that fit a document, the model writes
+    such as sound as if they could and do not, which are the rows' negative_queries: `examples:
+    FILE` with `loss: misfits` in a training run's YAML. What was answered is never asked again.
 
     Examples:
       sluice teach describe Qwen/Qwen3-4B scifact --output described.jsonl
@@ -163,13 +163,13 @@ def rank(
     ] = None,
     allow: Allow = None,
 ) -> None:
-    """Put whole lists of candidates in order by a language model.
+    """Put whole lists in order by a model.
 
-    Windows go over each list from its back to its front, as a reranker of style listwise does, and
-    again until the whole of it is in order, not its top alone. The rows have a grade for each rank:
-    `examples: FILE` in a training run's YAML, with a loss of lists such as list_mle, rank_net or
-    lambda_loss. A query of which a window has no answer is left out. What was answered is never
-    asked again.
+    A language model orders windows from the back to the front of each query's candidates, as a
+    reranker of style listwise does, and again until the whole list is in order, not its top alone.
+    The rows have a grade for each rank: `examples: FILE` in a training run's YAML, with a loss of
+    lists such as list_mle, rank_net or lambda_loss. A query of which a window has no answer is left
+    out. What was answered is never asked again.
 
     Example:
       sluice teach rank Qwen/Qwen3-4B scifact --candidates bm25.trec --output ranked.jsonl
