@@ -1,6 +1,8 @@
 """docs/generative.md: its YAML is valid, and its Python runs."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,7 +15,10 @@ PAGE = (ROOT / "docs" / "generative.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
-def test_the_yaml_is_valid(text: str) -> None:
+def test_the_yaml_is_valid(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = {"query": "q", "pos": ["d"], "negative_queries": ["m"]}
+    Path("described.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     check_experiment(checked(yaml.safe_load(text), ExperimentConfig))
 
 

@@ -28,7 +28,8 @@ class Example:
     are never counted as negatives, whichever example brought them. ``scores`` are a teacher's, one
     a document (NaN where it has none), ``weight`` is the example's own, and ``answered`` holds for
     each document the text of a query that it answers (empty where none is known). Examples of
-    different ``source`` (the dataset they are from) share no batch.
+    different ``source`` (the dataset they are from) share no batch. ``negative_queries`` are texts
+    of queries that its positives do not answer: negatives on the side of the query.
 
     Raises ``DataError`` without a positive, or labels, scores or answered queries differ in
     number from the documents.
@@ -42,6 +43,7 @@ class Example:
     weight: float = 1.0
     answered: tuple[str, ...] = ()
     source: str = ""
+    negative_queries: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.documents:

@@ -143,6 +143,7 @@ def fit(
     _check_precision(encoder)
     _check_teacher(as_loss(loss), chosen)
     _check_answered(as_loss(loss), chosen)
+    _check_negative_queries(as_loss(loss), chosen)
     settings = dict(trainer or {})
     folder = Path(output).resolve()
     arguments = training_arguments(
@@ -342,4 +343,29 @@ def _check_answered(loss: LossBase, examples: Sequence[Example]) -> None:
         "to answer one, so its penalty changes nothing; name a file of queries for documents "
         "(answered: FILE, as `sluice teach generate` writes it), or train without clp",
         f"{negatives:,}",
+    )
+
+
+def _check_negative_queries(loss: LossBase, examples: Sequence[Example]) -> None:
+    from sluice.training.losses.description import type_name
+
+    asked = sum(bool(example.negative_queries) for example in examples)
+    if loss.wants_negative_queries == bool(asked):
+        if asked:
+            log.info(
+                "loss: %s of %s examples have queries that their positives do not answer",
+                f"{asked:,}", f"{len(examples):,}",
+            )  # fmt: skip
+        return
+    if asked:
+        raise ConfigError(
+            f"loss: {type_name(loss)} reads no negative_queries, which {asked:,} of "
+            f"{len(examples):,} training examples have; train with misfits around it (loss: "
+            f"{{type: misfits, loss: {{type: {type_name(loss)}}}}}), or leave them out (examples: "
+            "{negative_queries: 0, ...})"
+        )
+    raise DataError(
+        f"loss: misfits learns from queries that a positive does not answer, and none of "
+        f"{len(examples):,} training examples has any; give rows negative_queries (neg_queries are "
+        "those that negatives answer), as `sluice teach describe` writes them"
     )

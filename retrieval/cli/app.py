@@ -24,8 +24,8 @@ from sluice.retrieval.cli import (
     score,
     search,
     serve,
-    training_data,
 )
+from sluice.retrieval.cli.teaching import training_data
 from sluice.retrieval.cli.terminal.options import Command
 from sluice.retrieval.cli.terminal.output import LogFormatter, echo
 

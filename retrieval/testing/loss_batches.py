@@ -63,6 +63,7 @@ class Leaves(NamedTuple):
     early_documents: Tensor
     answered: Tensor
     logits: Tensor
+    negative_queries: Tensor
     teacher: Tensor  # not a leaf
 
 
@@ -100,10 +101,10 @@ def leaves(scale: float = 1.0, dtype: torch.dtype = torch.float64) -> Leaves:
     def leaf(*shape: int) -> Tensor:
         return (torch.randn(*shape, dtype=torch.float64) * scale).to(dtype).requires_grad_()
 
-    return Leaves(
-        leaf(ROWS, DIM), leaf(count, DIM), leaf(ROWS, DIM), leaf(count, DIM), leaf(count, DIM),
-        leaf(ROWS, count), torch.randn(ROWS, count, dtype=torch.float64).to(dtype),
-    )  # fmt: skip
+    shapes = [(ROWS, DIM), (count, DIM), (ROWS, DIM), (count, DIM), (count, DIM), (ROWS, count)]
+    own = [leaf(*shape) for shape in shapes]
+    teacher = torch.randn(ROWS, count, dtype=torch.float64).to(dtype)
+    return Leaves._make([*own, leaf(ROWS, DIM), teacher])
 
 
 def turned(examples: Sequence[Example]) -> list[Example]:
@@ -185,6 +186,7 @@ class LossCase:
             cosine=self.layout == "matrix",
             layers=(vectors, early) if layers is not None and len(layers(0)) == 2 else (),
             answered=(negatives, parts.answered[columns[negatives]]),
+            negative_queries=(torch.arange(len(rows)), parts.negative_queries[rows]),
             teacher_vectors=(GOALS[:ROWS][rows].to(dtype), GOALS[ROWS:][columns].to(dtype)),
             features={
                 "query": encoder.tokenize([e.query.text for e in examples], "query"),

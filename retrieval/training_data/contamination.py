@@ -173,11 +173,11 @@ def training_examples(source: str) -> list[Example]:
 
 
 def _texts_of(examples: Iterable[Example]) -> tuple[dict[str, None], dict[str, None]]:
-    """Return the distinct texts of training queries and of positive documents."""
+    """Return the distinct texts of training queries, negative ones too, and of positives."""
     asked: dict[str, None] = {}
     answered: dict[str, None] = {}
     for example in examples:
-        asked[example.query.text] = None
+        asked.update(dict.fromkeys([example.query.text, *example.negative_queries]))
         for document, label in zip(example.documents, example.labels, strict=True):
             if label > 0:
                 answered[document.text] = None

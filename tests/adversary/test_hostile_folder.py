@@ -117,6 +117,8 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         ],
         "teach clicks": [[qrels, "--output", made / "looked.json"]],
         "teach rewrite": [[model, data, "--output", made / "other.jsonl", "--documents", 1]],
+        "teach describe": [[model, data, "--output", made / "described.jsonl", "--documents", 1]],
+        "teach rank": [[model, data, "--candidates", bm25, "--output", made / "ranked.jsonl"]],
         "teach generate": [[model, data, "--output", made / "queries.jsonl", "--documents", 1]],
         "fit fusion": [[own, "bm25", "dense", "--output", made / "fusion.json"]],
         "fit rerank": [[own, "both", "--output", made / "rerank.json"]],

@@ -217,7 +217,11 @@ ODD = (None, True, -1, 0.5, math.inf, "", " ", "x", [], [[]], [None], [1], ["a"]
        [{"docid": "a", "text": 5}], [{"docid": []}], {"bm25": 5}, {"bm25": [{"docid": None}]},
        "[1", "NaN")  # fmt: skip
 ROWS: dict[str, dict[str, object]] = {
-    "bge": {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1.0], "neg_scores": [0.1]},
+    "bge": {
+        "query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1.0], "neg_scores": [0.1],
+        "negative_queries": ["m"],
+    },
+    "descriptions": {"sentence": "s", "good": ["g"], "bad": ["b"], "_id": "a"},
     "columns": {"anchor": "q", "positive": "p a", "negative_1": "n a", "score": 0.5},
     "tevatron": {
         "query_id": "t1", "query": "gold", "positive_passages": [{"docid": "d1", "text": "x y"}],

@@ -59,7 +59,8 @@ class _Share:
 class BiEncoderCollator:
     """Queries in one call of the tokenizer, all documents of the batch in another.
 
-    ``answered`` adds the queries that negatives answer, as a third part encoded like queries.
+    ``answered`` adds the queries that negatives answer, as a third part encoded like queries,
+    ``negative_queries`` those that positives do not answer, as a fourth.
     ``teacher`` scores all pairs of the batch where ``teacher_matrix`` is set, and gives its vectors
     where ``teacher_vectors`` is.
     """
@@ -68,6 +69,7 @@ class BiEncoderCollator:
     negatives: Negatives = "all"
     same_side: bool = False
     answered: bool = False
+    negative_queries: bool = False
     teacher: BatchTeacher | None = None
     teacher_matrix: bool = False
     teacher_vectors: bool = False
@@ -97,10 +99,24 @@ class BiEncoderCollator:
                 [column for column, text in enumerate(flat) if text], dtype=torch.long
             )
             own = [t for e in share.own for t in e.answered if t]
-            batch["sizes"]["answered"] = share.sizes([sum(map(bool, part)) for part in texts])
-            if all(batch["sizes"]["answered"]):
-                batch["features"]["answered"] = self._tokens(own, "query", source)
+            sizes = share.sizes([sum(map(bool, part)) for part in texts])
+            self._add(batch, "answered", own, sizes, source)
+        if self.negative_queries:
+            counts = [len(e.negative_queries) for e in examples]
+            batch["negative_rows"] = torch.arange(len(counts)).repeat_interleave(
+                torch.tensor(counts)
+            )
+            own = [text for e in share.own for text in e.negative_queries]
+            self._add(batch, "negative_query", own, share.sizes(counts), source)
         return batch
+
+    def _add(
+        self, batch: Batch, name: str, texts: Sequence[str], sizes: list[int], source: str
+    ) -> None:
+        """Add texts encoded like queries to a batch, unless a process has none of them."""
+        batch["sizes"][name] = sizes
+        if all(sizes):
+            batch["features"][name] = self._tokens(texts, "query", source)
 
     def _taught(
         self, examples: Sequence[Example], targets: Targets, teacher: BatchTeacher

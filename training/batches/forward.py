@@ -69,7 +69,9 @@ class BiEncoderModule(TrainedModule):
     ``[n, layers * dim]``; none is the encoder's own vectors alone.
     """
 
-    SIDES: Mapping[str, Side] = {"query": "query", "document": "document", "answered": "query"}
+    SIDES: Mapping[str, Side] = {
+        "query": "query", "document": "document", "answered": "query", "negative_query": "query",
+    }  # fmt: skip
 
     def __init__(self, encoder: BiEncoder) -> None:
         super().__init__(encoder)

@@ -31,7 +31,9 @@ class VectorBatch:
     ``layers`` holds (queries, documents) of the layers that the loss asked for by ``layers(step)``,
     the last first, ``teacher_vectors`` a teacher's vectors of both for a loss with that hook.
     ``answered`` is, for a loss with ``wants_answered``, the columns of documents and the vectors of
-    a query that each answers. ``features`` are the token ids and masks of both sides. ``matrix``
+    a query that each answers. ``negative_queries`` is, for a loss with ``wants_negative_queries``,
+    rows ``[n]`` and the vectors ``[n, dim]`` of queries that those rows' positives do not answer.
+    ``features`` are the token ids and masks of both sides. ``matrix``
     replaces the product of the vectors where scores come from elsewhere (a cross-encoder's logits,
     candidates of a frozen index).
     """
@@ -48,6 +50,7 @@ class VectorBatch:
     scoring: Scoring | None = None
     layers: tuple[tuple[Tensor, Tensor], ...] = ()
     answered: tuple[Tensor, Tensor] | None = None
+    negative_queries: tuple[Tensor, Tensor] | None = None
     teacher_vectors: tuple[Tensor, Tensor] | None = None
     features: Mapping[str, Features] = field(default_factory=dict)
     matrix: Tensor | None = None

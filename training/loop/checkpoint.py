@@ -111,7 +111,9 @@ def load_examples(path: Path) -> list[Example]:
     """Read what ``save_examples`` wrote."""
     examples = []
     for line in path.read_bytes().decode("utf-8", "surrogatepass").splitlines():
-        query, documents, labels, relevant, scores, weight, answered, *source = json.loads(line)
+        query, documents, labels, relevant, scores, weight, answered, *later = json.loads(line)
+        source = later[0] if later else ""
+        negative_queries = later[1] if len(later) > 1 else ()
         examples.append(
             Example(
                 Text(*query),
@@ -121,16 +123,21 @@ def load_examples(path: Path) -> list[Example]:
                 tuple(scores),
                 weight,
                 tuple(answered),
-                *source,
+                source,
+                tuple(negative_queries),
             )
         )
     return examples
 
 
 def _line(example: Example) -> str:
-    source = (example.source,) if example.source else ()  # as before there were several
+    later: tuple[object, ...] = ()  # what came later, so that the lines without it stay the same
+    if example.negative_queries:
+        later = (example.source, example.negative_queries)
+    elif example.source:
+        later = (example.source,)
     fields = (
         example.query, example.documents, example.labels, sorted(example.relevant),
-        example.scores, example.weight, example.answered, *source,
+        example.scores, example.weight, example.answered, *later,
     )  # fmt: skip
     return json.dumps(fields) + "\n"

@@ -113,16 +113,17 @@ class Objective:
                 zip(queries.chunk(layers, dim=1), documents.chunk(layers, dim=1), strict=True)
             )
             queries, documents = stacked[0]
-        answered = None
-        if "answered" in vectors:
-            last = vectors["answered"].chunk(max(1, layers), dim=1)[0]
-            answered = inputs["answered_columns"], last
+        further = {}  # the places and the last layer's vectors of what else is encoded as queries
+        for name, places in (("answered", "answered_columns"), ("negative_query", "negative_rows")):
+            if name in vectors:
+                further[name] = inputs[places], vectors[name].chunk(max(1, layers), dim=1)[0]
         taught = inputs.get("teacher_vectors")
         return VectorBatch(
             queries,
             documents,
             layers=tuple(stacked),
-            answered=answered,
+            answered=further.get("answered"),
+            negative_queries=further.get("negative_query"),
             teacher_vectors=None if taught is None else (taught["query"], taught["document"]),
             **targets,
         )

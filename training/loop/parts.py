@@ -118,6 +118,7 @@ def choose_parts(
             "teacher: missing: this loss learns from it batch by batch; name an encoder (dense, "
             "splade, bm25)"
         )
+    _check_negative_queries(hooks, encoder, live=live)
     if isinstance(encoder, PairEncoder):
         if sparse:
             raise ConfigError("sparsity: a cross-encoder has no vectors to make sparse")
@@ -145,11 +146,23 @@ def choose_parts(
         negatives=hooks.negatives,
         same_side=hooks.same_side,
         answered=hooks.wants_answered,
+        negative_queries=hooks.wants_negative_queries,
         teacher=teacher if by_batch else None,
         teacher_matrix=hooks.teacher_matrix,
         teacher_vectors=hooks.teacher_vectors,
     )
     return Parts(module, in_batch, hooks, cosine=cosine, distinct=True, scoring=made)
+
+
+def _check_negative_queries(
+    loss: LossBase, encoder: BiEncoder | PairEncoder, *, live: bool
+) -> None:
+    if loss.wants_negative_queries and (live or isinstance(encoder, PairEncoder)):
+        raise ConfigError(
+            "loss: misfits learns from queries that documents of the batch do not answer; live "
+            "candidates have none, and a cross-encoder has no vectors of them: leave negatives: "
+            "{type: live} out, or train a dense or splade encoder"
+        )
 
 
 def _writing(encoder: SpanWriter, loss: LossBase, *, seed: int, fits: bool) -> Parts:

@@ -30,6 +30,7 @@ LOSSES: dict[str, str] = {
     "masked_language": "sluice.training.losses.masked_language:MaskedLanguage",
     "matryoshka": "sluice.training.losses.composed.matryoshka:Matryoshka",
     "matryoshka_2d": "sluice.training.losses.composed.matryoshka:Matryoshka2D",
+    "misfits": "sluice.training.losses.composed.misfits:Misfits",
     "mixing": "sluice.training.losses.composed.mixing:Mixing",
     "momentum_queue": "sluice.training.losses.queue.momentum_queue:MomentumQueue",
     "psl": "sluice.training.losses.contrastive.psl:PSL",

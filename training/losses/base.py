@@ -114,6 +114,11 @@ class LossBase:
         return False
 
     @property
+    def wants_negative_queries(self) -> bool:
+        """Whether queries that the positives do not answer are encoded too."""
+        return False
+
+    @property
     def texts(self) -> bool:
         """Whether a cross-encoder also reads each text alone, for its vector."""
         return False

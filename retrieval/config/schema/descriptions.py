@@ -242,6 +242,10 @@ WORDS: Mapping[str, str] = {
     "info_nce.same_side": "Whether queries, and positives, are compared with each other too.",
     "info_nce.symmetric": "Whether the loss from document to query is averaged in.",
     "info_nce.learnable_temperature": "Whether the temperature is trained too.",
+    "misfits.form": "triplet: by distances and a margin; softmax: the query against its misfits.",
+    "misfits.weight": "The weight of the misfits' part.",
+    "misfits.margin": "How much farther than the query a misfit has to be.",
+    "misfits.temperature": "Divides the scores in the softmax.",
     "mixing.mixing_temperature": "Of the softmax that mixes a query's hard negatives.",
     "matryoshka.dims": "The lengths of the prefixes; left out, half as long each time.",
     "matryoshka.weights": "The weights of the prefixes; left out, 1 each.",
@@ -319,7 +323,10 @@ WORDS: Mapping[str, str] = {
     "corpus.depth": "Hits that the candidates are drawn from.",
     "corpus.scale": "The candidates' highest score, where the lowest is 0.",
     "file.file": "The file, or several.",
-    "file.format": "bge, columns, triples, id_triples, scored_triples, tevatron, msmarco, ...; "
+    "file.negative_queries": "Of a row's queries that its positives do not answer, at most so "
+    "many, drawn by seed; 0: none.",
+    "file.format": "bge, columns, triples, id_triples, scored_triples, tevatron, msmarco, "
+    "graded, descriptions; "
     "auto: seen from the first row.",
     "documents": "Documents of the corpus that are used, the first ones; left out, all.",
     "file.per_query": "Negatives of an example, at most.",

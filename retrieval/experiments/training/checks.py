@@ -32,7 +32,11 @@ from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.expert_checks import check_experts
 from sluice.retrieval.experiments.training.identifiers import check_identifiers
 from sluice.retrieval.experiments.training.live_training import check_live
-from sluice.retrieval.experiments.training.source_checks import check_list_scores, check_sources
+from sluice.retrieval.experiments.training.source_checks import (
+    check_list_scores,
+    check_negative_queries,
+    check_sources,
+)
 from sluice.retrieval.experiments.training.sparse_checks import check_codes, check_concepts
 from sluice.retrieval.experiments.training.token_checks import (
     check_matching,
@@ -123,6 +127,7 @@ def check_training(
     check_matching(section, loss, prefix)
     check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
+    check_negative_queries(section, loss, prefix)
     check_spans(section, loss, prefix)
     check_identifiers(section, prefix, allow, with_dataset=with_dataset)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)

@@ -12,7 +12,7 @@ from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.retrievers.folder import HEAD
-from sluice.retrieval.training_data.example_sources import searched_with
+from sluice.retrieval.training_data.example_sources import first_rows, searched_with
 from sluice.retrieval.training_data.files.quality_examples import check_quality
 from sluice.retrieval.training_data.own_pairs import OF_CORPUS
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
@@ -52,6 +52,38 @@ def check_list_scores(section: TrainingSection, loss: LossBase, prefix: str) -> 
     if "scale" in spec and (not learnt or section.teacher is not None):
         why = "that the teacher's replace" if learnt else f"which {name} does not learn from"
         raise ConfigError(f"{prefix}examples.scale: is of the list's scores, {why}; leave it out")
+
+
+def check_negative_queries(section: TrainingSection, loss: LossBase, prefix: str) -> None:
+    """Check that rows with negative queries meet a loss that learns from them, and it such rows."""
+    spec, name = section.examples, section.loss["type"]
+    kind = "" if spec is None else str(spec.get("type", "file"))
+    if loss.wants_negative_queries:
+        if kind != "file" and ":" not in kind:
+            raise ConfigError(
+                f"{prefix}examples: {'missing' if spec is None else kind}; {name} learns from "
+                "queries that a positive does not answer, which files have (examples: {file: "
+                "FILE}, rows with negative_queries); `sluice teach describe` writes them"
+            )
+        if (section.negatives or {}).get("type") == "live":
+            raise ConfigError(
+                f"{prefix}negatives: live candidates are documents, and {name} learns from queries "
+                "too; leave it out, or mine negatives"
+            )
+    limit = (spec or {}).get("negative_queries")
+    if limit == 0 and loss.wants_negative_queries:
+        raise ConfigError(
+            f"{prefix}examples.negative_queries: 0 leaves out what {name} learns from; leave it out"
+        )
+    if loss.wants_negative_queries or kind != "file" or limit == 0 or spec is None:
+        return
+    row = next((row for row in first_rows(spec) if row.negative_queries), None)
+    if row is not None:
+        raise ConfigError(
+            f"{prefix}loss: {name} reads no negative_queries, which {row.place} has; train with "
+            f"misfits around it (loss: {{type: misfits, loss: {{type: {name}}}}}), or leave them "
+            "out: examples.negative_queries: 0"
+        )
 
 
 def _check_searched(section: TrainingSection, where: str, allow: Allow) -> None:

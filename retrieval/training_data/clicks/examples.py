@@ -29,6 +29,7 @@ from sluice.retrieval.training_data.files.examples import (
     document_texts,
     known_positives,
     query_texts,
+    tested_texts,
     untested,
 )
 from sluice.retrieval.training_data.files.rows import Labelled, Named, Row
@@ -222,7 +223,8 @@ class ClickExamples(ExampleSource):
             for name, (query, place) in counts.queries.items()
             if name not in absent
         ]
-        return {row.query.key: row.query.text or "" for row in untested(rows, dataset)}, texts
+        kept = untested(rows, dataset, tested_texts(dataset))
+        return {row.query.key: row.query.text or "" for row in kept}, texts
 
     def _propensities(self) -> list[float] | None:
         if not isinstance(self.propensities, str):

@@ -40,6 +40,7 @@ IDS: Final = (
     "url",
 )
 ROLES: Final = ("query", "positive", "negative", "label")
+NEGATIVE_QUERIES: Final = "negative_queries"  # queries that the positive does not answer
 WORD: Final = re.compile(r"[^\W\d]\w*([ _-]\w+){0,2}")  # a column's name, not a text
 REMEDY: Final = "columns: {query: NAME, positive: NAME}"
 UNNAMED: Final = {"0", "1"}  # the fields of a file of pairs without a header
@@ -63,6 +64,8 @@ class Columns(NamedTuple):
         row = {"query": value.get(self.query), "positive": value.get(self.positive)}
         for number, name in enumerate(self.negatives, 1):
             row[f"negative_{number}"] = value.get(name)
+        if value.get(NEGATIVE_QUERIES) is not None:
+            row[NEGATIVE_QUERIES] = value[NEGATIVE_QUERIES]
         return row if self.label is None else {**row, "label": value.get(self.label)}
 
     def widened(self, names: Sequence[str]) -> Columns:
@@ -133,7 +136,8 @@ def columns_of(
     negatives = _listed((told or {}).get("negative"))
     negatives = negatives or [name for name in free if NEGATIVE.fullmatch(_plain(name))]
     used = {*chosen.values(), *negatives}
-    rest = [n for n in value if n not in used and _plain(n) not in IDS and _is_text(value[n])]
+    others = {*IDS, NEGATIVE_QUERIES}
+    rest = [n for n in value if n not in used and _plain(n) not in others and _is_text(value[n])]
     if len(rest) == 2 and not used - {None} and _pair(value):
         chosen["query"], chosen["positive"] = rest
     for role in ("query", "positive"):

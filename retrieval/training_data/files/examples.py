@@ -19,6 +19,11 @@ from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.columns import check_columns
 from sluice.retrieval.training_data.files.formats import FORMATS, rows_of
+from sluice.retrieval.training_data.files.negative_queries import (
+    DESCRIPTIONS,
+    drawn,
+    without_right_ones,
+)
 from sluice.retrieval.training_data.files.rows import Labelled, Row
 from sluice.retrieval.training_data.files.score_limits import (
     below_limits,
@@ -46,7 +51,8 @@ class FileExamples(ExampleSource):
     negatives answer), ``columns`` (anchor, positive, negative_1 to negative_n, and a label or
     score: csv, tsv, jsonl, parquet), ``triples`` (tsv of texts), ``id_triples`` and
     ``scored_triples`` (tsv of ids), ``tevatron``, ``msmarco`` (jsonl of ids), ``graded`` (query,
-    document, grade). Ids without texts are the dataset's. ``columns`` says what columns of other
+    document, grade), ``descriptions`` (jsonl of sentence, good, bad: descriptions that fit it and
+    such that do not). Ids without texts are the dataset's. ``columns`` says what columns of other
     names hold: ``query``, ``positive``, ``negative`` (one or a list), ``label``; those it does not
     say are guessed, and the log names them.
 
@@ -57,6 +63,10 @@ class FileExamples(ExampleSource):
     ``s < s+ - m``, s+ the ``positive_score`` (lowest, mean, highest) of the row's positives; so one
     file of many candidates serves every threshold. ``scores: false`` ignores the scores in a
     file. ``rows`` is the most rows to read.
+
+    Rows of any format may have ``negative_queries``, which their positives do not answer: for the
+    loss ``misfits``. The setting of that name limits them to as many of a row, drawn by seed; 0
+    leaves them out.
     """
 
     file: str | list[str]
@@ -69,6 +79,7 @@ class FileExamples(ExampleSource):
     margin: float | None = None
     positive_score: Among = "lowest"
     rows: int | None = None
+    negative_queries: int | None = None
     columns: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -79,7 +90,7 @@ class FileExamples(ExampleSource):
                     f"columns: is for files of columns, and format: {self.format} has its own "
                     "names; leave format out"
                 )
-        known = ("auto", *FORMATS)
+        known = ("auto", *FORMATS, DESCRIPTIONS)
         if self.format not in known:
             raise ConfigError(
                 f"format: {self.format!r}; known: {', '.join(known)}{suggest(self.format, known)}"
@@ -87,6 +98,8 @@ class FileExamples(ExampleSource):
         if self.per_query is not None and self.per_query < 0:
             raise ConfigError(f"per_query: {self.per_query}, expected 0 or more")
         check_limits(self.max_positive_ratio, self.margin, self.positive_score)
+        if self.negative_queries is not None and self.negative_queries < 0:
+            raise ConfigError(f"negative_queries: {self.negative_queries}, expected 0 or more")
         if self.rows is not None and self.rows < 1:
             raise ConfigError(f"rows: {self.rows}, expected 1 or more")
         for name, known in (("sampling", ("top", "random")), ("positives", ("each", "together"))):
@@ -117,7 +130,10 @@ class FileExamples(ExampleSource):
         """
         rows = _together(islice(self._rows(), self.rows))
         rows = with_texts(rows, dataset)
-        rows = untested(rows, dataset)
+        tested = tested_texts(dataset)
+        rows = untested(rows, dataset, tested)
+        limit = self.negative_queries
+        rows = without_right_ones(rows, dataset, tested, limit, str(self.paths[0]))
         examples = list(self._examples(rows, dataset, seed))
         if not examples:
             raise DataError(
@@ -177,6 +193,7 @@ class FileExamples(ExampleSource):
                     relevant[query],
                     scores if self.scores and not all(map(math.isnan, scores)) else (),
                     answered=answered if any(answered) else (),
+                    negative_queries=drawn(row, self.negative_queries, f"{seed}:{number}:{query}"),
                 )
         if self._limits is not None:
             self._check_scored(counts, len(rows))
@@ -230,6 +247,7 @@ def _together(rows: Iterable[Row]) -> list[Row]:
     merged: list[Row] = []
     places: dict[str, int] = {}
     lists: dict[int, dict[str, Labelled]] = {}
+    wrong: dict[int, dict[str, None]] = {}  # negative queries, each once
     for row in rows:
         if not row.graded:
             merged.append(row)
@@ -239,10 +257,13 @@ def _together(rows: Iterable[Row]) -> list[Row]:
             places[key] = len(merged)
             merged.append(row)
         graded = lists.setdefault(places[key], {})
+        wrong.setdefault(places[key], {}).update(dict.fromkeys(row.negative_queries))
         graded.update((one.document.key, one) for one in row.documents)
     for place, documents in lists.items():
         best_first = sorted(documents.values(), key=lambda one: -one.label)
-        merged[place] = merged[place]._replace(documents=tuple(best_first))
+        merged[place] = merged[place]._replace(
+            documents=tuple(best_first), negative_queries=tuple(wrong[place])
+        )
     return merged
 
 
@@ -265,12 +286,17 @@ def known_positives(query_id: str, text: str, dataset: Dataset) -> set[str]:
     return {doc for doc, grade in dataset.qrels[query_id].items() if grade > 0}
 
 
-def untested(rows: list[Row], dataset: Dataset) -> list[Row]:
-    """Return the rows without those whose query is one of the dataset's dev or test queries."""
+def tested_texts(dataset: Dataset) -> set[str]:
+    """Return the keys of the texts of the dataset's dev and test queries."""
     tested: set[str] = set()
     for split in ("dev", "test"):
         if find_split(split, dataset.splits) is not None:
             tested.update(map(same_text_key, dataset.with_split(split).queries.values()))
+    return tested
+
+
+def untested(rows: list[Row], dataset: Dataset, tested: set[str]) -> list[Row]:
+    """Return the rows without those whose query is ``tested``: a dev or test query's."""
     untested = [row for row in rows if same_text_key(row.query.text or "") not in tested]
     if len(untested) < len(rows):
         log.warning(

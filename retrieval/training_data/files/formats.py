@@ -21,6 +21,12 @@ from sluice.retrieval.training_data.files.columns import (
     names_in,
     renamed,
 )
+from sluice.retrieval.training_data.files.negative_queries import (
+    DESCRIPTIONS,
+    described,
+    is_described,
+    with_negative_queries,
+)
 from sluice.retrieval.training_data.files.records import Record, read_records
 from sluice.retrieval.training_data.files.rows import (
     NO_SCORE,
@@ -74,8 +80,10 @@ def rows_of(
                 raise _unknown(*sample[0])
     if name == "columns":
         return name, _pairs_too(records, iter(sample))
+    if name == DESCRIPTIONS:
+        return name, chain.from_iterable(described(place, value) for place, value in records)
     make = FORMATS[name]
-    return name, (make(place, value) for place, value in records)
+    return name, (with_negative_queries(make(place, value), value) for place, value in records)
 
 
 def _guessed(
@@ -104,7 +112,7 @@ def _pairs_too(records: Iterator[Record], sample: Iterator[Record]) -> Iterator[
     """
     labelled = any(_is_labelled_pair(value) for _, value in sample)
     for place, value in records:
-        row = _columns(place, value)
+        row = with_negative_queries(_columns(place, value), value)
         alone = len(row.documents) == 1 and math.isnan(row.documents[0].score)
         yield row._replace(graded=True) if labelled and alone else row
 
@@ -292,7 +300,7 @@ def _identified(place: str, item: Any, scores: dict[str, float]) -> str:
 
 
 def _graded(place: str, value: Mapping[str, Any]) -> Row:
-    """A query, a document and its grade in each row, or lists of documents and grades."""
+    """A query, a document and its grade in each row, or lists of documents (doc_ids) and grades."""
     query = _named(place, value, QUERY_ID, QUERY, "query")
     lists = field_of(place, value, ("documents", "docs"), "documents", needed=False)
     if lists is not None:
@@ -300,7 +308,8 @@ def _graded(place: str, value: Mapping[str, Any]) -> Row:
         grades = numbers_of(place, field_of(place, value, ("grades", "labels"), "grades"), "grades")
         if len(texts) != len(grades):
             raise DataError(f"{place}: {len(grades)} grades for {len(texts)} documents")
-        pairs = [(Named(None, text), grade) for text, grade in zip(texts, grades, strict=True)]
+        ids = ids_of(place, value.get("doc_ids") or [], "doc_ids")
+        pairs = list(zip(joined(ids, texts, place, "documents"), grades, strict=True))
     else:
         document = _named(place, value, DOCUMENT_ID, DOCUMENT, "document")
         pairs = [(document, number_of(place, field_of(place, value, GRADE, "grade"), "grade"))]
@@ -341,6 +350,8 @@ def _detected(place: str, value: Mapping[str, Any]) -> str:
         return "tevatron"
     if "pos" in keys:
         return "bge" if keys & set(QUERY) else "msmarco"
+    if is_described(keys):
+        return DESCRIPTIONS
     if keys & {"documents", "docs"}:
         return "graded"
     if "0" in keys:
@@ -364,5 +375,5 @@ def _unknown(place: str, value: Mapping[str, Any]) -> DataError:
         )
     return DataError(
         f"{place}: unknown format (fields {', '.join(list(value)[:8])}); say which column is "
-        f"which: {REMEDY}, or set format to one of {', '.join(FORMATS)}"
+        f"which: {REMEDY}, or set format to one of {', '.join((*FORMATS, DESCRIPTIONS))}"
     )

@@ -43,12 +43,14 @@ class Row(NamedTuple):
     """A query with its labelled documents, positives first, and its place in the file.
 
     ``graded`` rows are parts of a query's list: all rows of one query make one example.
+    ``negative_queries`` are texts of queries that its positives do not answer.
     """
 
     place: str
     query: Named
     documents: tuple[Labelled, ...]
     graded: bool = False
+    negative_queries: tuple[str, ...] = ()
 
 
 def labelled_row(

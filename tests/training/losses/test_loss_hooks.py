@@ -32,6 +32,7 @@ VALUES: dict[str, Any] = {
     "teacher_vectors": True,
     "across_queries": True,
     "wants_answered": True,
+    "wants_negative_queries": True,
     "texts": True,
     "layers": lambda step: (3, step),
     "ranks": "columns",

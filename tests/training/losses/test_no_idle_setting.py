@@ -38,6 +38,7 @@ WITH: dict[str, dict[str, Any]] = {
     "bixse.teacher_temperature": {"target": "logits"},
     "info_nce.learning_rate": {"learnable_temperature": True},
     "lambda_loss.mu": {"weighting": "ndcg_loss2++"},
+    "misfits.temperature": {"form": "softmax"},
     "momentum_queue.guard": {"size": 8},
     "matryoshka_2d.compression": {"method": "ese", "dims": None},
     "matryoshka_2d.compression_weight": {"method": "ese", "dims": None},

@@ -110,9 +110,12 @@ def sliced(batch: VectorBatch, dim: int) -> VectorBatch:
     changes: dict[str, Any] = {
         "layers": tuple((queries[:, :dim], texts[:, :dim]) for queries, texts in batch.layers)
     }
-    if batch.answered is not None:
-        columns, vectors = batch.answered
-        changes["answered"] = columns, vectors[:, :dim]
+    for name, further in (
+        ("answered", batch.answered), ("negative_queries", batch.negative_queries),
+    ):  # fmt: skip
+        if further is not None:
+            places, vectors = further
+            changes[name] = places, vectors[:, :dim]
     if batch.teacher_vectors is not None:
         changes["teacher_vectors"] = tuple(each[:, :dim] for each in batch.teacher_vectors)
     return batch.with_vectors(batch.queries[..., :dim], batch.documents[..., :dim], **changes)
@@ -251,7 +254,7 @@ class Matryoshka2D(Wrapping):
         dims = self.prefixes(batch.queries.shape[1], self.step)
         last = self._term(batch.with_vectors(batch.queries, batch.documents, layers=()), dims)
         earlier = [
-            batch.with_vectors(queries, documents, layers=(), answered=None)
+            batch.with_vectors(queries, documents, layers=(), answered=None, negative_queries=None)
             for queries, documents in batch.layers[1:]
         ]
         if not earlier:

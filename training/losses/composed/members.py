@@ -116,6 +116,11 @@ class Composed(LossBase, ABC):
         return any(loss.wants_answered for _, loss in self._members())
 
     @property
+    def wants_negative_queries(self) -> bool:
+        """Whether a member does."""
+        return any(loss.wants_negative_queries for _, loss in self._members())
+
+    @property
     def texts(self) -> bool:
         """Whether a member wants a cross-encoder's vectors of the texts apart."""
         return any(loss.texts for _, loss in self._members())

@@ -140,7 +140,9 @@ class MomentumQueue(Wrapping):
         if not keys:
             return views
         # Copies, so that no view changes another.
-        documents = batch.with_vectors(batch.queries, keys["document"], answered=None)
+        documents = batch.with_vectors(
+            batch.queries, keys["document"], answered=None, negative_queries=None
+        )
         views.append(with_queue(documents, queue["augmented_document"], allowed))
         if self.symmetric:
             queries = turned.with_vectors(turned.queries, keys["query"])
@@ -298,6 +300,7 @@ def _square(batch: VectorBatch, mask: Tensor, queries: Tensor, documents: Tensor
         owners=diagonal,
         teacher=None,
         answered=None,
+        negative_queries=None,
         layers=(),
     )
 

@@ -25,6 +25,7 @@ LOSSES_HERE = {
     "espresso": {"type": "matryoshka_2d", "method": "ese", "compression": 8},
     "mixing": {"loss": INFO, "distillation": 0.5},
     "clp": {},
+    "misfits": {"weight": 0.5},
     "momentum_queue": {"size": 12, "momentum": 0.9},
     "dse": {"hidden": 8, "head_learning_rate": 0.01},
     "rrra": {"top": 2, "head_learning_rate": 0.01},
@@ -36,13 +37,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("fit") / "bert", "Model", num_hidden_layers=3)
 
 
-def taught() -> list[Example]:
-    """Examples with a teacher's scores, and queries that their negatives answer."""
+def taught(misfits: bool = False) -> list[Example]:
+    """Examples with a teacher's scores, and queries that their negatives answer.
+
+    With ``misfits`` most have queries too that their positives do not answer.
+    """
     made = examples(12, 2)
     return [
         Example(
             e.query, e.documents, e.labels, scores=(2.0, -1.0, 0.1 * row),
             answered=("", f"query {(row + 1) % 12}", ""),
+            negative_queries=(f"other query {row}", "wrong")[: row % 3] if misfits else (),
         )
         for row, e in enumerate(made)
     ]  # fmt: skip
@@ -52,7 +57,7 @@ def trained(model: Path, spec: dict[str, Any], output: Path) -> tuple[DenseEncod
     encoder = DenseEncoder.from_pretrained(model)
     loss = build(spec, LOSSES, where="loss")
     report = fit(
-        encoder, taught(), loss, output=output,
+        encoder, taught(loss.wants_negative_queries), loss, output=output,
         trainer={
             "num_train_epochs": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-3,
             "save_steps": 3, "logging_steps": 1, "save_total_limit": 5,
@@ -102,7 +107,7 @@ def test_what_training_leaves_beside_the_model(
     assert head.score(vectors, vectors).shape == (len(texts),)
 
 
-@pytest.mark.parametrize("name", ["matryoshka_2d", "espresso", "clp", "momentum_queue"])
+@pytest.mark.parametrize("name", ["matryoshka_2d", "espresso", "clp", "misfits", "momentum_queue"])
 def test_a_gradient_cache_changes_nothing(tmp_path: Path, name: str) -> None:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = save_model(tmp_path / "bert", "Model", num_hidden_layers=3, **still)
@@ -112,7 +117,7 @@ def test_a_gradient_cache_changes_nothing(tmp_path: Path, name: str) -> None:
         loss = build({"type": name, **LOSSES_HERE[name]}, LOSSES, where="loss")
         settings = {"max_steps": 2, "per_device_train_batch_size": 6, "learning_rate": 1e-3}
         fit(
-            encoder, taught(), loss, output=tmp_path / str(cache),
+            encoder, taught(name == "misfits"), loss, output=tmp_path / str(cache),
             trainer={**settings, "optim": "sgd"}, gradient_cache=cache,
         )  # fmt: skip
         weights.append([p.detach().clone() for p in encoder.module.parameters()])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sluice.encoders.foundation.numbers import duration
+from sluice.retrieval.cli.teaching.writing import WRITING_COMMANDS
 from sluice.retrieval.cli.terminal.options import (
     FORMS,
     Allow,
@@ -17,7 +18,6 @@ from sluice.retrieval.cli.terminal.options import (
     allowed,
     argument,
     check_choice,
-    flag,
     option,
     parse_numbers,
     show_table,
@@ -343,63 +343,7 @@ def clicks(
             echo(f"  next: examples: {{type: clicks, file: LOG, propensities: {output}}}")
 
 
-def rewrite(
-    model: Annotated[
-        str,
-        argument(
-            "MODEL",
-            "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
-            "model: ...}'.",
-        ),
-    ],
-    dataset: DatasetName,
-    output: Annotated[Path, option("FILE", "The corpus to write, JSON lines.")],
-    prompt: Annotated[
-        str | None, option("TEXT", "The prompt, with {text} for the document.")
-    ] = None,
-    replace: Annotated[
-        bool, flag("Put the new text in the place of the document's, not behind it.")
-    ] = False,
-    tokens: Annotated[int, option("N", "Most tokens of a new text.")] = 128,
-    cache: Annotated[
-        Path | None,
-        option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
-    ] = None,
-    budget: Annotated[
-        int | None, option("N", "Most tokens of all prompts and answers.", default="none")
-    ] = None,
-    documents: Annotated[
-        int | None, option("N", "Only the first N documents.", default="all")
-    ] = None,
-) -> None:
-    """Rewrite documents by a language model.
-
-    The corpus that is written is indexed like any other, as `dataset: {corpus: FILE, queries:
-    FILE, qrels: FILE}`. A document without an answer stays as it is. What was answered is never
-    asked again.
-
-    Examples:
-      sluice teach rewrite Qwen/Qwen3-4B scifact --output corpus.jsonl
-      sluice teach rewrite '{type: http, url: http://host/v1, model: m}' code --output c.jsonl
-      sluice teach rewrite MODEL code --output c.jsonl --prompt 'What does this do? {text}'
-    """
-    from sluice.retrieval.datasets.dataset import load_dataset
-    from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.rewriting import (
-        PROMPT,
-        open_language_model,
-        rewrite_corpus,
-    )
-
-    report = rewrite_corpus(
-        open_language_model(model, "MODEL"), load_dataset(dataset, None), output,
-        prompt=PROMPT if prompt is None else prompt, replace=replace, documents=documents,
-        limits=Limits(tokens, None if cache is None else str(cache), budget),
-    )  # fmt: skip
-    echo(str(report))
-
-
 COMMANDS: dict[str, Command] = {"mine": mine}
 TEACH_COMMANDS: dict[str, Command] = {
-    "distil": distil, "generate": generate, "rewrite": rewrite, "clicks": clicks,
+    "distil": distil, "generate": generate, **WRITING_COMMANDS, "clicks": clicks,
 }  # fmt: skip

@@ -1,0 +1,192 @@
+"""The verbs that let a language model write about documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from sluice.retrieval.cli.terminal.options import (
+    Allow,
+    Command,
+    DatasetName,
+    allowed,
+    argument,
+    flag,
+    option,
+)
+from sluice.retrieval.cli.terminal.output import echo
+
+
+def rewrite(
+    model: Annotated[
+        str,
+        argument(
+            "MODEL",
+            "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
+            "model: ...}'.",
+        ),
+    ],
+    dataset: DatasetName,
+    output: Annotated[Path, option("FILE", "The corpus to write, JSON lines.")],
+    prompt: Annotated[
+        str | None, option("TEXT", "The prompt, with {text} for the document.")
+    ] = None,
+    replace: Annotated[
+        bool, flag("Put the new text in the place of the document's, not behind it.")
+    ] = False,
+    tokens: Annotated[int, option("N", "Most tokens of a new text.")] = 128,
+    cache: Annotated[
+        Path | None,
+        option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
+    ] = None,
+    budget: Annotated[
+        int | None, option("N", "Most tokens of all prompts and answers.", default="none")
+    ] = None,
+    documents: Annotated[
+        int | None, option("N", "Only the first N documents.", default="all")
+    ] = None,
+) -> None:
+    """Rewrite documents by a language model.
+
+    The corpus that is written is indexed like any other, as `dataset: {corpus: FILE, queries:
+    FILE, qrels: FILE}`. A document without an answer stays as it is. What was answered is never
+    asked again.
+
+    Examples:
+      sluice teach rewrite Qwen/Qwen3-4B scifact --output corpus.jsonl
+      sluice teach rewrite '{type: http, url: http://host/v1, model: m}' code --output c.jsonl
+      sluice teach rewrite MODEL code --output c.jsonl --prompt 'What does this do? {text}'
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.stages.transforms.writer import Limits
+    from sluice.retrieval.training_data.rewriting import (
+        PROMPT,
+        open_language_model,
+        rewrite_corpus,
+    )
+
+    report = rewrite_corpus(
+        open_language_model(model, "MODEL"), load_dataset(dataset, None), output,
+        prompt=PROMPT if prompt is None else prompt, replace=replace, documents=documents,
+        limits=Limits(tokens, None if cache is None else str(cache), budget),
+    )  # fmt: skip
+    echo(str(report))
+
+
+def describe(
+    model: Annotated[
+        str,
+        argument(
+            "MODEL",
+            "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
+            "model: ...}'.",
+        ),
+    ],
+    dataset: DatasetName,
+    output: Annotated[Path, option("FILE", "The training rows to write, JSON lines.")],
+    count: Annotated[
+        int, option("N", "Descriptions of each document, and as many that do not fit.")
+    ] = 5,
+    prompt: Annotated[
+        str | None,
+        option(
+            "TEXT",
+            "The prompt, with {text} for the document and {count}; the answer is a JSON object "
+            "with lists good and bad.",
+        ),
+    ] = None,
+    tokens: Annotated[int, option("N", "Most tokens of an answer.")] = 512,
+    cache: Annotated[
+        Path | None,
+        option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
+    ] = None,
+    budget: Annotated[
+        int | None, option("N", "Most tokens of all prompts and answers.", default="none")
+    ] = None,
+    documents: Annotated[
+        int | None, option("N", "Only the first N documents.", default="all")
+    ] = None,
+) -> None:
+    """Describe documents by a language model.
+
+    Each abstract description is a training row; beside those that fit a document, the model writes
+    such as sound as if they could and do not, which are the rows' negative_queries: `examples:
+    FILE` with `loss: misfits` in a training run's YAML. What was answered is never asked again.
+
+    Examples:
+      sluice teach describe Qwen/Qwen3-4B scifact --output described.jsonl
+      sluice teach describe '{type: http, url: http://host/v1, model: m}' code --output d.jsonl
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.stages.transforms.writer import Limits
+    from sluice.retrieval.training_data.descriptions import PROMPT, describe_corpus
+    from sluice.retrieval.training_data.rewriting import open_language_model
+
+    report = describe_corpus(
+        open_language_model(model, "MODEL"), load_dataset(dataset, None), output,
+        prompt=PROMPT if prompt is None else prompt, count=count, documents=documents,
+        limits=Limits(tokens, None if cache is None else str(cache), budget),
+    )  # fmt: skip
+    echo(str(report))
+    echo(f"  next: train on them with examples: {output} and loss: misfits")
+
+
+def rank(
+    model: Annotated[
+        str,
+        argument(
+            "MODEL",
+            "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
+            "model: ...}'.",
+        ),
+    ],
+    dataset: DatasetName,
+    candidates: Annotated[str, option("SOURCE", "A run, or a retriever's folder.")],
+    output: Annotated[Path, option("FILE", "The training rows to write, JSON lines.")],
+    split: Annotated[str, option("SPLIT", "The split whose queries' lists are ranked.")] = "train",
+    depth: Annotated[int, option("N", "The first N candidates of each query.")] = 100,
+    window: Annotated[int, option("N", "Candidates in one prompt.")] = 20,
+    step: Annotated[int, option("N", "Places between two windows.")] = 10,
+    passes: Annotated[
+        int | None, option("N", "How often a list is gone through.", default="until in order")
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        option("TEXT", "The prompt, with {query}, {documents} and {count}, as style: listwise."),
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
+    ] = None,
+    budget: Annotated[
+        int | None, option("N", "Most tokens of all prompts and answers.", default="none")
+    ] = None,
+    allow: Allow = None,
+) -> None:
+    """Put whole lists in order by a model.
+
+    A language model orders windows from the back to the front of each query's candidates, as a
+    reranker of style listwise does, and again until the whole list is in order, not its top alone.
+    The rows have a grade for each rank: `examples: FILE` in a training run's YAML, with a loss of
+    lists such as list_mle, rank_net or lambda_loss. A query of which a window has no answer is left
+    out. What was answered is never asked again.
+
+    Example:
+      sluice teach rank Qwen/Qwen3-4B scifact --candidates bm25.trec --output ranked.jsonl
+    """
+    from sluice.retrieval.datasets.dataset import load_dataset
+    from sluice.retrieval.stages.generative.listwise import LISTWISE
+    from sluice.retrieval.stages.transforms.writer import Limits
+    from sluice.retrieval.training_data.full_rankings import Windows, rank_dataset
+    from sluice.retrieval.training_data.rewriting import open_language_model
+
+    report = rank_dataset(
+        open_language_model(model, "MODEL"), load_dataset(dataset, split), candidates, output,
+        depth=depth, over=Windows(window, step, passes),
+        prompt=LISTWISE if prompt is None else prompt, allow=allowed(allow),
+        limits=Limits(cache=None if cache is None else str(cache), budget=budget),
+    )  # fmt: skip
+    echo(str(report))
+
+
+WRITING_COMMANDS: dict[str, Command] = {"rewrite": rewrite, "describe": describe, "rank": rank}

@@ -1,0 +1,160 @@
+"""Writes training rows of abstract descriptions of documents, right ones and misfits."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from sluice.encoders.foundation.disk.files import packed_file, writable
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.progress import progress
+from sluice.encoders.rerankers.prompt import Template
+from sluice.retrieval.stages.transforms.writer import Limits, Writer
+from sluice.retrieval.training_data.rewriting import CHUNK, ENDINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sluice.retrieval.datasets.dataset import Dataset
+    from sluice.retrieval.documents.document import Document
+
+PROMPT: Final = (
+    "An abstract description says what kind of thing a text is about, without its names and "
+    "numbers, in words that somebody might search with. Some are more abstract than others, and "
+    "they look at different parts of the text.\n\nText: {text}\n\nWrite {count} descriptions that "
+    "fit this text, and {count} that sound as if they could and are clearly wrong: about its "
+    "subject, but saying something that the text does not. Each must be understood without the "
+    'others. Answer with a JSON object and nothing else: {"good": ["...", ...], "bad": ["...", '
+    "...]}"
+)
+TOKENS: Final = 512  # of an answer: five descriptions and five misfits
+_STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_SIDES: Final = {side: re.compile(rf'"{side}"\s*:\s*\[') for side in ("good", "bad")}
+
+
+class Described(NamedTuple):
+    """Documents read, those with a description, rows and misfits written, and the tokens."""
+
+    output: Path
+    documents: int
+    described: int
+    rows: int
+    misfits: int
+    tokens: int
+
+    def __str__(self) -> str:
+        without = self.documents - self.described
+        left = f", {without:,} without any" if without else ""
+        return (
+            f"{self.output}: {self.rows:,} descriptions and {self.misfits:,} misfits of "
+            f"{self.described:,} documents{left}, {self.tokens:,} tokens"
+        )
+
+
+def describe_corpus(
+    model: Any,
+    dataset: Dataset,
+    output: Path,
+    *,
+    prompt: str = PROMPT,
+    count: int = 5,
+    limits: Limits | None = None,
+    documents: int | None = None,
+) -> Described:
+    """Write training rows of a corpus (its first ``documents``): descriptions, each with misfits.
+
+    The model is asked for ``count`` descriptions of each document that fit, and as many that do
+    not. Each that fits is a row ``{query, pos, neg, negative_queries}``, whose negative queries are
+    the document's misfits: what the loss ``misfits`` learns from. What is on both sides of an
+    answer is left out, and so is a document without a description. Each document has a prompt to
+    itself, so no other can change its descriptions. Answers are kept beside the output, so that
+    the same call after a kill pays for none of them again. Queries of one text have one id.
+    (Ravfogel et al. 2024, Description-based text similarity, arXiv 2305.12517.)
+    """
+    if not output.name.endswith(ENDINGS):
+        raise ConfigError(f"{output}: JSON lines are written; end the name in {ENDINGS[0]}")
+    writable(output)
+    whole_number(count, "count", 1)
+    if documents is not None:
+        whole_number(documents, "documents", 1)
+    template = Template(prompt, ["text"], ["count"])
+    limits = limits or Limits(TOKENS)
+    if limits.cache is None:
+        limits = limits._replace(cache=str(output.with_name(f"{output.name}.answers.sqlite")))
+    writer = Writer(model, limits, "describe")
+    size = dataset.corpus.size
+    total = size if documents is None else documents if size is None else min(documents, size)
+    ids: dict[str, int] = {}
+    read = described = rows = misfits = 0
+    rest = islice(dataset.corpus, documents)
+    with packed_file(output) as stream, progress("describe", total, "documents") as advance:
+        while chunk := list(islice(rest, CHUNK)):
+            asked = [each for each in chunk if each.full_text.strip()]
+            answers = writer.write(
+                [template.fill({"text": each.full_text, "count": count}) for each in asked]
+            )
+            for document, answer in zip(asked, answers, strict=True):
+                good, bad = read_descriptions(answer, count)
+                described += bool(good)
+                rows += len(good)
+                misfits += len(bad) if good else 0
+                for text in good:
+                    number = ids.setdefault(same_text_key(text), len(ids))
+                    stream.write(_row(document, number, text, bad))
+            read += len(chunk)
+            advance(len(chunk))
+        if not read:
+            raise DataError(f"{dataset.name}: the corpus has no documents to describe")
+        if not rows:
+            raise DataError(
+                f"{dataset.name}: no answer about {read:,} documents has descriptions; expected "
+                '{"good": [...], "bad": [...]}: take a model that follows the prompt, or more '
+                "--tokens"
+            )
+    return Described(output, read, described, rows, misfits, writer.tokens_spent)
+
+
+def _row(document: Document, number: int, text: str, misfits: Sequence[str]) -> bytes:
+    row = {
+        "query_id": f"described-{number}", "query": text,
+        "pos": [document.full_text], "neg": [], "pos_ids": [document.id], "neg_ids": [],
+        "negative_queries": list(misfits),
+    }  # fmt: skip
+    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+
+def read_descriptions(answer: str, most: int) -> tuple[list[str], list[str]]:
+    """Return what an answer says that fits, and what does not: each at most ``most``, and once.
+
+    ``answer`` holds ``"good": [...]`` and ``"bad": [...]``, lists of strings in JSON; of an answer
+    that was cut, those before the cut. A text in both is in neither.
+    """
+    found = {side: _listed(answer, start) for side, start in _SIDES.items()}
+    keys = {side: {same_text_key(text): text for text in texts} for side, texts in found.items()}
+    both = keys["good"].keys() & keys["bad"].keys()
+    good, bad = (
+        [text for key, text in own.items() if key and key not in both][:most]
+        for own in keys.values()
+    )
+    return good, bad
+
+
+def _listed(answer: str, start: re.Pattern[str]) -> list[str]:
+    """Return the strings of the list that begins at ``start``, up to its end or the answer's."""
+    begun = start.search(answer)
+    texts: list[str] = []
+    place = len(answer) if begun is None else begun.end()
+    while match := _STRING.search(answer, place):
+        if "]" in answer[place : match.start()]:
+            break
+        try:
+            texts.append(" ".join(str(json.loads(f'"{match[1]}"', strict=False)).split()))
+        except ValueError:  # an escape that JSON does not have
+            texts.append(" ".join(match[1].replace("\\", "").split()))
+        place = match.end()
+    return [text.encode("utf-8", "replace").decode() for text in texts]

@@ -1,0 +1,142 @@
+#!/usr/bin/env python
+"""Measure whether queries as negatives tell a document's description from wrong ones.
+
+    scripts/prove_descriptions.py OUTPUT [--split dev] [--seeds 13 14 15] [--steps 300]
+
+Rule-made descriptions, no language model: an entry of pydocs is described by its summary, and its
+misfits are the three summaries of the same split that BM25 finds most like it. Static embeddings
+that begin as MiniLM's table of tokens learn from the train split, with and without the misfits.
+Measured over the split's own queries: nDCG@10 and R@1 over all documents, and how often a
+document is nearer to its summary than to each of its three misfits (``told``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+INSIDE = {"type": "info_nce", "temperature": 0.05}
+ARMS: dict[str, Any] = {
+    "info_nce": INSIDE,
+    "misfits, triplet, .1": {"type": "misfits", "loss": INSIDE},
+    "misfits, triplet, 1": {"type": "misfits", "loss": INSIDE, "weight": 1.0},
+    "misfits, softmax, 1": {
+        "type": "misfits", "loss": INSIDE, "form": "softmax", "weight": 1.0, "temperature": 0.05,
+    },
+}  # fmt: skip
+MISFITS = 3
+
+
+def static_model(folder: Path) -> Path:
+    """Write MiniLM's table of tokens as static embeddings; return the folder."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Normalize
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer
+    from transformers import AutoModel
+
+    from sluice.encoders.model_files.locate import model_folder
+
+    if not (folder / "modules.json").exists():
+        home = model_folder(MODEL)
+        table = AutoModel.from_pretrained(home).get_input_embeddings().weight.detach().numpy()
+        backend = Tokenizer.from_file(str(home / "tokenizer.json"))
+        backend.no_truncation()
+        backend.no_padding()
+        modules = [StaticEmbedding(backend, embedding_weights=table.copy()), Normalize()]
+        SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder))
+    return folder
+
+
+def misfits_of(queries: dict[str, str]) -> dict[str, list[str]]:
+    """Return for each query the texts of the other queries most like it."""
+    from sluice.encoders import BM25Encoder
+    from sluice.indexing import InvertedIndex
+
+    names, texts = list(queries), list(queries.values())
+    encoder, index = BM25Encoder(), InvertedIndex()
+    index.add(encoder.fit_documents(texts))
+    hits = index.search(encoder.encode_queries(texts), MISFITS + 1)
+    return {
+        name: [texts[row] for row in top.tolist() if row not in (-1, own)][:MISFITS]
+        for own, (name, top) in enumerate(zip(names, hits.rows, strict=True))
+    }
+
+
+def measured(model: Path, data: Any, misfits: dict[str, list[str]]) -> dict[str, float]:
+    """Return the measures of a model over the split's queries."""
+    from sluice.encoders import StaticEncoder
+    from sluice.retrieval import Retriever
+    from sluice.retrieval.evaluation.scores import evaluate
+
+    encoder = StaticEncoder.from_pretrained(model)
+    retriever = Retriever.build(encoder, data.corpus)
+    scores = evaluate(retriever.run(data.queries, k=10), data.qrels, ["nDCG@10", "R@1"])
+    told = []
+    texts = {d.id: d.full_text for d in data.corpus if d.id in data.queries}
+    documents = encoder.encode_documents([texts[name] for name in data.queries])
+    for vector, (name, query) in zip(documents, data.queries.items(), strict=True):
+        if misfits[name]:
+            own, *others = encoder.encode_queries([query, *misfits[name]]) @ vector
+            told.append(bool(own > max(others)))
+    return {**{str(k): float(v) for k, v in scores.means.items()}, "told": float(np.mean(told))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("output", type=Path, help="The folder of models.")
+    parser.add_argument("--split", choices=("dev", "test"), default="dev")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
+    parser.add_argument("--steps", type=int, default=300)
+    asked = parser.parse_args()
+    from sluice.retrieval import load_dataset, train
+
+    asked.output.mkdir(parents=True, exist_ok=True)
+    start = static_model(asked.output / "start")
+    train_split, data = load_dataset("pydocs", "train"), load_dataset("pydocs", asked.split)
+    texts = {d.id: d.full_text for d in train_split.corpus}
+    wrong = misfits_of(dict(train_split.queries))
+    rows = asked.output / "rows.jsonl"
+    with rows.open("w", encoding="utf-8") as stream:
+        for name, query in train_split.queries.items():
+            row = {"query_id": name, "query": query, "pos": [texts[name]], "pos_ids": [name],
+                   "neg": [], "neg_ids": [], "negative_queries": wrong[name]}  # fmt: skip
+            stream.write(json.dumps(row) + "\n")
+    tested = misfits_of(dict(data.queries))
+    print(f"| {asked.split} | nDCG@10 | R@1 | told | s |\n|---|---:|---:|---:|---:|")
+    show("start", [measured(start, data, tested)], 0.0)
+    for name, loss in ARMS.items():
+        found, began = [], time.monotonic()
+        for seed in asked.seeds:
+            examples: dict[str, Any] = {"file": str(rows)}
+            if loss["type"] == "info_nce":
+                examples["negative_queries"] = 0
+            model = train({
+                "output": str(asked.output / f"{name.replace(', ', '-')}-{seed}"), "seed": seed,
+                "encoder": {"type": "static", "model": str(start)}, "loss": loss,
+                "dataset": "pydocs", "examples": examples,
+                "trainer": {"max_steps": asked.steps, "per_device_train_batch_size": 64,
+                            "learning_rate": 2.0e-3, "save_strategy": "no"},
+            })  # fmt: skip
+            found.append(measured(model, data, tested))
+        show(name, found, (time.monotonic() - began) / len(asked.seeds))
+
+
+def show(name: str, found: list[dict[str, float]], seconds: float) -> None:
+    """Print a row: means over the seeds, with the standard deviation of several."""
+    cells = []
+    for key in found[0]:
+        values = [each[key] for each in found]
+        spread = f" ±{np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+        cells.append(f"{np.mean(values):.4f}{spread}")
+    print(f"| {name} | {' | '.join(cells)} | {seconds:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
