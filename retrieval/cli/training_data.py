@@ -7,7 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import duration
+from sluice.retrieval.cli.prompting import prompt as prompt_verb
 from sluice.retrieval.cli.terminal.options import (
     FORMS,
     Allow,
@@ -238,8 +240,13 @@ def generate(
     prompt: Annotated[
         str | None, option("TEXT", "The model's input, with {text} for the document.")
     ] = None,
+    soft_prompt: Annotated[
+        Path | None, option("FOLDER", "A soft prompt that `sluice teach prompt` learnt.")
+    ] = None,
     length: Annotated[int, option("N", "Most tokens of a query.")] = 32,
-    document_length: Annotated[int, option("N", "Most tokens of a document.")] = 384,
+    document_length: Annotated[
+        int | None, option("N", "Most tokens of a document.", default="384")
+    ] = None,
     by: Annotated[
         str, option("HOW", "Decode by beams (diverse beam search) or sampling.")
     ] = "beams",
@@ -261,6 +268,7 @@ def generate(
     Examples:
       sluice teach generate runs/doc2query scifact --output queries.jsonl --consistency 30
       sluice teach generate key-sentences scifact --output q.jsonl --expanded corpus.jsonl
+      sluice teach generate gpt2 scifact --output q.jsonl --soft-prompt prompts/scifact
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.training_data.query_generation import generate_queries
@@ -271,10 +279,13 @@ def generate(
     if model == BASELINE:
         from sluice.training.generation.query_generation import KeySentences
 
+        if soft_prompt is not None:
+            raise ConfigError(f"--soft-prompt: {BASELINE} has no model that reads it; leave it out")
         generator = KeySentences(queries)
     else:
         from sluice.training.generation.decoding import DiverseBeams, TopKSampling
         from sluice.training.generation.query_generation import ModelGenerator
+        from sluice.training.generation.soft_prompt import SoftPrompt
 
         decoding = (
             DiverseBeams(groups=queries, beams=beams, penalty=penalty, length=length)
@@ -283,7 +294,7 @@ def generate(
         )
         generator = ModelGenerator.from_pretrained(
             model, by=decoding, prompt=prompt, document_length=document_length, batch=batch,
-            device=device, seed=seed,
+            device=device, seed=seed, soft=soft_prompt and SoftPrompt.load(soft_prompt),
         )  # fmt: skip
     report = generate_queries(
         generator, data, output,
@@ -401,5 +412,6 @@ def rewrite(
 
 COMMANDS: dict[str, Command] = {"mine": mine}
 TEACH_COMMANDS: dict[str, Command] = {
-    "distil": distil, "generate": generate, "rewrite": rewrite, "clicks": clicks,
+    "distil": distil, "prompt": prompt_verb, "generate": generate, "rewrite": rewrite,
+    "clicks": clicks,
 }  # fmt: skip
