@@ -261,6 +261,15 @@ WORDS: Mapping[str, str] = {
     "learn_bias": "Whether the bias is trained.",
     "max_grade": "The grade that counts as 1; labels are divided by it.",
     "penalty": "The weight of the penalty.",
+    "grl.temperature": "Divides distances or cosines, of the contrast and of the divergence.",
+    "grl.distance": "What the contrast compares: l2, minus the distance of unit vectors, or "
+    "cosine.",
+    "grl.writing": "What is learnt of writing: to prefer a positive to a negative, or supervised, "
+    "the positive's tokens.",
+    "grl.beta": "Steepness of the preference; left out, 0.1.",
+    "grl.writing_weight": "The weight of the writing; 0: none.",
+    "grl.agreement_weight": "The weight of the divergence between what is written and what is "
+    "near; left out, 1 with writing: preference.",
     "rrra.adapter": "The folder of a fitted adapter; left out, a new one begins.",
     "rrra.head_learning_rate": "The learning rate of the adapter; left out, the trainer's.",
     "rrra.weight": "The power of the adapter's score beside the encoder's: 0, the encoder's order; "

@@ -120,7 +120,7 @@ def test_only_the_prompt_has_gradients(folders: dict[str, Path], kind: str) -> N
     learner = prompt_learner.Learner(TUNING, generator, PAIRS, HELD_OUT, 1)
     with prompt_learner.frozen(model):
         loss, _ = learner.loss(PAIRS, [[] for _ in PAIRS])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         assert all(parameter.grad is None for parameter in model.parameters())
         assert learner.vectors.grad is not None
         assert bool((learner.vectors.grad.abs().sum(dim=1) > 0).all())

@@ -15,6 +15,7 @@ from tiny_generators import save_gpt2
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Dataset, Document, load_dataset
 from sluice.retrieval.config.sections import TrainConfig, checked
+from sluice.retrieval.datasets.source import MemorySource
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.files.generated_examples import (
     GeneratedExamples,
@@ -214,7 +215,7 @@ def test_bad_settings(settings: dict[str, Any], message: str, tmp_path: Path) ->
 
 
 def test_a_dataset_without_judgements(train: Dataset, gpt2: Path, tmp_path: Path) -> None:
-    corpus = Dataset.from_memory(train.corpus, {}, {}, name="bare", split=None)
+    corpus = Dataset(MemorySource("bare", list(train.corpus), {}), None)
     with pytest.raises(DataError, match="no train split to take judgements from; pairs: 0"):
         GeneratedExamples(str(gpt2)).examples(corpus, 1, tmp_path)
     with pytest.raises(DataError, match="pairs: 50, but the train split has 12"):
