@@ -93,6 +93,7 @@ def learnt_prompt(
     The last fifth of the pairs is held out. Beside the folder lies, while it is learnt, the last
     epoch (``.state``), from which a killed call goes on.
     """
+    from sluice.training.generation.prompt_learner import learn_prompt
     from sluice.training.generation.query_prompt import Shot
     from sluice.training.generation.soft_prompt import FACTS, SoftPrompt
 
@@ -101,7 +102,7 @@ def learnt_prompt(
     state = folder.with_name(f"{folder.name}.state")
     shown = [Shot(pair.text, pair.query_text) for pair in pairs]
     cut = len(shown) - held_out(len(shown))
-    soft = tuning.learn(generator, shown[:cut], shown[cut:], seed=seed, state=state)
+    soft = learn_prompt(tuning, generator, shown[:cut], shown[cut:], seed=seed, state=state)
     soft.save(folder)
     state.unlink(missing_ok=True)
     return soft

@@ -1,4 +1,4 @@
-"""The vectors of a soft prompt while they are learnt, and the losses of pairs with them."""
+"""Learns a soft prompt on a few pairs of documents and queries, the language model frozen."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.disk.files import fingerprint_of, write_bytes
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.generative.continuations import read_features
 from sluice.training.generation.query_prompt import QueryPrompt, Shot
+from sluice.training.generation.soft_prompt import SoftPrompt
 
 if TYPE_CHECKING:
     from sluice.training.generation.prompt_tuning import PromptTuning
@@ -29,6 +30,42 @@ log = logging.getLogger("sluice")
 
 DOCUMENT_LENGTH = 384  # tokens of a document, where there is room for so many
 LEAST = 8  # tokens of a document, below which there is no room
+
+
+def learn_prompt(
+    tuning: PromptTuning,
+    generator: ModelGenerator,
+    pairs: Sequence[Shot],
+    held_out: Sequence[Shot],
+    *,
+    seed: int = 13,
+    state: Path | None = None,
+) -> SoftPrompt:
+    """Return the prompt learnt on ``pairs`` and chosen by ``held_out``.
+
+    A call that was killed continues from the last epoch in the file ``state``. The model's weights
+    are not changed. ``DataError`` where there are too few pairs, ``ConfigError`` where the model
+    has no room for the examples.
+    """
+    if len(pairs) <= tuning.shots or not held_out:
+        raise DataError(
+            f"soft prompt: {plural(len(pairs), 'pair')} to learn from and {len(held_out)} held "
+            f"out; {tuning.shots} examples beside each take at least {tuning.shots + 1} and 1"
+        )
+    learner = Learner(tuning, generator, pairs, held_out, seed)
+    with frozen(generator.model):
+        losses = learner.learn(state)
+        losses["chosen"], shots = learner.best_shots()
+    log.info(
+        "soft prompt: loss of the held-out pairs %.4f at the start, %.4f learnt (%s), %.4f with "
+        "the best of %s of examples", losses["start"], losses["learnt"],
+        plural(int(losses["epochs"]), "epoch"), losses["chosen"],
+        plural(tuning.choices if tuning.shots else 1, "group"),
+    )  # fmt: skip
+    return SoftPrompt(
+        learner.vectors.detach().cpu().numpy().copy(), tuning.prompt, learner.document_length,
+        tuning.length, generator.weights, shots, losses,
+    )  # fmt: skip
 
 
 class Learner:

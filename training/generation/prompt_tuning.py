@@ -1,22 +1,11 @@
-"""Learns a soft prompt on a few pairs of documents and queries, the language model frozen."""
+"""How a soft prompt is learnt on a few pairs of documents and queries: the settings."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
-from sluice.training.generation.query_prompt import Shot
-from sluice.training.generation.soft_prompt import SoftPrompt
-
-if TYPE_CHECKING:
-    from sluice.training.generation.query_generation import ModelGenerator
-
-log = logging.getLogger("sluice")
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import finite_number, whole_number
 
 PROMPT = "Document: {text}\nQuery:"
 
@@ -59,40 +48,3 @@ class PromptTuning:
             whole_number(self.document_length, "document_length", 1)
         if not isinstance(self.text, str) or not self.text.strip():
             raise ConfigError(f"text: {self.text!r}; expected the text that the vectors begin as")
-
-    def learn(
-        self,
-        generator: ModelGenerator,
-        pairs: Sequence[Shot],
-        held_out: Sequence[Shot],
-        *,
-        seed: int = 13,
-        state: Path | None = None,
-    ) -> SoftPrompt:
-        """Return the prompt learnt on ``pairs`` and chosen by ``held_out``.
-
-        A call that was killed continues from the last epoch in the file ``state``. The model's
-        weights are not changed. ``DataError`` where there are too few pairs, ``ConfigError`` where
-        the model has no room for the examples.
-        """
-        if len(pairs) <= self.shots or not held_out:
-            raise DataError(
-                f"soft prompt: {plural(len(pairs), 'pair')} to learn from and {len(held_out)} held "
-                f"out; {self.shots} examples beside each take at least {self.shots + 1} and 1"
-            )
-        from sluice.training.generation.prompt_learner import Learner, frozen
-
-        learner = Learner(self, generator, pairs, held_out, seed)
-        with frozen(generator.model):
-            losses = learner.learn(state)
-            losses["chosen"], shots = learner.best_shots()
-        log.info(
-            "soft prompt: loss of the held-out pairs %.4f at the start, %.4f learnt (%s), %.4f "
-            "with the best of %s", losses["start"], losses["learnt"],
-            plural(int(losses["epochs"]), "epoch"), losses["chosen"],
-            plural(self.choices if self.shots else 1, "group") + " of examples",
-        )  # fmt: skip
-        return SoftPrompt(
-            learner.vectors.detach().cpu().numpy().copy(), self.prompt, learner.document_length,
-            self.length, generator.weights, shots, losses,
-        )  # fmt: skip

@@ -15,6 +15,7 @@ from sluice.encoders.generative.continuations import Continuations
 from sluice.training.generation import prompt_learner
 from sluice.training.generation.decoding import DiverseBeams
 from sluice.training.generation.inverse_cloze import Passage
+from sluice.training.generation.prompt_learner import learn_prompt
 from sluice.training.generation.prompt_tuning import PromptTuning
 from sluice.training.generation.query_generation import ModelGenerator
 from sluice.training.generation.query_prompt import Shot
@@ -50,7 +51,7 @@ def loaded(folder: Path, **options: Any) -> ModelGenerator:
 
 @pytest.fixture(scope="module")
 def learnt(folders: dict[str, Path]) -> SoftPrompt:
-    return TUNING.learn(loaded(folders["gpt2"]), PAIRS, HELD_OUT, seed=1)
+    return learn_prompt(TUNING, loaded(folders["gpt2"]), PAIRS, HELD_OUT, seed=1)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
@@ -176,14 +177,14 @@ def test_a_killed_call_goes_on(
 
     monkeypatch.setattr(prompt_learner.Learner, "_epoch", killed)
     with pytest.raises(KeyboardInterrupt):
-        TUNING.learn(generator, PAIRS, HELD_OUT, seed=1, state=state)
+        learn_prompt(TUNING, generator, PAIRS, HELD_OUT, seed=1, state=state)
     epochs.append(-1)
-    again = TUNING.learn(generator, PAIRS, HELD_OUT, seed=1, state=state)
+    again = learn_prompt(TUNING, generator, PAIRS, HELD_OUT, seed=1, state=state)
     assert epochs[:4] == [0, 1, -1, 2]
     assert np.array_equal(again.vectors, learnt.vectors)
     assert again.losses == learnt.losses
     done = len(epochs)
-    TUNING.learn(generator, PAIRS[1:], HELD_OUT, seed=1, state=state)
+    learn_prompt(TUNING, generator, PAIRS[1:], HELD_OUT, seed=1, state=state)
     assert epochs[done] == 0  # other pairs: from the start
 
 
@@ -209,13 +210,12 @@ def test_what_is_refused(folders: dict[str, Path], learnt: SoftPrompt, tmp_path:
     with pytest.raises(ConfigError, match="a soft prompt has its own"):
         loaded(folders["gpt2"], soft=learnt, prompt="{text}")
     with pytest.raises(DataError, match="1 pair to learn from"):
-        TUNING.learn(generator, PAIRS[:1], HELD_OUT)
+        learn_prompt(TUNING, generator, PAIRS[:1], HELD_OUT)
     with pytest.raises(ConfigError, match="lower shots, tokens, length"):
-        PromptTuning(tokens=40, length=6, shots=3).learn(generator, PAIRS, HELD_OUT)
+        learn_prompt(PromptTuning(tokens=40, length=6, shots=3), generator, PAIRS, HELD_OUT)
     with pytest.raises(ConfigError, match="documents of 20 tokens in this model; expected 40"):
-        PromptTuning(tokens=4, shots=1, length=6, document_length=40).learn(
-            generator, PAIRS, HELD_OUT
-        )
+        tuning = PromptTuning(tokens=4, shots=1, length=6, document_length=40)
+        learn_prompt(tuning, generator, PAIRS, HELD_OUT)
     for settings in ({"tokens": 0}, {"learning_rate": 0.0}, {"text": " "}, {"length": 1}):
         with pytest.raises(ConfigError, match=next(iter(settings))):
             PromptTuning(**settings)

@@ -23,7 +23,7 @@ from sluice.retrieval.training_data.files.generated_examples import (
 )
 from sluice.retrieval.training_data.query_generation import consistent
 from sluice.retrieval.training_data.soft_prompts import labelled_pairs
-from sluice.training.generation import prompt_tuning
+from sluice.training.generation import prompt_learner
 from sluice.training.generation.query_generation import ModelGenerator
 
 FEW = {"pairs": 5, "tokens": 3, "shots": 1, "choices": 2, "epochs": 1, "length": 5}
@@ -119,7 +119,7 @@ def test_what_was_made_is_kept(
         alone = GeneratedExamples(str(gpt2), documents=4, consistency=None, **settings)  # type: ignore[arg-type]
         assert alone.examples(train, 1, tmp_path) == first[5:]
     with monkeypatch.context() as patch:  # another filter: the same prompt
-        patch.setattr(prompt_tuning.PromptTuning, "learn", opened)
+        patch.setattr(prompt_learner, "learn_prompt", opened)
         other = GeneratedExamples(str(gpt2), documents=4, consistency=40, **FEW)  # type: ignore[arg-type]
         assert len(other.examples(train, 1, tmp_path)) == 9
     plain = GeneratedExamples(str(gpt2), pairs=0, documents=4, consistency=None, length=5)
