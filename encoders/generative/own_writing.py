@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.model_files.loading import lengths_of
 from sluice.encoders.transformer.decoder_attention import causal_attention, reads_as_decoder
 from sluice.encoders.transformer.model import Features
 
@@ -24,6 +26,10 @@ class OwnWriting:
         from transformers import AutoModelForCausalLM
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+        if not isinstance(encoder, DenseEncoder):
+            raise ConfigError(
+                f"grl: trains one dense encoder, whose network writes, not {type(encoder).__name__}"
+            )
         network = encoder.model
         name = type(network).__name__
         known = type(network.config) in MODEL_FOR_CAUSAL_LM_MAPPING
@@ -45,6 +51,7 @@ class OwnWriting:
             )
         self._network = network
         self._whole = whole
+        self._longest = lengths_of(encoder.tokenizer, network.config)[1]
 
     @property
     def architecture(self) -> str:
@@ -57,14 +64,16 @@ class OwnWriting:
         """Return the log-probability of each document after its query, and its tokens, ``[n]``.
 
         ``queries`` and ``documents`` are rows of the features of both sides. Attention is causal:
-        the same network, another mask.
+        the same network, another mask. Queries are cut to half of what the model reads at once,
+        documents to the rest.
         """
         sides = (features["query"], queries), (features["document"], documents)
         parts = [
             [own["input_ids"][row][own["attention_mask"][row].bool()] for row in rows.tolist()]
             for own, rows in sides
         ]
-        texts = [torch.cat(pair) for pair in zip(*parts, strict=True)]
+        parts[0] = [query[: self._longest // 2] for query in parts[0]]
+        texts = [torch.cat(pair)[: self._longest] for pair in zip(*parts, strict=True)]
         width = max(map(len, texts))
         ids = texts[0].new_zeros((len(texts), width))
         mask = torch.zeros_like(ids)
@@ -79,4 +88,4 @@ class OwnWriting:
             logits = self._whole(input_ids=ids, attention_mask=mask, use_cache=False).logits
         chances = logits[:, :-1].float().log_softmax(dim=2)
         tokens = chances.gather(2, ids[:, 1:, None])[:, :, 0] * wanted[:, 1:]
-        return tokens.sum(dim=1), wanted.sum(dim=1)
+        return tokens.sum(dim=1), wanted.sum(dim=1).clamp(min=1)

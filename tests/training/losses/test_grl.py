@@ -11,6 +11,8 @@ from torch import Tensor
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.generative.own_writing import OwnWriting
+from sluice.encoders.towers import TowerEncoder
 from sluice.encoders.transformer.decoder_attention import causal_attention
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Example, Text
@@ -100,6 +102,17 @@ def test_the_value_is_the_sum_of_its_parts(gpt2: Path) -> None:
         loss.bind(encoder, 1)
         assert loss.over(batch).item() == pytest.approx(value, rel=1e-4), loss
     assert set(loss.notes()) == {"loss_contrast", "loss_writing"}
+
+
+def test_texts_that_do_not_fit_are_cut(gpt2: Path) -> None:
+    encoder = opened(gpt2)  # which reads 64 tokens
+    features = {
+        side: encoder.tokenize(["gold river " * 40], side) for side in ("query", "document")
+    }
+    row = torch.zeros(1, dtype=torch.long)
+    sums, lengths = OwnWriting(encoder).log_probabilities(features, row, row)
+    assert lengths.tolist() == [32]
+    assert bool(sums.isfinite().all())
 
 
 def test_the_divergence_of_equal_softmaxes_is_zero() -> None:
@@ -196,6 +209,9 @@ def test_what_cannot_be_trained(gpt2: Path, bert: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none of 1 examples has a negative"):
         GRL().bind_examples(alone)
     GRL(writing="supervised").bind_examples(alone)
+    towers = TowerEncoder(opened(gpt2), opened(gpt2))
+    with pytest.raises(ConfigError, match="one dense encoder, whose network writes, not TowerE"):
+        GRL().bind(towers, 1)
     loss = GRL()
     loss.bind(opened(gpt2), 1)
     batch = batch_of(opened(gpt2))
