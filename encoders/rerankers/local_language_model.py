@@ -102,7 +102,10 @@ class LocalLanguageModel(TransformerModel):
                 )
         both = bool(config.get("is_encoder_decoder"))
         auto_class = AutoModelForSeq2SeqLM if both else AutoModelForCausalLM
-        network, tokenizer, _, _ = load(auto_class, str(model), fresh=lambda key, model: False)
+        # An encoder that was made of a decoder may note that it reads from both sides.
+        network, tokenizer, _, _ = load(
+            auto_class, str(model), fresh=lambda key, model: False, is_causal=True
+        )
         return cls(
             network,
             tokenizer,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -53,6 +55,30 @@ def with_positions(model: Any, features: dict[str, Tensor]) -> dict[str, Tensor]
         return features
     positions = (features["attention_mask"].long().cumsum(dim=1) - 1).clamp(min=0)
     return {**features, "position_ids": positions}
+
+
+@contextmanager
+def causal_attention(model: Any) -> Iterator[None]:
+    """Run the block with every token of a decoder attending to those before it alone."""
+    noted = getattr(model.config, "is_causal", None)
+    if noted is not False:  # it does already
+        yield
+        return
+    parts = [part for part in model.modules() if getattr(part, "is_causal", None) is False]
+    model.config.is_causal = True
+    for part in parts:
+        part.is_causal = True
+    try:
+        yield
+    finally:
+        model.config.is_causal = False
+        for part in parts:
+            part.is_causal = False
+
+
+def reads_as_decoder(model: Any) -> bool:
+    """Return whether a model is a decoder, whatever its attention is set to now."""
+    return _is_decoder(model)
 
 
 def is_causal(model: Any) -> bool:

@@ -26,7 +26,11 @@ from sluice.retrieval.config.sections import (
 from sluice.retrieval.config.trust import without_keys
 from sluice.retrieval.pipelines.expression import names_in
 from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
-from sluice.retrieval.training_data.example_sources import example_files, searched_with
+from sluice.retrieval.training_data.example_sources import (
+    example_files,
+    example_models,
+    searched_with,
+)
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
 # Training settings that were added later, by their section ("" is the training's own).
@@ -203,6 +207,7 @@ class Dependencies:
             trained = section.datasets or ([dataset] if dataset else [])
             files += [training_contents(each) for each in trained]
             files += [path_contents(str(file)) for file in example_files(section.examples)]
+            files += [path_contents(model) for model in example_models(section.examples)]
             files += [path_contents(folder) for folder in _adapters(section.loss)]
             if section.answered is not None:
                 files += [path_contents(file) for file in listed(section.answered)]

@@ -17,6 +17,7 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.source import find_split
+from sluice.retrieval.training_data.example_sources import example_models
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 # Types whose `model` is loaded.
@@ -32,6 +33,9 @@ def models(config: Any) -> Iterator[tuple[str, str]]:
                 where = f"{place}.{side}.model" if side else f"{place}.model"
                 if name not in trained_here(config) and each.get("start") in (None, True):
                     yield where, name
+    for place, section in trainings(config):
+        for name in example_models(section.examples):
+            yield f"{place}examples.model", name
 
 
 def trained_here(config: Any) -> Mapping[str, TrainingSection]:

@@ -94,6 +94,8 @@ def _examples(section: TrainingSection, dataset: Dataset | None, seed: int) -> i
     size = None if dataset is None else dataset.corpus.size
     if spec is not None and spec.get("type") == "corpus" and size is not None:
         return min(size, spec.get("documents") or size) * int(spec.get("per_document", PAIRS))
+    if spec is not None and spec.get("type") == "generated" and size is not None:  # at most
+        return min(size, spec.get("documents") or size) * int(spec.get("queries", 1))
     files = example_files(spec)
     if spec is not None and spec.get("type") == "clicks":  # rows are impressions
         return None

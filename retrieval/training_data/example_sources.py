@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import build
@@ -30,12 +30,14 @@ def file_examples(
     epoch: int = 0,
     where: str = "examples",
     open_lists: Callable[[Any, str], Stage | Run] | None = None,
+    folder: Path | None = None,
 ) -> list[Example]:
     """Return the examples that a section ``examples`` describes.
 
     ``dataset`` is the train split: it gives the texts of ids, and dev and test queries, which are
     never trained on. ``epoch`` matters to sources that draw new examples in each (ict, bfs).
-    ``open_lists`` opens what the section searches with, by its key path.
+    ``open_lists`` opens what the section searches with, by its key path. ``folder`` is where a
+    source keeps what took long to make (generated).
     """
     source = _source(section_examples, where, None)
     lists = None
@@ -43,7 +45,7 @@ def file_examples(
         if open_lists is None:
             raise ConfigError(f"{where}.retriever: there is nothing here to open it with")
         lists = open_lists(source.lists, f"{where}.retriever")
-    return source.of_epoch(dataset, seed, epoch, lists)
+    return source.of_epoch(dataset, seed, epoch, lists, folder)
 
 
 def searched_with(spec: Mapping[str, Any] | None) -> Any:
@@ -79,6 +81,11 @@ def first_rows(spec: Mapping[str, Any]) -> Iterator[Row]:
 def example_files(spec: Mapping[str, Any] | None) -> list[Path]:
     """Return the files that a section ``examples`` names; they decide what is learnt."""
     return [] if spec is None else list(_source(spec, "examples", None).paths)
+
+
+def example_models(spec: Mapping[str, Any] | None) -> Sequence[str]:
+    """Return the models that a section ``examples`` opens; they decide what is learnt."""
+    return () if spec is None else _source(spec, "examples", None).models
 
 
 def changes(spec: Mapping[str, Any] | None) -> bool:

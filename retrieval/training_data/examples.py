@@ -149,7 +149,13 @@ class TrainingExamples:
         examples = self.read or [
             example
             for example in file_examples(
-                spec, self.train, self.seed, epoch=step, where=where, open_lists=self._source
+                spec,
+                self.train,
+                self.seed,
+                epoch=step,
+                where=where,
+                open_lists=self._source,
+                folder=self.work_path,
             )
             if example.relevant.isdisjoint(self.left_out)
         ]

@@ -24,6 +24,7 @@ from sluice.retrieval.training_data.files.corpus_examples import splits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from sluice.retrieval.config.sections import TrainingSection
     from sluice.retrieval.pipelines.stage import Stage
@@ -72,13 +73,15 @@ def training_data(
     seed: int,
     where: str = "",
     open_lists: Callable[[Any, str], Stage | Run] | None = None,
+    folder: Path | None = None,
 ) -> TrainingData:
     """Return what a section is trained on.
 
     Without a dataset the pairs' own documents are the corpus. For dev evaluation a tenth is held
     out where ``judged_by_examples`` or where there is no dataset: of the pairs' queries, by seed
     and text, or of the documents that pairs are made from, by seed and id. Raises ``DataError``
-    for fewer than two. ``open_lists`` opens what the examples are searched with.
+    for fewer than two. ``open_lists`` opens what the examples are searched with; ``folder`` is
+    where they keep what took long to make.
     """
     spec = source_of(section)
     place = f"{where}examples"
@@ -86,7 +89,9 @@ def training_data(
         if not judged_by_examples(section, dataset):
             return TrainingData(*splits_of(section, dataset, seed))
         corpus = dataset.with_split(None)
-        examples = file_examples(spec or {}, corpus, seed, where=place, open_lists=open_lists)
+        examples = file_examples(
+            spec or {}, corpus, seed, where=place, open_lists=open_lists, folder=folder
+        )
         if (spec or {}).get("type") in OF_CORPUS:
             once = not changes(spec)
             return _documents_held_out(examples, corpus, seed, where, section, once=once)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,8 +46,11 @@ def generate_queries(
     consistency: int | None = None,
     expanded: Path | None = None,
     documents: int | None = None,
+    only: Collection[str] | None = None,
 ) -> Generated:
     """Generate queries for a corpus (its first ``documents``) into training rows, ``bge`` format.
+
+    ``only`` are the ids of the documents that get queries.
 
     ``consistency`` k keeps a query only if BM25 over the whole corpus returns its document among
     the first k. ``expanded`` is where the corpus is written again, each text followed by its
@@ -62,11 +65,11 @@ def generate_queries(
     for path in (output, *([] if expanded is None else [expanded])):
         writable(path)  # a folder is refused before any work
     written = output.with_name(f"{output.name}.generated")
-    count = _generate(generator, dataset, written, documents)
+    count = _generate(generator, dataset, written, documents, only)
     passed = None
     if consistency is not None:
         passed = consistent(_pairs(written), dataset.corpus, consistency)
-    total, kept = _write_rows(written, dataset, output, passed, expanded)
+    total, kept = _write_rows(written, dataset, output, passed, expanded, only)
     if not kept:
         log.warning("%s: no query passed the filter; a larger consistency keeps more", output)
     written.unlink()
@@ -105,17 +108,25 @@ def consistent(
     return passed
 
 
-def _generate(generator: Generator, dataset: Dataset, written: Path, most: int | None) -> int:
+def _generate(
+    generator: Generator,
+    dataset: Dataset,
+    written: Path,
+    most: int | None,
+    only: Collection[str] | None,
+) -> int:
     """Generate the queries that are still missing; return the number of documents."""
     from sluice.training.generation.inverse_cloze import Passage
 
-    key = fingerprint_of(generator.fingerprint, dataset.name, most)
+    key = fingerprint_of(
+        generator.fingerprint, dataset.name, most, *([] if only is None else [sorted(only)])
+    )
     done = _begun(written, key)
-    size = dataset.corpus.size
+    size = dataset.corpus.size if only is None else len(only)
     total = size if most is None else most if size is None else min(most, size)
     with progress("generate", total, "documents") as advance, written.open("ab") as stream:
         advance(done)
-        rest = islice(dataset.corpus, done, most)
+        rest = islice(_asked_for(dataset, only), done, most)
         while chunk := list(islice(rest, CHUNK)):
             generated = generator.queries([Passage(d.id, d.title, d.text) for d in chunk])
             for document, queries in zip(chunk, generated, strict=True):
@@ -127,6 +138,10 @@ def _generate(generator: Generator, dataset: Dataset, written: Path, most: int |
     if not done:
         raise DataError(f"{dataset.name}: the corpus has no documents to generate queries for")
     return done
+
+
+def _asked_for(dataset: Dataset, only: Collection[str] | None) -> Iterator[Document]:
+    return (each for each in dataset.corpus if only is None or each.id in only)
 
 
 def _begun(written: Path, key: str) -> int:
@@ -165,6 +180,7 @@ def _write_rows(
     output: Path,
     passed: Sequence[bool] | None,
     expanded: Path | None,
+    only: Collection[str] | None,
 ) -> tuple[int, int]:
     """Write training rows and the expanded corpus; return how many queries there were and are."""
     from contextlib import ExitStack
@@ -176,7 +192,8 @@ def _write_rows(
         rows = files.enter_context(packed_file(output))
         longer = None if expanded is None else files.enter_context(packed_file(expanded))
         for document in dataset.corpus:
-            _, queries = next(lines, ("", []))
+            asked = only is None or document.id in only
+            _, queries = next(lines, ("", [])) if asked else ("", [])
             first, total = total, total + len(queries)
             if passed is not None:
                 own = passed[first:total]

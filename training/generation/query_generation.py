@@ -5,19 +5,25 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.encoders.generative.continuations import Continuations
+from sluice.encoders.generative.continuations import Continuations, writes_in_order
+from sluice.encoders.model_files.loading import lengths_of
 from sluice.training.generation.decoding import DiverseBeams, Hypothesis, TopKSampling
 from sluice.training.generation.inverse_cloze import Passage, sentences
+from sluice.training.generation.query_prompt import QueryPrompt, end_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sluice.training.generation.soft_prompt import SoftPrompt
+
+DOCUMENT_LENGTH = 384
 PROMPTS = {True: "{text}", False: "Document: {text}\nQuery:"}  # by: has an encoder of its own
 
 
@@ -37,10 +43,11 @@ class Generator(Protocol):
 class ModelGenerator:
     """A transformers model with an encoder and a decoder (doc2query), or a decoder alone.
 
-    ``prompt`` is what the model reads, with ``{text}`` for title and text of the document. What a
-    decoder alone writes is cut at the first line break. ``by`` is ``DiverseBeams`` or
-    ``TopKSampling``. Only safetensors are loaded and no code of the folder is run. The document is
-    cut to ``document_length`` tokens.
+    ``prompt`` is what the model reads, with ``{text}`` for title and text of the document, which is
+    cut to ``document_length`` tokens (384). A ``soft`` prompt, learnt with the same model, has both
+    and is read before them, its example pairs too. What a decoder alone writes is cut at the first
+    line break. ``by`` is ``DiverseBeams`` or ``TopKSampling``. Only safetensors are loaded and no
+    code of the folder is run. ``ModelError`` for a model that does not write from left to right.
     """
 
     def __init__(
@@ -50,32 +57,68 @@ class ModelGenerator:
         *,
         by: DiverseBeams | TopKSampling,
         prompt: str | None = None,
-        document_length: int = 384,
+        document_length: int | None = None,
+        soft: SoftPrompt | None = None,
         batch: int = 8,
         seed: int = 13,
         device: str = "cpu",
         name: str = "generator",
     ) -> None:
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
+        if soft is not None and (prompt is not None or document_length is not None):
+            raise ConfigError("prompt, document_length: a soft prompt has its own; leave them out")
         self.prompt = PROMPTS[self.encoder_decoder] if prompt is None else prompt
-        if "{text}" not in self.prompt:
-            raise ConfigError(f"prompt: {self.prompt!r}; expected {{text}} where the document goes")
-        if document_length < 1 or batch < 1:
-            raise ConfigError(
-                f"document_length {document_length}, batch {batch}: expected 1 or more"
-            )
+        length = DOCUMENT_LENGTH if document_length is None else document_length
+        if soft is not None:
+            self.prompt, length = soft.prompt, soft.document_length
+        if length < 1 or batch < 1:
+            raise ConfigError(f"document_length {length}, batch {batch}: expected 1 or more")
         self.by = by
         self.name = name
-        self._model = model.eval().to(device)
-        self._tokenizer = tokenizer
-        self._length = document_length
+        self.soft = soft
+        self.model = model.eval().to(device)
+        self.tokenizer = tokenizer
+        self.device = device
+        self.ends = end_tokens(model, tokenizer)
+        padding = tokenizer.pad_token_id
+        self.pad = self.ends[0] if padding is None else int(padding)  # is masked either way
+        self._length = length
         self._batch = batch
         self._seed = seed
-        self._device = device
-        self._ends = _ends(model, tokenizer)
-        padding = tokenizer.pad_token_id
-        self._pad = self._ends[0] if padding is None else int(padding)  # is masked either way
-        self._fingerprint: str | None = None
+        self._query_prompt = self.prompted_by(self.prompt, length)
+        self._before: Tensor | None = None
+        self._shown: list[int] = []
+        if soft is not None:
+            self._take(soft)
+        if not self.encoder_decoder and not writes_in_order(self.model):
+            raise ModelError(
+                f"{name}: {type(model).__name__} reads a text from both sides and cannot write "
+                "one; take a decoder, or an encoder with a decoder"
+            )
+
+    def _take(self, soft: SoftPrompt) -> None:
+        """Read a soft prompt; ``ModelError`` for one that was learnt with another model."""
+        import torch
+
+        width = self.model.get_input_embeddings().weight.shape[1]
+        if soft.model != self.weights or soft.vectors.shape[1] != width:
+            raise ModelError(
+                f"{self.name}: the soft prompt was learnt with other weights, and means nothing to "
+                "these; take the model it was learnt with, or learn one with this model"
+            )
+        self._before = torch.from_numpy(soft.vectors).to(self.device)
+        self._shown = self._query_prompt.shown(soft.shots, soft.length)
+
+    def prompted_by(self, prompt: str, document_length: int) -> QueryPrompt:
+        """Return what builds this model's input of documents."""
+        return QueryPrompt(
+            self.tokenizer, prompt, document_length, special=self.encoder_decoder, end=self.ends[0]
+        )
+
+    def room(self, written: int) -> int:
+        """Return the tokens that the model can read where it writes ``written`` tokens more."""
+        _, longest = lengths_of(self.tokenizer, self.model.config)
+        return longest if self.encoder_decoder else longest - written
 
     @classmethod
     def from_pretrained(cls, model: str | Path, **options: Any) -> ModelGenerator:
@@ -91,21 +134,26 @@ class ModelGenerator:
             raise ModelError(f"{home}: no config.json; expected a transformers model folder")
         both = bool(read_object(home / "config.json").get("is_encoder_decoder"))
         auto_class = AutoModelForSeq2SeqLM if both else AutoModelForCausalLM
-        network, tokenizer, _, _ = load(auto_class, str(model), fresh=lambda key, model: False)
+        # An encoder that was made of a decoder may note that it reads from both sides.
+        network, tokenizer, _, _ = load(
+            auto_class, str(model), fresh=lambda key, model: False, is_causal=True
+        )
         return cls(network, tokenizer, name=str(model), **options)
+
+    @cached_property
+    def weights(self) -> str:
+        """A hash of the weights and the vocabulary."""
+        weights = hashlib.sha256()
+        for name, value in sorted(self.model.state_dict().items()):
+            weights.update(name.encode())
+            weights.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return fingerprint_of(weights.hexdigest(), self.tokenizer.get_vocab())
 
     @property
     def fingerprint(self) -> str:
         """A hash of weights, vocabulary and everything that decides what is written."""
-        if self._fingerprint is None:
-            weights = hashlib.sha256()
-            for name, value in sorted(self._model.state_dict().items()):
-                weights.update(name.encode())
-                weights.update(value.detach().cpu().contiguous().numpy().tobytes())
-            settings = [self.prompt, repr(self.by), self._length, self._seed, self._ends]
-            vocabulary = self._tokenizer.get_vocab()
-            self._fingerprint = fingerprint_of(weights.hexdigest(), vocabulary, settings)
-        return self._fingerprint
+        settings = [self.prompt, repr(self.by), self._length, self._seed, self.ends]
+        return fingerprint_of(self.weights, settings, self.soft and self.soft.fingerprint)
 
     def queries(self, documents: Sequence[Passage]) -> list[list[str]]:
         """Return each document's queries, best (or first drawn) first, no two alike."""
@@ -124,35 +172,32 @@ class ModelGenerator:
 
     def _written(self, documents: Sequence[Passage]) -> list[list[Hypothesis]]:
         ids, mask = self._tokens(documents)
-        rows = Continuations(self._model, ids, mask, self.by.copies)
+        rows = Continuations(self.model, ids, mask, self.by.copies, self._before)
         if isinstance(self.by, DiverseBeams):
-            by_text = self.by.search(rows, self._ends)
+            by_text = self.by.search(rows, self.ends)
             return [sorted(each, key=lambda one: -one.score) for each in by_text]
-        return self.by.draw(rows, self._ends, [document.id for document in documents], self._seed)
+        return self.by.draw(rows, self.ends, [document.id for document in documents], self._seed)
 
     def _tokens(self, documents: Sequence[Passage]) -> tuple[Tensor, Tensor]:
+        texts = [f"{document.title} {document.text}".strip() for document in documents]
+        rows = self._query_prompt.rows(texts, self._shown)
+        return self.padded(rows, left=not self.encoder_decoder)
+
+    def padded(self, rows: Sequence[Sequence[int]], *, left: bool) -> tuple[Tensor, Tensor]:
+        """Return ids and mask ``[n, longest]``."""
         import torch
 
-        before, _, after = self.prompt.partition("{text}")
-        tokenizer, special = self._tokenizer, self.encoder_decoder
-        frame = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before, after)]
-        texts = [f"{document.title} {document.text}".strip() for document in documents]
-        inner = tokenizer(texts, add_special_tokens=False, truncation=True, max_length=self._length)
-        rows = [[*frame[0], *own, *frame[1]] for own in inner["input_ids"]]
-        if special:
-            first, last = _special(tokenizer)
-            rows = [[*first, *row, *last] for row in rows]
         width = max(map(len, rows))
-        ids = torch.full((len(rows), width), self._pad)
+        ids = torch.full((len(rows), width), self.pad)
         mask = torch.zeros((len(rows), width), dtype=torch.long)
         for number, row in enumerate(rows):
-            place = slice(0, len(row)) if special else slice(width - len(row), width)
+            place = slice(width - len(row), width) if left else slice(0, len(row))
             ids[number, place] = torch.tensor(row, dtype=torch.long)
             mask[number, place] = 1
-        return ids.to(self._device), mask.to(self._device)
+        return ids.to(self.device), mask.to(self.device)
 
     def _text(self, hypothesis: Hypothesis) -> str:
-        text = str(self._tokenizer.decode(hypothesis.tokens, skip_special_tokens=True))
+        text = str(self.tokenizer.decode(hypothesis.tokens, skip_special_tokens=True))
         return (text if self.encoder_decoder else text.lstrip().split("\n")[0]).strip()
 
 
@@ -200,21 +245,3 @@ def distinct(texts: Iterable[str]) -> list[str]:
 def _words(text: str) -> list[str]:
     words = ("".join(filter(str.isalnum, word)).casefold() for word in text.split())
     return [word for word in words if len(word) >= 4]
-
-
-def _special(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return the tokens that a tokenizer puts before and after a text."""
-    bare = list(tokenizer("a", add_special_tokens=False)["input_ids"])
-    full = list(tokenizer("a")["input_ids"])
-    start = next(n for n in range(len(full)) if full[n : n + len(bare)] == bare)
-    return full[:start], full[start + len(bare) :]
-
-
-def _ends(model: Any, tokenizer: Any) -> list[int]:
-    """Return the tokens that end what a model writes, as its folder says."""
-    settings = getattr(model, "generation_config", None)
-    for home in (settings, model.config, tokenizer):
-        ends = getattr(home, "eos_token_id", None)
-        if ends is not None:
-            return [int(token) for token in (ends if isinstance(ends, list) else [ends])]
-    raise ModelError(f"{type(model).__name__}: has no end token; a generator needs one")

@@ -16,6 +16,7 @@ LOSSES: dict[str, str] = {
     "decoupled_softmax": "sluice.training.losses.contrastive.decoupled_softmax:DecoupledSoftmax",
     "dse": "sluice.training.losses.composed.dse:DSE",
     "entries": "sluice.training.losses.distillation.entries:Entries",
+    "grl": "sluice.training.losses.composed.grl:GRL",
     "hoc": "sluice.training.losses.distillation.hoc:HOC",
     "info_nce": "sluice.training.losses.contrastive.info_nce:InfoNCE",
     "judge_kl": "sluice.training.losses.distillation.kl_div:JudgeKL",

@@ -265,6 +265,15 @@ WORDS: Mapping[str, str] = {
     "learn_bias": "Whether the bias is trained.",
     "max_grade": "The grade that counts as 1; labels are divided by it.",
     "penalty": "The weight of the penalty.",
+    "grl.temperature": "Divides distances or cosines, of the contrast and of the divergence.",
+    "grl.distance": "What the contrast compares: l2, minus the distance of unit vectors, or "
+    "cosine.",
+    "grl.writing": "What is learnt of writing: to prefer a positive to a negative, or supervised, "
+    "the positive's tokens.",
+    "grl.beta": "Steepness of the preference; left out, 0.1.",
+    "grl.writing_weight": "The weight of the writing; 0: none.",
+    "grl.agreement_weight": "The weight of the divergence between what is written and what is "
+    "near; left out, 1 with writing: preference.",
     "rrra.adapter": "The folder of a fitted adapter; left out, a new one begins.",
     "rrra.head_learning_rate": "The learning rate of the adapter; left out, the trainer's.",
     "rrra.weight": "The power of the adapter's score beside the encoder's: 0, the encoder's order; "
@@ -340,6 +349,29 @@ WORDS: Mapping[str, str] = {
     "quality.labels": "A document's label: its share of the train queries, or any (relevant to "
     "some).",
     "quality.negatives": "Documents that matter less beside each, drawn anew in every epoch.",
+    "generated.model": "The language model that writes: a decoder, or an encoder with a decoder.",
+    "generated.pairs": "Judgements of the train split that a soft prompt is learnt on, drawn by "
+    "seed; 0: none, and no soft prompt.",
+    "generated.documents": "Documents that queries are written for, drawn by seed; left out, all.",
+    "generated.queries": "Queries written for each document.",
+    "generated.consistency": "Keeps a query if BM25 ranks its document among the first so many; "
+    "null: keeps all.",
+    "generated.judgements": "Whether the pairs are learnt beside the queries; left out, they are.",
+    "generated.prompt": "The text around a document, with {text} for it; left out, 'Document: "
+    "{text}' and 'Query:' with a soft prompt.",
+    "generated.document_length": "Most tokens of a document; left out, as many as the model has "
+    "room for, up to 384.",
+    "generated.length": "Most tokens of a query.",
+    "generated.tokens": "Vectors of the soft prompt; left out, 50.",
+    "generated.text": "The text whose embeddings the soft prompt begins as.",
+    "generated.shots": "Example pairs shown before each document; left out, 2.",
+    "generated.choices": "Groups of examples of which the held-out pairs choose one; left out, 10.",
+    "generated.epochs": "Most epochs over the pairs; left out, 100.",
+    "generated.learning_rate": "Of the soft prompt, falling linearly; left out, 0.03.",
+    "generated.batch": "Pairs in a step; left out, 1.",
+    "generated.patience": "Epochs without a lower loss of the held-out pairs before it ends; left "
+    "out, 5.",
+    "generated.device": "Where the language model runs: cpu, cuda, ...",
     "ict.keep": "The chance that the sentence stays in its document.",
     "per_document": "Sentences of each document that become queries.",
     "fields.query": "The field that is the query, or several, joined: title, text, metadata keys.",
@@ -486,6 +518,7 @@ SUMMARIES: Mapping[str, str] = {
     "wlp": "First sentences as queries, documents linked with theirs as documents.",
     "fields": "Some fields of a document as the query, others as the document.",
     "file": "Examples from files of the usual formats.",
+    "generated": "Queries of a language model with a soft prompt learnt on few judgements (SPTAR).",
     "ict": "Inverse cloze: a sentence of a document as the query, the rest as the document.",
     "indexing": "Texts of every document and queries for it, to learn its identifier from.",
     "texts": "Every document of the corpus, for losses that learn from texts alone.",

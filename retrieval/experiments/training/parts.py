@@ -83,12 +83,12 @@ def opened_parts(
     parts = []
     for each in collections:
         dataset = each.open_dataset()
-        data = training_data(section, dataset, seed, where, each.source)
+        folder = work_path / FOLDER / each.name if len(collections) > 1 else work_path
+        data = training_data(section, dataset, seed, where, each.source, folder)
         maker = TrainingExamples(
             section, data.train, seed=seed, where=where, source=each.source, judge=judge,
             model=model, answered=answered, scored=scored, read=data.examples,
-            left_out=data.left_out,
-            work_path=work_path / FOLDER / each.name if len(collections) > 1 else work_path,
+            left_out=data.left_out, work_path=folder,
         )  # fmt: skip
         parts.append(Part(each.name, data, maker, dataset is not None))
     return parts

@@ -40,21 +40,38 @@ class ExampleSource:
         """The files it reads, which must exist; they decide what is learnt."""
         return ()
 
+    @property
+    def models(self) -> Sequence[str]:
+        """The folders or hub ids of the models it opens; they decide what is learnt."""
+        return ()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether its ``examples`` takes ``folder``, where what took long to make is kept."""
+        return False
+
     def first_rows(self) -> Iterator[Row]:
         """Yield the rows that show before any work whether its files can be read."""
         return iter(())
 
     def of_epoch(
-        self, dataset: Dataset, seed: int, epoch: int, lists: Stage | Run | None = None
+        self,
+        dataset: Dataset,
+        seed: int,
+        epoch: int,
+        lists: Stage | Run | None = None,
+        folder: Path | None = None,
     ) -> list[Example]:
         """Return the examples of an epoch, the same ones in each unless the source changes.
 
-        ``lists`` is what ``self.lists`` names, opened.
+        ``lists`` is what ``self.lists`` names, opened; ``folder`` is for a source that ``keeps``.
         """
         source: Any = self
         further: dict[str, Any] = {"epoch": epoch} if self.changes else {}
         if lists is not None:
             further["lists"] = lists
+        if self.keeps:
+            further["folder"] = folder
         examples: list[Example] = source.examples(dataset, seed, **further)
         return examples
 

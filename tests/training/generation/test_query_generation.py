@@ -47,7 +47,7 @@ def test_one_group_is_the_beam_search_of_transformers(
     kind: str, ends: list[int], beams: int, length_penalty: float, request: pytest.FixtureRequest
 ) -> None:
     generator = loaded(request.getfixturevalue(kind))
-    model: Any = generator._model
+    model: Any = generator.model
     ids, mask = generator._tokens(DOCUMENTS)
     plain = DiverseBeams(groups=1, beams=beams, length=12, length_penalty=length_penalty)
     with torch.inference_mode():
@@ -75,7 +75,7 @@ def test_one_beam_a_group_is_greedy_with_hamming_penalties(
 ) -> None:
     """Straight from the definition, one text, no cache, no batching."""
     generator = loaded(request.getfixturevalue(kind))
-    model: Any = generator._model
+    model: Any = generator.model
     groups, length, penalty = 4, 6, 3.0
     beams = DiverseBeams(groups=groups, beams=1, penalty=penalty, length=length, length_penalty=0)
     for document in DOCUMENTS:
@@ -109,7 +109,7 @@ def test_groups_differ_and_the_first_is_unpenalised(t5: Path) -> None:
 
         def found(**options: Any) -> list[list[list[int]]]:
             by = DiverseBeams(beams=2, length=8, **options)
-            made = by.search(Continuations(generator._model, ids, mask, by.copies), [END])
+            made = by.search(Continuations(generator.model, ids, mask, by.copies), [END])
             return [[one.tokens for one in text] for text in made]
 
         alone = found(groups=1)
@@ -146,7 +146,7 @@ def test_samples_are_of_the_most_probable_tokens_by_seed(t5: Path) -> None:
     with torch.inference_mode():
 
         def drawn(seed: int) -> Any:
-            rows = Continuations(generator._model, ids, mask, by.copies)
+            rows = Continuations(generator.model, ids, mask, by.copies)
             return by.draw(rows, [END], ["a", "b", "c"], seed)
 
         assert drawn(1) == drawn(1)
@@ -156,7 +156,7 @@ def test_samples_are_of_the_most_probable_tokens_by_seed(t5: Path) -> None:
                 score = 0.0
                 for place, token in enumerate(one.tokens):
                     begun = torch.tensor([[0, *one.tokens[:place]]])
-                    output = generator._model(
+                    output = generator.model(
                         input_ids=ids[text : text + 1],
                         attention_mask=mask[text : text + 1],
                         decoder_input_ids=begun,
@@ -186,7 +186,7 @@ def test_a_decoder_writes_one_line(gpt2: Path) -> None:
     generator = loaded(gpt2, prompt="{text} query")
     ids, mask = generator._tokens(DOCUMENTS[:2])
     assert mask[1].tolist() == [0] * (mask.shape[1] - 3) + [1, 1, 1]  # padded on the left
-    tokens = generator._tokenizer.convert_ids_to_tokens(ids[1, -3:].tolist())
+    tokens = generator.tokenizer.convert_ids_to_tokens(ids[1, -3:].tolist())
     assert tokens == ["deep", "water", "query"]
 
 

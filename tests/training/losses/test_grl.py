@@ -1,0 +1,220 @@
+"""GRL: its parts by independent formulas, who gets gradients, and the folder that it leaves."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_generators import save_gpt2
+from torch import Tensor
+
+from sluice.encoders import DenseEncoder
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.generative.own_writing import OwnWriting
+from sluice.encoders.towers import TowerEncoder
+from sluice.encoders.transformer.decoder_attention import causal_attention
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.example import Example, Text
+from sluice.training.losses.composed.grl import GRL, agreement, preference
+
+QUERIES = ["river gold", "dense vector", "score document"]
+# Of each query a positive and a negative; of the last only a positive.
+DOCUMENTS = [
+    "gold in the river and stone", "deep water", "learn to rank dense and sparse vector",
+    "the sluice", "rank the document by score",
+]  # fmt: skip
+POSITIVES, OWNERS = [0, 2, 4], [0, 0, 1, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return save_gpt2(tmp_path_factory.mktemp("models") / "gpt2", initializer_range=0.3, **settings)
+
+
+def opened(gpt2: Path) -> DenseEncoder:
+    return DenseEncoder.from_pretrained(gpt2, attention="bidirectional")
+
+
+def batch_of(encoder: DenseEncoder) -> VectorBatch:
+    sides = {"query": encoder.tokenize(QUERIES, "query"),
+             "document": encoder.tokenize(DOCUMENTS, "document")}  # fmt: skip
+    vectors = {side: encoder.embed(each, side) for side, each in sides.items()}  # type: ignore[arg-type]
+    labels = torch.zeros(3, 5)
+    labels[range(3), POSITIVES] = 1.0
+    return VectorBatch(
+        vectors["query"], vectors["document"], labels=labels,
+        mask=torch.ones(3, 5, dtype=torch.bool), positives=torch.tensor(POSITIVES),
+        owners=torch.tensor(OWNERS), cosine=True, features=sides,
+    )  # fmt: skip
+
+
+def softmax(values: Any) -> Any:
+    raised = np.exp(values - np.max(values))
+    return raised / raised.sum()
+
+
+def written(encoder: DenseEncoder, gpt2: Path, query: str, document: str) -> tuple[float, int]:
+    """Of a plain causal model of the same weights, one text at a time, in float64."""
+    import transformers
+
+    model = transformers.GPT2LMHeadModel.from_pretrained(gpt2).double().eval()
+    read = encoder.tokenize([query], "query")["input_ids"][0].tolist()
+    text = encoder.tokenize([document], "document")["input_ids"][0].tolist()
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[*read, *text]])).logits[0].numpy()
+    chances = [softmax(row) for row in logits[len(read) - 1 : -1]]
+    return float(sum(np.log(c[t]) for c, t in zip(chances, text, strict=True))), len(text)
+
+
+def test_the_value_is_the_sum_of_its_parts(gpt2: Path) -> None:
+    encoder = opened(gpt2)
+    batch = batch_of(encoder)
+    q, d = (
+        side.detach().double().numpy() / np.linalg.norm(side.detach().double(), axis=1)[:, None]
+        for side in (batch.queries, batch.documents)
+    )
+    cosines = q @ d.T
+    gaps = np.array([[-np.linalg.norm(one - other) for other in d] for one in q])
+    pairs = [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4)]
+    sums = {p: written(encoder, gpt2, QUERIES[p[0]], DOCUMENTS[p[1]]) for p in pairs}
+
+    def contrast(scores: Any) -> float:
+        return float(np.mean([-np.log(softmax(s / 0.05)[p]) for s, p in zip(scores, POSITIVES)]))  # noqa: B905
+
+    gains = [sums[0, 0][0] - sums[0, 1][0], sums[1, 2][0] - sums[1, 3][0]]
+    preferred = float(np.mean([np.log1p(np.exp(-0.2 * gain)) for gain in gains]))
+    apart = []
+    for n, own in ((0, [0, 1]), (1, [2, 3])):
+        teacher = softmax(np.array([sums[n, c][0] / sums[n, c][1] for c in own]))
+        student = softmax(cosines[n, own] / 0.05)
+        apart.append(float((teacher * np.log(teacher / student)).sum()))
+    taught = -sum(sums[n, c][0] for n, c in ((0, 0), (1, 2), (2, 4)))
+    taught /= sum(sums[n, c][1] for n, c in ((0, 0), (1, 2), (2, 4)))
+    expected = {
+        GRL(beta=0.2): contrast(gaps) + preferred + float(np.mean(apart)),
+        GRL(distance="cosine", writing_weight=0, agreement_weight=2.0):
+            contrast(cosines) + 2 * float(np.mean(apart)),
+        GRL(writing="supervised", writing_weight=0.5): contrast(gaps) + 0.5 * taught,
+    }  # fmt: skip
+    for loss, value in expected.items():
+        loss.bind(encoder, 1)
+        assert loss.over(batch).item() == pytest.approx(value, rel=1e-4), loss
+    assert set(loss.notes()) == {"loss_contrast", "loss_writing"}
+
+
+def test_texts_that_do_not_fit_are_cut(gpt2: Path) -> None:
+    encoder = opened(gpt2)  # which reads 64 tokens
+    features = {
+        side: encoder.tokenize(["gold river " * 40], side) for side in ("query", "document")
+    }
+    row = torch.zeros(1, dtype=torch.long)
+    sums, lengths = OwnWriting(encoder).log_probabilities(features, row, row)
+    assert lengths.tolist() == [32]
+    assert bool(sums.isfinite().all())
+
+
+def test_the_divergence_of_equal_softmaxes_is_zero() -> None:
+    logits = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, float("nan")]], dtype=torch.float64)
+    same = logits + torch.tensor([[3.0], [-2.0]])  # a softmax does not see a constant
+    assert agreement(logits, same).item() == pytest.approx(0.0, abs=1e-12)
+    assert agreement(logits, same * 2).item() > 0.01
+    even = torch.zeros(4, dtype=torch.float64)
+    assert preference(even, even, 0.1).item() == pytest.approx(np.log(2))
+
+
+def gradients(encoder: DenseEncoder, value: Tensor) -> dict[str, Tensor]:
+    encoder.module.zero_grad()
+    value.backward()  # type: ignore[no-untyped-call]
+    return {
+        name: each.grad.clone()
+        for name, each in encoder.module.named_parameters()
+        if each.grad is not None
+    }
+
+
+def test_nothing_is_learnt_to_write_by_the_divergence(gpt2: Path) -> None:
+    """Its gradient is that of a divergence from numbers; the preference's reaches the network."""
+    scores = torch.randn(2, 3, requires_grad=True)
+    logits = torch.randn(2, 3, requires_grad=True)
+    agreement(logits, scores).backward()
+    assert scores.grad is None
+    assert logits.grad is not None
+    encoder = opened(gpt2)
+    loss = GRL(writing_weight=0)
+    loss.bind(encoder, 1)
+    own = gradients(encoder, loss.over(batch_of(encoder)))
+    writer: Any = loss._own
+    plain = writer.log_probabilities
+
+    def constant(*arguments: Any) -> tuple[Tensor, Tensor]:
+        sums, lengths = plain(*arguments)
+        return sums.detach(), lengths
+
+    writer.log_probabilities = constant
+    fixed = gradients(encoder, loss.over(batch_of(encoder)))
+    assert own.keys() == fixed.keys()
+    for name, gradient in own.items():
+        assert torch.equal(gradient, fixed[name]), name
+    other = GRL(agreement_weight=0)
+    other.bind(encoder, 1)
+    moved = gradients(encoder, other.over(batch_of(encoder)))
+    assert any(not torch.allclose(moved[name], fixed[name]) for name in fixed)
+
+
+def test_writing_and_encoding_differ_in_the_mask_alone(gpt2: Path) -> None:
+    import transformers
+
+    encoder = opened(gpt2)
+    model: Any = encoder.model
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ids = encoder.tokenize(DOCUMENTS[:1], "document")["input_ids"]
+    causal = transformers.GPT2Model.from_pretrained(gpt2).eval()
+    with torch.no_grad():
+        both = model(input_ids=ids).last_hidden_state
+        with causal_attention(model):
+            left = model(input_ids=ids).last_hidden_state
+        torch.testing.assert_close(left, causal(input_ids=ids).last_hidden_state)
+        assert torch.equal(model(input_ids=ids).last_hidden_state, both)
+    assert not torch.allclose(both, left, atol=1e-3)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"writing": "both"}, "grl.writing: 'both'"),
+        ({"distance": "dot"}, "grl.distance: 'dot'"),
+        ({"writing": "supervised", "agreement_weight": 1.0}, "grl.agreement_weight: compares"),
+        ({"writing": "supervised", "beta": 1.0}, "grl.beta: compares"),
+        ({"writing_weight": 0, "agreement_weight": 0}, "take loss: info_nce"),
+        ({"writing_weight": 0, "beta": 0.2}, "grl.beta: is of the writing"),
+        ({"writing_weight": -1}, "grl.writing_weight: -1"),
+        ({"temperature": 0}, "temperature"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GRL(**settings)
+
+
+def test_what_cannot_be_trained(gpt2: Path, bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="grl: BertModel"):
+        GRL().bind(DenseEncoder.from_pretrained(bert), 1)
+    apart = save_gpt2(tmp_path / "apart", tie_word_embeddings=False)
+    with pytest.raises(ConfigError, match="has weights of its own"):
+        GRL().bind(opened(apart), 1)
+    alone = [Example(Text("q", "gold"), (Text("d", "river"),))]
+    with pytest.raises(DataError, match="none of 1 examples has a negative"):
+        GRL().bind_examples(alone)
+    GRL(writing="supervised").bind_examples(alone)
+    towers = TowerEncoder(opened(gpt2), opened(gpt2))
+    with pytest.raises(ConfigError, match="one dense encoder, whose network writes, not TowerE"):
+        GRL().bind(towers, 1)
+    loss = GRL()
+    loss.bind(opened(gpt2), 1)
+    batch = batch_of(opened(gpt2))
+    leaves = batch.with_vectors(batch.queries.detach().requires_grad_(), batch.documents)
+    with pytest.raises(ConfigError, match="leave gradient_cache out"):
+        loss.over(leaves)
