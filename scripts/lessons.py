@@ -162,18 +162,20 @@ def write_notebooks(chosen: Sequence[Lesson], folder: Path) -> None:
         (folder / f"{each.page.stem}.ipynb").write_text(text + "\n", encoding="utf-8")
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="scripts/course", description="Run the lessons of docs/course."
     )
     every = lessons()
     numbers = [each.number for each in every]
-    parser.add_argument("lesson", nargs="*", type=int, choices=numbers, help="default: all",
-                        default=numbers)  # fmt: skip
+    parser.add_argument("lesson", nargs="*", type=int, help="its number; by default all of them")
     parser.add_argument("--write", action="store_true", help="put what was printed into the pages")
     parser.add_argument("--notebooks", type=Path, metavar="OUT", help="write notebooks into OUT")
-    settings = parser.parse_args()
-    chosen = [each for each in every if each.number in settings.lesson]
+    settings = parser.parse_args(words)
+    unknown = [number for number in settings.lesson if number not in numbers]
+    if unknown:
+        parser.error(f"lesson {unknown[0]}: expected {numbers[0]} to {numbers[-1]}")
+    chosen = [each for each in every if each.number in (settings.lesson or numbers)]
     if settings.notebooks:
         write_notebooks(chosen, settings.notebooks)
         print(f"{settings.notebooks}: {len(chosen)} notebooks")

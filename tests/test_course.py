@@ -59,7 +59,7 @@ def test_a_page_has_what_every_lesson_has(each: Any) -> None:
     assert f"```sh\nscripts/course {each.number}\n```" in text
     assert all(block.output for block in page_blocks.blocks(text) if block.output is not None)
     assert re.search(r"!\[[^\]]+\]\([a-z]+\.svg\)", text) or each.number == 8
-    log = text.partition("| date | Sluice | Python | machine | result |\n|---|---|---|---|---|\n")[2]
+    log = text.partition("| date | Sluice | Python | machine | result |\n")[2].partition("\n")[2]
     results = [float(line.split("|")[-2]) for line in log.splitlines()]
     assert results
     assert all(abs(result - each.expected) <= each.within for result in results)
@@ -160,3 +160,25 @@ def test_our_notebooks_have_every_block(tmp_path: Path) -> None:
             keys = {"cell_type", "id", "metadata", "source"} | shapes[cell["cell_type"]]
             assert set(cell) - {"attachments"} == keys
             assert not re.search(r"(?<!!)\]\((?!https?:|attachment:)", cell["source"])
+
+
+def test_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(lessons, "COURSE", tmp_path)
+    monkeypatch.setenv("SLUICE_PROGRESS", "0")  # main sets it where it is not set
+    page(tmp_path)
+    lessons.main(["--notebooks", str(tmp_path / "out")])
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["1-x.ipynb"]
+    assert capsys.readouterr().out == f"{tmp_path / 'out'}: 1 notebooks\n"
+    with pytest.raises(SystemExit) as stopped:
+        lessons.main(["9"])
+    assert stopped.value.code == 2
+    assert "lesson 9: expected 1 to 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as stopped:
+        lessons.main([])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.startswith("PASS lesson 1")
+    page(tmp_path, code="reached = 0.1\nprint(7)\n")
+    with pytest.raises(SystemExit, match="1 of 1 lessons are off"):
+        lessons.main(["1"])
