@@ -15,20 +15,26 @@ import torch
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import (
     SETTINGS,
+    SIDECAR,
     Layout,
     is_static_folder,
     length_in,
     read_object,
+    read_sidecar,
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.prompts import side_prompts
+from sluice.encoders.model_files.quantised import Weights, check_weights_type, quantise
 from sluice.encoders.model_files.untrusted import LOCAL, refuse_code
-from sluice.encoders.model_files.weights import QUANTISED, check_weights
+from sluice.encoders.model_files.weights import QUANTISED, check_weights, stored_type
 
 
 class Loaded(NamedTuple):
-    """A model in float32 and evaluation mode, its tokenizer, folder, and newly drawn parameters."""
+    """A model in evaluation mode, its tokenizer, folder, and newly drawn parameters.
+
+    Parameters are float32; matrices may be codes.
+    """
 
     model: Any
     tokenizer: Any
@@ -87,11 +93,13 @@ def load(
     *,
     fresh: Callable[[str, Any], bool] = is_pooler,
     seed: int = 13,
+    weights: Weights = "float32",
     **config: Any,
 ) -> Loaded:
     """Load a local folder or hub id; reads safetensors only, and runs no code from the folder.
 
-    ``config`` overrides its configuration. Missing parameters are drawn by ``seed`` if
+    ``weights`` of 8 or 4 bits are made here, see ``quantised``; a file of 16 bits is then read as
+    such. ``config`` overrides its configuration. Missing parameters are drawn by ``seed`` if
     ``fresh(key, model)`` allows it; other missing or mismatched ones are a ``ModelError``.
     """
     from transformers import AutoConfig
@@ -121,7 +129,7 @@ def load(
             **LOCAL,
             config=settings,
             use_safetensors=True,
-            dtype=torch.float32,
+            dtype=torch.float32 if weights == "float32" else _TYPES[stored_type(home)],
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # named below
             **_without_pooler(auto_class, settings),
@@ -139,8 +147,34 @@ def load(
             "config.json"
         )
     _check_loaded(model, home)
+    if weights != "float32":
+        quantise(model, weights)
     read_adapter(model.eval(), home)
     return Loaded(model, tokenizer, folder, missing)
+
+
+def weights_type(name: str, chosen: Weights | None, backend: str | None = None) -> Weights:
+    """Return the type of weights that is chosen, else the one that a model's folder notes.
+
+    Raises ``ConfigError`` for one that there is not, and for fewer bits than 32 beside an exported
+    graph.
+    """
+    folder = model_folder(name)
+    facts = read_sidecar(folder)
+    noted = facts.get("weights", "float32")
+    try:
+        check_weights_type(noted)
+    except ConfigError as error:
+        raise ModelError(f"{folder / SIDECAR}: {error}") from None
+    exported = (backend or facts.get("backend", "torch")) != "torch"
+    weights: Weights = ("float32" if exported else noted) if chosen is None else chosen
+    check_weights_type(weights)
+    if exported and weights != "float32":
+        raise ConfigError(
+            f"weights: {weights}: an exported graph has weights of its own; use backend: torch, or "
+            "leave weights out and name a graph of 8 bits by backend_file"
+        )
+    return weights
 
 
 def _check_config(home: Path) -> None:
@@ -305,4 +339,5 @@ def lengths_of(tokenizer: Any, config: Any, noted: int | None = None) -> tuple[i
     return min(noted or usual, longest), longest
 
 
+_TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer"}

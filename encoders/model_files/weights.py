@@ -16,7 +16,8 @@ PICKLED_INDEX = f"{PICKLED}.index.json"
 EXPLICIT = "transformers_weights"  # in config.json: another file than the usual one
 QUANTISED = (
     "the weights are quantised, and Sluice reads weights of 16 or 32 bits; take the model that "
-    "they were made from (an ONNX graph of 8 bits beside it runs with backend: onnx)"
+    "they were made from, with weights: int8 or int4 (an ONNX graph of 8 bits beside it runs with "
+    "backend: onnx)"
 )
 LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
 POINTER = b"version https://git-lfs"
@@ -95,6 +96,15 @@ def shards_in(index: Path, suffix: str) -> dict[str, str]:
 
 def _check_file(file: Path) -> None:
     """Raise ``ModelError`` for safetensors that are cut, or whose matrices are quantised."""
+    kinds = _kinds(file)
+    for name, kind in kinds.items():
+        whole_numbers = kind.startswith(("U", "I"))
+        if (name.endswith("weight") and whole_numbers) or kind.startswith(("F8", "F4", "F6")):
+            raise ModelError(f"{file}: {name} is {kind}: {QUANTISED}")
+
+
+def _kinds(file: Path) -> dict[str, str]:
+    """Return the type of each tensor as a file's header has it; ``ModelError`` if it is cut."""
     with file.open("rb") as stream:
         start = stream.read(max(8, len(POINTER)))
         if start.startswith(POINTER):
@@ -117,10 +127,16 @@ def _check_file(file: Path) -> None:
             f"{file}: not whole safetensors; it was cut or damaged on its way: copy or fetch it "
             "again"
         )
-    for name, kind in kinds.items():
-        whole_numbers = kind.startswith(("U", "I"))
-        if (name.endswith("weight") and whole_numbers) or kind.startswith(("F8", "F4", "F6")):
-            raise ModelError(f"{file}: {name} is {kind}: {QUANTISED}")
+    return kinds
+
+
+def stored_type(home: Path) -> str:
+    """Return the type of 16 bits that all of a network's weights are stored in, else ``F32``."""
+    config = read_object(home / "config.json")
+    name = config.get(EXPLICIT) or (WEIGHTS if (home / WEIGHTS).exists() else INDEX)
+    files = shards_in(home / name, ".safetensors").values() if name.endswith(".json") else [name]
+    kinds = {kind for file in set(files) for kind in _kinds(home / file).values()}
+    return kinds.pop() if kinds in ({"BF16"}, {"F16"}) else "F32"
 
 
 def _is_file(path: Path) -> bool:
