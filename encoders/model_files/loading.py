@@ -184,8 +184,8 @@ def _check_config(home: Path) -> None:
     config = read_object(home / "config.json")
     how = config.get("quantization_config")
     if how is not None:
-        method = how.get("quant_method") if isinstance(how, dict) else how
-        raise ModelError(f"{home / 'config.json'}: quantization_config ({method}): {QUANTISED}")
+        named = how.get("quant_method") or next(iter(how), None) if isinstance(how, dict) else how
+        raise ModelError(f"{home / 'config.json'}: quantization_config ({named}): {QUANTISED}")
     kind = config.get("model_type")
     if isinstance(kind, str) and kind not in CONFIG_MAPPING:
         raise ModelError(

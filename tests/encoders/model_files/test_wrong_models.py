@@ -168,6 +168,17 @@ WRONG = {
         settings(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
         r"quantization_config \(bitsandbytes\)", QUANTISED,
     ),
+    **{
+        method: Wrong(
+            settings(quantization_config={"quant_method": method, "bits": 4}),
+            rf"quantization_config \({method}\)", rf"{QUANTISED}, with weights: int8 or int4",
+        )
+        for method in ("gptq", "awq", "compressed-tensors", "torchao", "fp8")
+    },
+    "quantised before methods had names": Wrong(
+        settings(quantization_config={"load_in_8bit": True}),
+        r"quantization_config \(load_in_8bit\)", QUANTISED,
+    ),
     "unknown quantisation": Wrong(
         settings(quantization_config="new"), r"quantization_config \(new\)", QUANTISED
     ),
