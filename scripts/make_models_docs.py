@@ -192,9 +192,9 @@ REFUSED = (
     Refused("weights in pickles alone", "`sluice model import FOLDER --trust-pickle`, once",
             "tests/encoders/model_files/test_pickles.py::"
             "test_a_folder_of_pickles_is_converted_by_the_command"),
-    Refused("quantised weights (bitsandbytes, GPTQ, AWQ, FP8 ...)",
-            "take the model that they were made from; an ONNX graph of 8 bits runs with "
-            "`backend: onnx`",
+    Refused("quantised weights (bitsandbytes, GPTQ, AWQ, compressed-tensors, torchao, FP8)",
+            "take the model that they were made from, with `weights: int8` or `int4`; an ONNX "
+            "graph of 8 bits runs with `backend: onnx`",
             "tests/encoders/model_files/test_wrong_models.py::"
             "test_one_error_with_what_to_do[bitsandbytes]"),
     Refused("weights of TensorFlow, Flax or llama.cpp alone; ONNX graphs alone",

@@ -259,6 +259,14 @@ def _check_dev(
 def _check_precision(encoder: BiEncoder | PairEncoder | SpanWriter) -> None:
     import torch
 
+    from sluice.encoders.model_files.quantised import weights_of
+
+    weights = weights_of(encoder.module)
+    if weights != "float32" and not any(hasattr(m, "tuned") for m in encoder.module.modules()):
+        raise ConfigError(
+            f"encoder.weights: {weights}: the matrices are codes, which cannot be trained; add "
+            "tuning: {type: lora}, which trains beside them, or write weights: float32"
+        )
     for name, parameter in encoder.module.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise ConfigError(

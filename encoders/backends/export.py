@@ -28,6 +28,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.loading import quiet_transformers
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.quantised import weights_of
 
 Quantisation: TypeAlias = Literal["int8"]
 QUANTISED_FILES = {"int8": "onnx/model_qint8.onnx"}
@@ -112,6 +113,11 @@ def export_onnx(
         raise ConfigError(f"quantise: {quantise!r}; known: {', '.join(QUANTISED_FILES)}")
     need_packages("onnx")
     encoder = _opened(model, Path(output))
+    if (weights := weights_of(encoder.module)) != "float32":
+        raise ConfigError(
+            f"weights: {weights}: a graph is made of weights of 32 bits; open the model with "
+            "weights: float32 (quantise: int8 writes a graph of 8 bits)"
+        )
     report = ExportReport(Path(output), encoder.kind)
     sample = [*sample_texts(), *texts]
     with replaced_folder(Path(output)) as folder:

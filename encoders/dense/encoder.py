@@ -30,6 +30,7 @@ from sluice.encoders.dense.pooling import (
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.model_files.adapters import noted_weights
 from sluice.encoders.model_files.layers import cut_layers, layer_outputs
 from sluice.encoders.model_files.layout import (
     read_layout,
@@ -37,8 +38,9 @@ from sluice.encoders.model_files.layout import (
     write_dense,
     write_sidecar,
 )
-from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.loading import load, lowers, save, side_settings, weights_type
 from sluice.encoders.model_files.probes import write_probes
+from sluice.encoders.model_files.quantised import Weights
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
 from sluice.encoders.transformer.end_token import end_texts
 from sluice.encoders.transformer.model import Features
@@ -119,6 +121,7 @@ class DenseEncoder(TextEncoder):
         document_length: int | None = None,
         device: str = "auto",
         dtype: Dtype = "float32",
+        weights: Weights | None = None,
         batch_tokens: int | None = None,
         backend: Engine | None = None,
         backend_file: str | None = None,
@@ -141,18 +144,19 @@ class DenseEncoder(TextEncoder):
         answered examples ``{query, document}`` before the queries' prompt. ``backend`` is torch, or
         an engine for the graph ``backend_file`` (``onnx/model.onnx``) that
         ``sluice model export`` wrote to the folder; None is the one the folder was saved with.
+        ``weights`` int8 or int4 keeps the matrices in so many bits, see ``quantised``.
         """
         from transformers import AutoModel
 
-        loaded = load(AutoModel, str(model))
+        loaded = load(AutoModel, str(model), weights=weights_type(str(model), weights, backend))
         network, tokenizer, folder, _ = loaded
         hidden = int(network.config.hidden_size)
         layout = read_layout(folder)
+        exported = (backend or layout.sidecar.get("backend", "torch")) != "torch"
         refuse_others(layout, folder, own=cls.own_module)
         refuse_two_stacks(network, folder)
         if pooling is None and attention is None and not layout.modules:
             warn_of_decoder(network, folder)
-        exported = (backend or layout.sidecar.get("backend", "torch")) != "torch"
         if layers is not None:
             if exported:
                 raise ConfigError(
@@ -390,6 +394,7 @@ class DenseEncoder(TextEncoder):
                     **self.save_backend(folder),
                     "query_length": self.lengths["query"],
                     "document_length": self.lengths["document"],
+                    **noted_weights(self.model),
                     **noted,
                 },
             )

@@ -17,6 +17,14 @@ from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import check_version, write_json
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import ADAPTER, read_object
+from sluice.encoders.model_files.quantised import (
+    Codes,
+    PlainState,
+    QuantisedLinear,
+    block_linears,
+    coded,
+    weights_of,
+)
 from sluice.encoders.table import TUNINGS
 
 WEIGHTS = "adapter.safetensors"
@@ -78,26 +86,51 @@ def low_rank_layers(module: Any) -> Iterator[tuple[str, Any]]:
             yield name, part
 
 
-def merged_state(module: Any) -> dict[str, Tensor]:
-    """Return a module's state after merging, under its original names; the module is unchanged."""
-    state: dict[str, Tensor] = dict(module.state_dict())
+def merged_state(module: Any) -> Mapping[str, Tensor]:
+    """Return a module's state after merging, under its original names; the module is unchanged.
+
+    What codes stand for is made when it is asked for.
+    """
+    state: dict[str, Tensor | Codes] = dict(module.state_dict())
+    for name, codes in coded(module):
+        state = {key: value for key, value in state.items() if not key.startswith(f"{name}.")}
+        state[f"{name.rpartition('.')[0]}.weight"] = codes
     for name, layer in low_rank_layers(module):
         state = {key: value for key, value in state.items() if not key.startswith(f"{name}.")}
         merged = copy.deepcopy(layer)
-        with torch.no_grad():
-            merged.merge()
+        merge_layer(merged)
         inner = merged.get_base_layer().state_dict()
         state |= {f"{name}.{key}": value for key, value in inner.items()}
-    return state
+    return PlainState(state)
+
+
+def merge_layer(layer: Any) -> None:
+    """Merge a layer that peft replaced; codes become weights of 32 bits before."""
+    if isinstance(layer.base_layer, QuantisedLinear):
+        layer.base_layer = layer.base_layer.as_linear()
+    with torch.no_grad():
+        layer.merge()
+
+
+def noted_weights(model: Any) -> dict[str, str]:
+    """Return what a saved folder notes of a model's type of weights, {} of 32 bits.
+
+    What was merged is not what codes stand for, and all is read as it is saved.
+    """
+    weights, added = weights_of(model), tuple(f"{name}." for name in added_modules(model))
+    merged = [name for name in block_linears(model) if not name.startswith(added or ("\0",))]
+    if weights == "float32" or merged or any(low_rank_layers(model)):
+        return {}
+    return {"weights": weights}
 
 
 def plain_state(model: Any) -> dict[str, Tensor] | None:
     """Return the weights for a model's ordinary files: merged, without what cannot be merged.
 
-    None for a model that was not tuned.
+    None for a model that was not tuned and has no codes.
     """
     added = added_modules(model)
-    if not added and not any(low_rank_layers(model)):
+    if not added and not any(low_rank_layers(model)) and not any(coded(model)):
         return None
     starts = tuple(f"{name}." for name in added)
     return {k: v for k, v in merged_state(model).items() if not k.startswith(starts or ("\0",))}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -56,10 +56,16 @@ def parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     return list(found.values())
 
 
-def state_hash(state: Mapping[str, Tensor]) -> str:
-    """Return a hash of tensors by name: their shapes, types and values."""
+def state_hash(
+    state: Mapping[str, Tensor], as_saved: Callable[[str, Tensor], Tensor] | None = None
+) -> str:
+    """Return a hash of tensors by name: their shapes, types and values, one after another.
+
+    ``as_saved`` changes each before.
+    """
     digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
+    for name in sorted(state):
+        value = state[name] if as_saved is None else as_saved(name, state[name])
         tensor = value.detach().cpu().contiguous()
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.view(-1).view(torch.uint8).numpy().data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,20 +16,26 @@ import torch
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import (
     SETTINGS,
+    SIDECAR,
     Layout,
     is_static_folder,
     length_in,
     read_object,
+    read_sidecar,
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.prompts import side_prompts
+from sluice.encoders.model_files.quantised import Weights, check_weights_type, quantise
 from sluice.encoders.model_files.untrusted import LOCAL, refuse_code
-from sluice.encoders.model_files.weights import QUANTISED, check_weights
+from sluice.encoders.model_files.weights import QUANTISED, check_weights, stored_weights
 
 
 class Loaded(NamedTuple):
-    """A model in float32 and evaluation mode, its tokenizer, folder, and newly drawn parameters."""
+    """A model in evaluation mode, its tokenizer, folder, and newly drawn parameters.
+
+    Parameters are float32; matrices may be codes.
+    """
 
     model: Any
     tokenizer: Any
@@ -87,11 +94,13 @@ def load(
     *,
     fresh: Callable[[str, Any], bool] = is_pooler,
     seed: int = 13,
+    weights: Weights = "float32",
     **config: Any,
 ) -> Loaded:
     """Load a local folder or hub id; reads safetensors only, and runs no code from the folder.
 
-    ``config`` overrides its configuration. Missing parameters are drawn by ``seed`` if
+    ``weights`` of 8 or 4 bits are made here, see ``quantised``; a file of 16 bits is then read as
+    such. ``config`` overrides its configuration. Missing parameters are drawn by ``seed`` if
     ``fresh(key, model)`` allows it; other missing or mismatched ones are a ``ModelError``.
     """
     from transformers import AutoConfig
@@ -112,16 +121,17 @@ def load(
     check_weights(home, folder)
     rng = torch.random.fork_rng(devices=[])
     with quiet_transformers(), rng, as_model_error(home, auto_class.__name__):
-        torch.manual_seed(seed)
         settings = AutoConfig.from_pretrained(home, **LOCAL, **config)
         auto_class = _encoder_alone(auto_class, settings)
+        _check_size(auto_class, settings, home)
+        torch.manual_seed(seed)
         tokenizer = _tokenizer(home, settings)
         model, report = auto_class.from_pretrained(
             home,
             **LOCAL,
             config=settings,
             use_safetensors=True,
-            dtype=torch.float32,
+            dtype=torch.float32 if weights == "float32" else _TYPES[stored_weights(home).half],
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # named below
             **_without_pooler(auto_class, settings),
@@ -139,8 +149,34 @@ def load(
             "config.json"
         )
     _check_loaded(model, home)
+    if weights != "float32":
+        quantise(model, weights)
     read_adapter(model.eval(), home)
     return Loaded(model, tokenizer, folder, missing)
+
+
+def weights_type(name: str, chosen: Weights | None, backend: str | None = None) -> Weights:
+    """Return the type of weights that is chosen, else the one that a model's folder notes.
+
+    Raises ``ConfigError`` for one that there is not, and for fewer bits than 32 beside an exported
+    graph.
+    """
+    folder = model_folder(name)
+    facts = read_sidecar(folder)
+    noted = facts.get("weights", "float32")
+    try:
+        check_weights_type(noted)
+    except ConfigError as error:
+        raise ModelError(f"{folder / SIDECAR}: {error}") from None
+    exported = (backend or facts.get("backend", "torch")) != "torch"
+    weights: Weights = ("float32" if exported else noted) if chosen is None else chosen
+    check_weights_type(weights)
+    if exported and weights != "float32":
+        raise ConfigError(
+            f"weights: {weights}: an exported graph has weights of its own; use backend: torch, or "
+            "leave weights out and name a graph of 8 bits by backend_file"
+        )
+    return weights
 
 
 def _check_config(home: Path) -> None:
@@ -150,14 +186,50 @@ def _check_config(home: Path) -> None:
     config = read_object(home / "config.json")
     how = config.get("quantization_config")
     if how is not None:
-        method = how.get("quant_method") if isinstance(how, dict) else how
-        raise ModelError(f"{home / 'config.json'}: quantization_config ({method}): {QUANTISED}")
+        named = how.get("quant_method") or next(iter(how), None) if isinstance(how, dict) else how
+        raise ModelError(f"{home / 'config.json'}: quantization_config ({named}): {QUANTISED}")
     kind = config.get("model_type")
     if isinstance(kind, str) and kind not in CONFIG_MAPPING:
         raise ModelError(
             f"{home / 'config.json'}: model_type is {kind!r}, which transformers {__version__} "
             "does not have; a newer one may (pip install -U transformers), or take another model"
         )
+
+
+def _check_size(auto_class: Any, config: Any, home: Path) -> None:
+    """Raise ``ModelError`` for a configuration of a much larger model than the weights are of.
+
+    What the weights lack would be drawn, in memory, before it could be named. The model is laid out
+    without numbers only where its settings are large enough to matter.
+    """
+    stored = stored_weights(home)
+    sizes = list(_whole_numbers(config.to_dict()))
+    parts = [(key, value) for key, value in sizes if _PARTS.search(key)]
+    for key, value in parts:
+        if value > max(stored.tensors, MANY_PARTS):
+            raise ModelError(
+                f"{home / 'config.json'}: {key} is {value:,}, and the weights have "
+                f"{stored.tensors:,} tensors; they do not belong together: copy both again"
+            )
+    largest, most = (max((value for _, value in each), default=1) for each in (sizes, parts))
+    if largest**3 * most <= SMALL:
+        return
+    with torch.device("meta"):
+        expected = sum(value.numel() for value in auto_class.from_config(config).parameters())
+    if expected > 2 * stored.numbers + SPARE:
+        raise ModelError(
+            f"{home / 'config.json'}: describes a model of {expected:,} parameters, and the "
+            f"weights are {stored.numbers:,} numbers; they do not belong together: copy both again"
+        )
+
+
+def _whole_numbers(settings: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the whole numbers of settings, those of settings inside them too."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from _whole_numbers(value)
+        elif type(value) is int:
+            yield str(key), value
 
 
 def _check_loaded(model: Any, home: Path) -> None:
@@ -305,4 +377,9 @@ def lengths_of(tokenizer: Any, config: Any, noted: int | None = None) -> tuple[i
     return min(noted or usual, longest), longest
 
 
+_PARTS = re.compile(r"(layers?|experts|blocks)$")  # settings of what a model has many of
+MANY_PARTS = 512  # that any model may have
+SMALL = 1 << 29  # numbers; the layouts of tiny models are not worth their time
+SPARE = 1 << 26  # numbers of heads that are drawn
+_TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer"}

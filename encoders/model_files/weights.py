@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import ModelError, listed
 from sluice.encoders.model_files.layout import read_object
@@ -16,7 +16,8 @@ PICKLED_INDEX = f"{PICKLED}.index.json"
 EXPLICIT = "transformers_weights"  # in config.json: another file than the usual one
 QUANTISED = (
     "the weights are quantised, and Sluice reads weights of 16 or 32 bits; take the model that "
-    "they were made from (an ONNX graph of 8 bits beside it runs with backend: onnx)"
+    "they were made from, with weights: int8 or int4 (an ONNX graph of 8 bits beside it runs with "
+    "backend: onnx)"
 )
 LONGEST_HEADER = 100_000_000  # bytes, as safetensors has it
 POINTER = b"version https://git-lfs"
@@ -95,6 +96,45 @@ def shards_in(index: Path, suffix: str) -> dict[str, str]:
 
 def _check_file(file: Path) -> None:
     """Raise ``ModelError`` for safetensors that are cut, or whose matrices are quantised."""
+    for name, (kind, _) in _tensors(file).items():
+        whole_numbers = kind.startswith(("U", "I"))
+        if (name.endswith("weight") and whole_numbers) or kind.startswith(("F8", "F4", "F6")):
+            raise ModelError(f"{file}: {name} is {kind}: {QUANTISED}")
+
+
+class Stored(NamedTuple):
+    """What the weights of a network's files are: so many tensors and numbers, and their types."""
+
+    tensors: int
+    numbers: int
+    kinds: frozenset[str]
+
+    @property
+    def half(self) -> str:
+        """The type of 16 bits that all numbers have, else ``F32``."""
+        return next(iter(self.kinds)) if self.kinds in ({"BF16"}, {"F16"}) else "F32"
+
+
+def stored_weights(home: Path) -> Stored:
+    """Return what the headers of a network's files say; ``ModelError`` for files that are cut."""
+    config = read_object(home / "config.json")
+    name = config.get(EXPLICIT) or (WEIGHTS if (home / WEIGHTS).exists() else INDEX)
+    files = shards_in(home / name, ".safetensors").values() if name.endswith(".json") else [name]
+    tensors = [each for file in set(files) for each in _tensors(home / file).values()]
+    numbers = sum(8 * size // max(_bits(kind), 1) for kind, size in tensors)
+    return Stored(len(tensors), numbers, frozenset(kind for kind, _ in tensors))
+
+
+def _bits(kind: str) -> int:
+    """Return the bits of a number of a type as a header names it: ``F32``, ``BF16``, ``BOOL``."""
+    return int("".join(filter(str.isdigit, kind.partition("_")[0])) or 8)
+
+
+def _tensors(file: Path) -> dict[str, tuple[str, int]]:
+    """Return the type and bytes of each tensor as a file's header has them.
+
+    Raises ``ModelError`` if the file is cut.
+    """
     with file.open("rb") as stream:
         start = stream.read(max(8, len(POINTER)))
         if start.startswith(POINTER):
@@ -107,20 +147,17 @@ def _check_file(file: Path) -> None:
         header = stream.read(size) if len(start) >= 8 and size <= LONGEST_HEADER else b""
     try:
         tensors = {name: each for name, each in json.loads(header).items() if name[:2] != "__"}
-        ends = [int(each["data_offsets"][1]) for each in tensors.values()]
         kinds = {name: str(each["dtype"]) for name, each in tensors.items()}
+        places = {name: [int(end) for end in tensors[name]["data_offsets"]] for name in kinds}
+        whole = 8 + size + max((end for _, end in places.values()), default=0)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-        ends, kinds = [0], {}
-    whole = 8 + size + max(ends, default=0)
-    if not kinds or file.stat().st_size != whole:
+        kinds, places, whole = {}, {}, 0
+    if not places or file.stat().st_size != whole:
         raise ModelError(
             f"{file}: not whole safetensors; it was cut or damaged on its way: copy or fetch it "
             "again"
         )
-    for name, kind in kinds.items():
-        whole_numbers = kind.startswith(("U", "I"))
-        if (name.endswith("weight") and whole_numbers) or kind.startswith(("F8", "F4", "F6")):
-            raise ModelError(f"{file}: {name} is {kind}: {QUANTISED}")
+    return {name: (kinds[name], end - begin) for name, (begin, end) in places.items()}
 
 
 def _is_file(path: Path) -> bool:

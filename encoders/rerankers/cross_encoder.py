@@ -18,10 +18,20 @@ from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
+from sluice.encoders.model_files.adapters import noted_weights
 from sluice.encoders.model_files.layout import read_layout, write_lower_case, write_sidecar
-from sluice.encoders.model_files.loading import Loaded, is_head, lengths_of, load, lowers, save
+from sluice.encoders.model_files.loading import (
+    Loaded,
+    is_head,
+    lengths_of,
+    load,
+    lowers,
+    save,
+    weights_type,
+)
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
+from sluice.encoders.model_files.quantised import Weights
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.rerankers.labels import label_count, one_score, relevant_label
 from sluice.encoders.rerankers.pairs import check_pairs
@@ -94,6 +104,7 @@ class CrossEncoder(TransformerModel, EncoderBase):
         max_length: int | None = None,
         device: str = "auto",
         dtype: Dtype = "float32",
+        weights: Weights | None = None,
         batch_tokens: int | None = None,
         backend: Engine | None = None,
         backend_file: str | None = None,
@@ -105,8 +116,8 @@ class CrossEncoder(TransformerModel, EncoderBase):
         little training (``SimilarityHead``); None is the one that the folder was saved with, else
         ``classifier``. ``max_length`` is in tokens, of both texts and special tokens together; the
         longer text, usually the document, is cut first. A new classifier is logged as a warning,
-        and so is a trained one that a new similarity head leaves out. ``backend`` is as in
-        ``DenseEncoder``; a similarity head has torch alone.
+        and so is a trained one that a new similarity head leaves out. ``backend`` and
+        ``weights`` are as in ``DenseEncoder``; a similarity head has torch alone.
         """
         if head is not None and head not in HEADS:
             near = suggest(str(head), HEADS)
@@ -126,7 +137,10 @@ class CrossEncoder(TransformerModel, EncoderBase):
                 f"backend: {backend or backend_file}; a similarity head has no exported graph: "
                 "leave backend and backend_file out"
             )
-        network, tokenizer, folder, drawn = _loaded(str(model), similar=similar, seed=seed)
+        bits = weights_type(str(model), weights, backend)
+        network, tokenizer, folder, drawn = _loaded(
+            str(model), similar=similar, seed=seed, weights=bits
+        )
         compared = None
         if similar and noted == "similarity":
             compared = SimilarityHead.read(folder, int(network.config.hidden_size))
@@ -296,16 +310,18 @@ class CrossEncoder(TransformerModel, EncoderBase):
     def facts(self) -> dict[str, Any]:
         """Return what ``sluice.json`` notes."""
         head = {} if self.similarity_head is None else {"head": "similarity"}
-        return {"type": self.kind, "max_length": self.max_length, **head}
+        noted = noted_weights(self.model)
+        return {"type": self.kind, "max_length": self.max_length, **head, **noted}
 
 
-def _loaded(model: str, *, similar: bool, seed: int) -> Loaded:
+def _loaded(model: str, *, similar: bool, seed: int, weights: Weights) -> Loaded:
     """Load the network alone for a similarity head, else with its classifier."""
     from transformers import AutoModel, AutoModelForSequenceClassification
 
     if similar:
-        return load(AutoModel, model)
+        return load(AutoModel, model, weights=weights)
     labels = label_count(model_folder(model))
     return load(
-        AutoModelForSequenceClassification, model, fresh=is_head, seed=seed, num_labels=labels
-    )
+        AutoModelForSequenceClassification, model, fresh=is_head, seed=seed, weights=weights,
+        num_labels=labels,
+    )  # fmt: skip

@@ -14,7 +14,8 @@ from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.model_files.loading import lengths_of, load
+from sluice.encoders.model_files.loading import lengths_of, load, weights_type
+from sluice.encoders.model_files.quantised import Weights
 from sluice.encoders.rerankers.next_tokens import NextTokens, end_tokens
 from sluice.encoders.rerankers.prompt import Prompt, fitted
 from sluice.encoders.transformer.model import TransformerModel
@@ -81,9 +82,13 @@ class LocalLanguageModel(TransformerModel):
         chat: bool | None = None,
         device: str = "auto",
         dtype: Dtype = "float32",
+        weights: Weights | None = None,
         batch_tokens: int | None = None,
     ) -> LocalLanguageModel:
-        """Load a causal or an encoder-decoder model by folder or hub id; only safetensors."""
+        """Load a causal or an encoder-decoder model by folder or hub id; only safetensors.
+
+        ``weights`` int8 or int4 keeps the matrices in so many bits, see ``quantised``.
+        """
         from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
         from sluice.encoders.model_files.layout import read_object, transformer_folder
@@ -102,9 +107,10 @@ class LocalLanguageModel(TransformerModel):
                 )
         both = bool(config.get("is_encoder_decoder"))
         auto_class = AutoModelForSeq2SeqLM if both else AutoModelForCausalLM
+        bits = weights_type(str(model), weights)
         # An encoder that was made of a decoder may note that it reads from both sides.
         network, tokenizer, _, _ = load(
-            auto_class, str(model), fresh=lambda key, model: False, is_causal=True
+            auto_class, str(model), fresh=lambda key, model: False, weights=bits, is_causal=True
         )
         return cls(
             network,

@@ -331,9 +331,8 @@ class TransformerModel:
         # In-place updates (an optimiser's, a load's) raise a tensor's version counter.
         key = versions(tensors.values())
         if self._hashed is None or self._hashed[0] != key:
-            merged = merged_state(self.module).items()
-            saved = {name: self.as_saved(name, value) for name, value in merged}
-            self._hashed = (key, state_hash(saved))
+            merged = merged_state(self.module)
+            self._hashed = (key, state_hash(merged, self.as_saved))
         return fingerprint_of(
             self._hashed[1], tokenizer_state(self.tokenizer), architecture_of(self.model)
         )

@@ -15,7 +15,12 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.model_files.adapters import Tuned, added_modules, low_rank_layers
+from sluice.encoders.model_files.adapters import (
+    Tuned,
+    added_modules,
+    low_rank_layers,
+    merge_layer,
+)
 from sluice.encoders.model_files.layers import layer_list
 from sluice.encoders.table import RERANKERS, TUNINGS
 from sluice.encoders.tuning.of_experts import check_of_experts
@@ -95,8 +100,7 @@ def merge(encoder: Any) -> None:
         if tuned is None:
             continue
         for name, layer in low_rank_layers(model):
-            with torch.no_grad():
-                layer.merge()
+            merge_layer(layer)
             above, _, own = name.rpartition(".")
             setattr(model.get_submodule(above), own, layer.get_base_layer())
         for parameter in tuned.frozen:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sluice.encoders.transformer.packed.attention import Heads, Sight
-from sluice.encoders.transformer.packed.families import Embed, is_changed, typed
+from sluice.encoders.transformer.packed.families import Embed, is_changed, is_linear, typed
 from sluice.encoders.transformer.packed.layer import Layer, Norms
 from sluice.encoders.transformer.packed.linear import Activation, activation_of
 from sluice.encoders.transformer.packed.norms import Norm, norm_of
@@ -56,7 +56,7 @@ def blocks_of(model: Any) -> Blocks | None:
         ValueError,
     ):  # built otherwise than the releases known here
         return None
-    plain = all(type(part) is nn.Linear for layer in blocks.layers for part in layer.linears)
+    plain = all(is_linear(part) for layer in blocks.layers for part in layer.linears)
     known = all(layer.activation is not None for layer in blocks.layers)
     return blocks if blocks.layers and plain and known and _biases_agree(blocks.layers) else None
 

@@ -10,7 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sluice.encoders.model_files.identity import modules_of
+from sluice.encoders.model_files.quantised import QuantisedLinear
 from sluice.encoders.transformer.packed.linear import Activation, activation_of
+
+_MAKERS = ("transformers.", "torch.", QuantisedLinear.__module__)
 
 Head = Callable[[Tensor], Tensor]
 Embed = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -69,7 +72,7 @@ def parts_of(model: Any) -> Parts | None:
     except (AttributeError, TypeError):  # built otherwise than the releases known here
         return None
     plain = all(
-        type(part) is (nn.LayerNorm if "norm" in name else nn.Linear)
+        type(part) is nn.LayerNorm if "norm" in name else is_linear(part)
         for layer in parts.layers
         for name, part in layer._asdict().items()
         if name != "activation" and not name.endswith("dropout")
@@ -83,10 +86,15 @@ def _is_known(layer: LayerParts) -> bool:
     return layer.activation is not None and len(biases) == 1
 
 
+def is_linear(part: Any) -> bool:
+    """Return whether a part is a linear layer and nothing more, of weights or of codes."""
+    return type(part) in (nn.Linear, QuantisedLinear)
+
+
 def is_changed(model: Any) -> bool:
     """Return whether parts of other makers, hooks and the like alter a model's trunk."""
     return any(
-        not type(module).__module__.startswith(("transformers.", "torch."))
+        not type(module).__module__.startswith(_MAKERS)
         or module._forward_hooks
         or module._forward_pre_hooks
         or "forward" in module.__dict__

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.transformer.packed.attention import Attention, Heads
-from sluice.encoders.transformer.packed.linear import Activation, PackedLinear
+from sluice.encoders.transformer.packed.linear import Activation, PackedLinear, packed_linear
 from sluice.encoders.transformer.packed.norms import Norm
 
 
@@ -57,28 +57,24 @@ class PackedLayer:
     def __init__(self, layer: Layer, heads: Heads, dtype: torch.dtype) -> None:
         self.kind = layer.kind
         self._layer, self._heads, self._dtype = layer, heads, dtype
-        self._projections = PackedLinear(*_joined(layer.projections), dtype)
-        self._attended = PackedLinear(layer.attended.weight, layer.attended.bias, dtype)
-        weight, bias = _joined(layer.inner)
+        self._projections = packed_linear(layer.projections, dtype)
+        self._attended = packed_linear([layer.attended], dtype)
         self._gate: PackedLinear | None = None
-        activation = layer.activation
+        inner, activation = slice(None), layer.activation
         if layer.gated:
-            first, weight = weight.chunk(2)
-            of_first, bias = (None, None) if bias is None else bias.chunk(2)
-            self._gate = PackedLinear(first, of_first, dtype, activation=activation)
-            activation = "none"
-        self._inner = PackedLinear(weight, bias, dtype, activation=activation)
-        self._outer = PackedLinear(layer.outer.weight, layer.outer.bias, dtype)
+            half = sum(linear.out_features for linear in layer.inner) // 2
+            self._gate = packed_linear(layer.inner, dtype, slice(half), activation=activation)
+            inner, activation = slice(half, None), "none"
+        self._inner = packed_linear(layer.inner, dtype, inner, activation=activation)
+        self._outer = packed_linear([layer.outer], dtype)
 
     @functools.cached_property
     def _apart(self) -> tuple[PackedLinear, PackedLinear]:
         """The queries' projection, and that of keys and values: for one token of each text."""
-        weight, bias = _joined(self._layer.projections)
         width = self._heads.queries * self._heads.size
-        of_queries, of_rest = (None, None) if bias is None else (bias[:width], bias[width:])
         return (
-            PackedLinear(weight[:width], of_queries, self._dtype),
-            PackedLinear(weight[width:], of_rest, self._dtype),
+            packed_linear(self._layer.projections, self._dtype, slice(width)),
+            packed_linear(self._layer.projections, self._dtype, slice(width, None)),
         )
 
     def __call__(self, states: Tensor, attend: Attention) -> Tensor:
@@ -129,10 +125,3 @@ class PackedLayer:
         else:
             total = states + linear(x)
         return total if norms.after is None else norms.after(total)
-
-
-def _joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
-    """Return the weights and biases of layers under each other."""
-    weight = torch.cat([layer.weight.detach() for layer in layers])
-    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
-    return weight, torch.cat(biases) if biases else None

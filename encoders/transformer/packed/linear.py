@@ -8,11 +8,14 @@ are laid out for it once. Activation and residual sum are done while the result 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from sluice.encoders.model_files.quantised import Codes, QuantisedLinear
 
 Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu"]
 
@@ -20,6 +23,7 @@ _POINTWISE: dict[Activation, tuple[str, str]] = {
     "none": ("none", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh"),
     "relu": ("relu", ""), "silu": ("swish", ""),
 }  # fmt: skip
+FEW = 32  # rows of input for which weights that are made anew are not laid out
 ROWS = 4096  # rows of input the layout is chosen for; others work too
 
 
@@ -33,40 +37,86 @@ class PackedLinear:
         self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *,
         activation: Activation = "none",
     ) -> None:  # fmt: skip
-        self._weight = weight.detach().to(dtype, copy=True).contiguous()
+        self._onednn = onednn(weight.device.type, dtype)
+        self._weight = self._laid_out(weight.detach().to(dtype, copy=True).contiguous())
         self._bias = None if bias is None else bias.detach().to(dtype, copy=True)
         self._activation: Activation = activation
-        self._onednn = onednn(weight.device.type, dtype)
-        if self._onednn is not None:
-            self._weight = self._onednn._reorder_linear_weight(self._weight, ROWS)
+
+    def _laid_out(self, weight: Tensor) -> Tensor:
+        if self._onednn is None:
+            return weight
+        packed: Tensor = self._onednn._reorder_linear_weight(weight, ROWS)
+        return packed
+
+    def _product(self, x: Tensor) -> tuple[Any | None, Tensor]:
+        """Return oneDNN's operators, or None, and the weights as they are laid out for them."""
+        return self._onednn, self._weight
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return ``[n, out]``."""
-        if self._onednn is not None:
+        operators, weight = self._product(x)
+        if operators is not None:
             kind, algorithm = _POINTWISE[self._activation]
-            out: Tensor = self._onednn._linear_pointwise(
-                x, self._weight, self._bias, kind, [], algorithm
-            )
+            out: Tensor = operators._linear_pointwise(x, weight, self._bias, kind, [], algorithm)
             return out
-        return _activated(functional.linear(x, self._weight, self._bias), self._activation)
+        return _activated(functional.linear(x, weight, self._bias), self._activation)
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Return ``residual + x W^T + b``, of a layer without activation."""
-        if self._onednn is not None:
-            out: Tensor = self._onednn._linear_pointwise.binary(
-                x, residual, self._weight, self._bias, "add"
-            )
+        operators, weight = self._product(x)
+        if operators is not None:
+            out: Tensor = operators._linear_pointwise.binary(x, residual, weight, self._bias, "add")
             return out
-        return functional.linear(x, self._weight, self._bias).add_(residual)
+        return functional.linear(x, weight, self._bias).add_(residual)
 
     def multiplied_with(self, gate: Tensor, x: Tensor) -> Tensor:
         """Return ``gate * (x W^T + b)``, of a layer without activation."""
-        if self._onednn is not None:
-            out: Tensor = self._onednn._linear_pointwise.binary(
-                x, gate, self._weight, self._bias, "mul"
-            )
+        operators, weight = self._product(x)
+        if operators is not None:
+            out: Tensor = operators._linear_pointwise.binary(x, gate, weight, self._bias, "mul")
             return out
-        return functional.linear(x, self._weight, self._bias).mul_(gate)
+        return functional.linear(x, weight, self._bias).mul_(gate)
+
+
+class CodedLinear(PackedLinear):
+    """The same of matrices in codes, of some rows of each: weights are made for each product.
+
+    The codes are those of the layers, not copied.
+    """
+
+    def __init__(
+        self, rows: Sequence[tuple[Codes, slice]], bias: Tensor | None, dtype: torch.dtype, *,
+        activation: Activation = "none",
+    ) -> None:  # fmt: skip
+        self._rows, self._dtype = rows, dtype
+        self._onednn = onednn(rows[0][0].codes.device.type, dtype)
+        self._bias = None if bias is None else bias.detach().to(dtype, copy=True)
+        self._activation = activation
+
+    def _product(self, x: Tensor) -> tuple[Any | None, Tensor]:
+        parts = [codes.weights(part.start, part.stop) for codes, part in self._rows]
+        whole = (parts[0] if len(parts) == 1 else torch.cat(parts)).to(self._dtype).contiguous()
+        return (None, whole) if len(x) <= FEW else (self._onednn, self._laid_out(whole))
+
+
+def packed_linear(
+    layers: Sequence[nn.Linear], dtype: torch.dtype, rows: slice = slice(None), *,
+    activation: Activation = "none",
+) -> PackedLinear:  # fmt: skip
+    """Return the product of layers under each other, or of some rows of the whole."""
+    biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
+    bias = torch.cat(biases)[rows] if biases else None
+    if not all(isinstance(layer, QuantisedLinear) for layer in layers):
+        weight = torch.cat([layer.weight.detach() for layer in layers])
+        return PackedLinear(weight[rows], bias, dtype, activation=activation)
+    first, stop, _ = rows.indices(sum(layer.out_features for layer in layers))
+    chosen, start = [], 0
+    for layer in layers:
+        part = slice(max(first - start, 0), min(stop - start, layer.out_features))
+        if part.start < part.stop and isinstance(layer, QuantisedLinear):
+            chosen.append((layer.matrix, part))
+        start += layer.out_features
+    return CodedLinear(chosen, bias, dtype, activation=activation)
 
 
 def _activated(x: Tensor, activation: Activation) -> Tensor:

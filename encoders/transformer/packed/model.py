@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sluice.encoders.foundation.machine import free_memory_bytes
 from sluice.encoders.transformer.packed.attention import (
@@ -59,7 +59,7 @@ class PackedTransformer:
         blocks = blocks_of(model) if parts is None else _as_blocks(parts)
         if blocks is None:
             return None
-        if blocks.layers[0].outer.weight.device.type == "cpu":
+        if model.device.type == "cpu":
             return cls(blocks, dtype, parts) if _fits(blocks, dtype) else None
         return None if parts is None else cls(blocks, dtype, parts)
 
@@ -173,8 +173,12 @@ def attention(
 
 def _fits(blocks: Blocks, dtype: torch.dtype) -> bool:
     """Return whether there is memory for a copy of the weights; say so if not."""
-    weights = (linear.weight for layer in blocks.layers for linear in layer.linears)
-    size = dtype.itemsize * sum(weight.numel() for weight in weights)
+    linears = [linear for layer in blocks.layers for linear in layer.linears]
+    size = dtype.itemsize * sum(
+        linear.in_features * linear.out_features
+        for linear in linears
+        if type(linear) is nn.Linear  # codes are not copied
+    )
     free = None if size < _SMALL else free_memory_bytes()
     if free is None or 2 * size <= free:
         return True

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sluice.encoders.model_files.quantised import QuantisedLinear
 from sluice.encoders.transformer.packed.attention import Span, spans
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
 from sluice.encoders.transformer.packed.model import embedded
@@ -159,7 +160,12 @@ def _next(
 
 
 def _is_plain(layer: LayerParts) -> bool:
-    """Return whether a layer's dropout is the usual one, and its weights are of one type."""
+    """Return whether a layer's dropout is the usual one, and its weights are of one type.
+
+    Codes are not trained, and the model's own pass has their gradients.
+    """
+    if isinstance(layer.query, QuantisedLinear):
+        return False
     dropouts = layer.shares_dropout, layer.attended_dropout, layer.output_dropout
     plain = all(part is None or type(part) is nn.Dropout for part in dropouts)
     kinds = {

@@ -119,6 +119,8 @@ WORDS: Mapping[str, str] = {
     "device": "auto (a GPU if there is one), cpu, cuda, cuda:1, mps.",
     "dtype": "The arithmetic: float32, bfloat16 (faster, less exact), or auto (what suits the "
     "hardware).",
+    "weights": "The bits of the large matrices: float32, int8 (a quarter of the memory), or int4 "
+    "(an eighth, less exact); left out, as the model's folder says.",
     "batch_tokens": "Tokens encoded together; less takes less memory. Left out, chosen.",
     "backend": "torch, onnx or openvino; the latter two run a graph of `sluice model export`.",
     "backend_file": "The graph's file in the model's folder, for onnx and openvino.",
@@ -429,7 +431,10 @@ WORDS: Mapping[str, str] = {
     "abstain.kind": "What confidence is: energy, top, margin, softmax or deviation of the scores.",
     "abstain.width": "The first scores that confidence looks at, 25.",
     "abstain.temperature": "What the scores of softmax and energy are divided by, 1.",
-    "weights": "One weight for each part; left out, all alike.",
+    **{
+        f"{kind}.weights": "One weight for each part; left out, all alike."
+        for kind in ("fused", "rank_biased", "rrf", "weighted")
+    },
     "normalise": "How scores are made comparable: min-max, z-score, ...",
     "minimum": "The least score of theoretical-min: a number, or one for each part.",
     "fitted": "A file that `sluice fit` wrote; it has the settings.",

@@ -20,6 +20,12 @@ CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 def check_tuning(section: TrainingSection, prefix: str, allow: Allow = None) -> None:
     """Raise ``ConfigError`` for tuning that does not fit the encoder or the trainer."""
     if section.tuning is None:
+        weights = section.encoder.get("weights", "float32")
+        if weights in ("int8", "int4"):
+            raise ConfigError(
+                f"{prefix}encoder.weights: {weights}: the matrices are codes, which cannot be "
+                "trained; add tuning: {type: lora}, which trains beside them, or leave weights out"
+            )
         return
     kind = section.encoder.get("type")
     if kind == "static":

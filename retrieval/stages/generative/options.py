@@ -38,6 +38,7 @@ def local_model(
     chat: bool | None = None,
     device: str = "auto",
     dtype: Literal["float32", "bfloat16", "auto"] = "float32",
+    weights: Literal["float32", "int8", "int4"] | None = None,
     batch_tokens: int | None = None,
 ) -> LanguageModel:
     """Load a causal or encoder-decoder model of transformers; lengths are in tokens."""
@@ -45,7 +46,7 @@ def local_model(
 
     return LocalLanguageModel.from_pretrained(
         model, context_length=context_length, document_length=document_length, chat=chat,
-        device=device, dtype=dtype, batch_tokens=batch_tokens,
+        device=device, dtype=dtype, weights=weights, batch_tokens=batch_tokens,
     )  # fmt: skip
 
 

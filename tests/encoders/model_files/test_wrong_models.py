@@ -113,6 +113,21 @@ WRONG = {
     "another's weights": Wrong(
         settings(hidden_size=16), r"is \[32\] in the weights", r"expected \[16\] by config.json"
     ),
+    "a wide configuration": Wrong(
+        settings(hidden_size=1 << 18, num_attention_heads=4), "describes a model of 618,.*,",
+        "they do not belong together",
+    ),
+    "words without end": Wrong(
+        settings(vocab_size=1 << 34), "describes a model of .*, and the weights are 2",
+        "they do not belong together",
+    ),
+    "layers without end": Wrong(
+        settings(num_hidden_layers=1 << 40), "num_hidden_layers is 1,099,.* the weights have 39",
+        "they do not belong together",
+    ),
+    "sizes that no tensor has": Wrong(
+        settings(intermediate_size=1 << 62), "cannot be loaded as AutoModel", ""
+    ),
     "dimensions of modules": Wrong(
         wide_dense, r"2_Dense/config.json: in_features", "expected 32, the dimensions of"
     ),
@@ -167,6 +182,17 @@ WRONG = {
     "bitsandbytes": Wrong(
         settings(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
         r"quantization_config \(bitsandbytes\)", QUANTISED,
+    ),
+    **{
+        method: Wrong(
+            settings(quantization_config={"quant_method": method, "bits": 4}),
+            rf"quantization_config \({method}\)", rf"{QUANTISED}, with weights: int8 or int4",
+        )
+        for method in ("gptq", "awq", "compressed-tensors", "torchao", "fp8")
+    },
+    "quantised before methods had names": Wrong(
+        settings(quantization_config={"load_in_8bit": True}),
+        r"quantization_config \(load_in_8bit\)", QUANTISED,
     ),
     "unknown quantisation": Wrong(
         settings(quantization_config="new"), r"quantization_config \(new\)", QUANTISED
