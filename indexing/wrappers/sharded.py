@@ -155,7 +155,7 @@ class ShardedIndex(Index):
     @property
     def explains(self) -> bool:
         """Whether the parts can explain a score."""
-        return self.first.explains
+        return self.first.innermost.explains
 
     def explain(self, query: Any, row: int) -> Sequence[Any]:
         """Return what each term adds to the score of ``row``, as its part has it."""

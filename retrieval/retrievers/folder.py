@@ -221,7 +221,7 @@ def refuse_foreign(path: Path) -> None:
     """
     if not path.is_dir() or (path / HEAD).exists():
         return
-    begun = (path / DOCUMENTS / MANIFEST).exists()
+    begun = (path / DOCUMENTS / MANIFEST).exists() or (path / SHARDS).is_dir()
     for item in path.iterdir():
         ours = item.name.startswith(".") or (begun and ENCODER_FOLDER.fullmatch(item.name))
         if item.name in (INDEX, DOCUMENTS) and item.is_dir():
