@@ -89,6 +89,9 @@ class SearchAnswer(Shape):
     hits: list[HitShape]
     complete: bool = True
     note: str | None = None
+    partial: list[str] = Field(
+        default_factory=list, description="The shards whose documents were not searched."
+    )
     stages: list[StageTime]
     together: int
     state: int = Field(description="The state of the documents that answered.")
