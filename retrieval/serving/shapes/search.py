@@ -80,8 +80,9 @@ class StageTime(Shape):
 class SearchAnswer(Shape):
     """The hits of one query, best first.
 
-    ``complete`` is false where the deadline stopped a reranker, and ``note`` says what was left
-    out. ``together`` counts the queries, of other requests too, that ``stages`` are the times of.
+    ``complete`` is false where the deadline stopped a reranker or shards are missing, and ``note``
+    says what was left out. ``together`` counts the queries, of other requests too, that ``stages``
+    are the times of.
     """
 
     query: str

@@ -473,3 +473,38 @@ def test_one_document_and_none(tmp_path: Path) -> None:
     retriever.add(corpus(2))
     assert retriever.search("gold", 1)[0].doc_id == "d00"
     assert isinstance(retriever.index, ShardedIndex)
+
+
+def test_a_reader_beside_a_writer(folder: Path) -> None:
+    """One that has opened nothing yet takes the newest state; one that has, keeps its own."""
+    lazy, opened, writer = (Retriever.open(folder) for _ in range(3))
+    before = answers(opened)
+    for turn in range(3):  # of the first state no file is left
+        writer.update([Document(each.id, "", f"gold {turn}") for each in corpus()[:20]])
+    assert answers(opened) == before
+    assert answers(lazy) == answers(writer) != before
+    with pytest.raises(IndexFormatError, match="changed by another process"):
+        opened.delete(["d01"])
+
+
+def test_searches_while_the_documents_change(folder: Path) -> None:
+    """Each search sees one state of all shards: the same turn in every document."""
+    retriever = Retriever.open(folder)
+    made = corpus()[:12]
+    retriever.update([Document(each.id, "", "unheard turn0") for each in made])
+    seen, done = [], threading.Event()
+
+    def search() -> None:
+        while not done.is_set():
+            seen.append({hit.text for hit in retriever.search("unheard", 40)})
+
+    threads = [threading.Thread(target=search) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for turn in range(1, 4):
+        retriever.update([Document(each.id, "", f"unheard turn{turn}") for each in made])
+    done.set()
+    for each in threads:
+        each.join()
+    assert all(len(texts) == 1 for texts in seen)
+    assert {"unheard turn3"} == {hit.text for hit in retriever.search("unheard", 40)}
