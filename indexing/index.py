@@ -112,6 +112,11 @@ class Index(ABC):
         return self
 
     @property
+    def form(self) -> type[Index]:
+        """The class that holds the vectors as they were encoded; that of each of several shards."""
+        return type(self.innermost)
+
+    @property
     def resident_bytes(self) -> int:
         """Bytes that searches keep returning to, and that should fit into memory.
 

@@ -118,6 +118,13 @@ class FaissIndex(Index):
         """Bytes of the FAISS index; of the full vectors, a search reads the candidates."""
         return 0 if self._engine is None else self._engine.size_bytes
 
+    def empty(self) -> Self:
+        """Return an index without documents that has the settings of this one, to be trained."""
+        return type(self)(
+            self.factory, metric=self.metric, train_size=self.train_size, seed=self.seed,
+            rescore=self.rescore, params=self.params,
+        )  # fmt: skip
+
     def training_rows(self, documents: int) -> int:
         """Return how many sample vectors ``train`` would like for so many documents; 0 for none."""
         engine = self._engine or self._probe

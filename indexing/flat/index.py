@@ -81,6 +81,10 @@ class FlatIndex(Index):
         """Bytes of the compressed copy, where there is one: of the vectors candidates are read."""
         return self._vectors.nbytes if self._codes is None else self._codes.nbytes
 
+    def empty(self) -> Self:
+        """Return an index without documents that has the settings of this one."""
+        return type(self)(self.metric, first_pass=self.first_pass, depth=self.depth)
+
     def spool(self, folder: Path) -> None:
         """Keep the vectors added from now on in a file; a compressed copy stays in memory."""
         self._vectors.spool(folder)

@@ -418,6 +418,27 @@ def delete(
     _print_changes(changed, ("deleted",))
 
 
+def reshard(
+    path: Annotated[Path, argument("FOLDER", "A retriever's folder.")],
+    shards: Annotated[int, argument("N", "The number of shards.")],
+    allow: Allow = None,
+) -> None:
+    """Part a retriever over another number of shards.
+
+    Shards are added or removed and the documents spread evenly over them, in one step; a retriever
+    without shards is parted. Vectors come from the cache of the build, and deleted documents are
+    left behind, as `sluice delete --compact` does. What is found stays the same.
+
+    Examples:
+      sluice reshard runs/x/retrievers/bm25 8
+    """
+    from sluice.retrieval.experiments.output.resharding import reshard_folder
+
+    before, retriever = reshard_folder(path, shards, allow=allowed(allow))
+    count = plural(retriever.head.documents, "document")
+    echo(f"{path}: {count}, from {plural(before, 'shard')} to {shards}")
+
+
 def _documents_of(path: Path, source: str) -> Iterable[Document]:
     """Read documents as the corpus of the retriever or experiment at ``path`` was read."""
     from sluice.retrieval.experiments.own_documents import documents_like
@@ -465,5 +486,5 @@ def verify(path: Searched, allow: Allow = None) -> None:
 
 COMMANDS: dict[str, Command] = {
     "search": search, "explain": explain, "add": add, "update": update, "delete": delete,
-    "verify": verify,
+    "reshard": reshard, "verify": verify,
 }  # fmt: skip

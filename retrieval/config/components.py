@@ -222,8 +222,27 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
     if section.passages is not None and section.passages.late:
         _check_late(section.encoder, f"{where}.passages.late")
         check_one_process(section.encoding, f"{where}.")
+    if section.sharded:
+        _check_shards(section, f"{where}.{'shards' if section.shards else 'shard_size'}")
     if section.search:
         _check_search(section, f"{where}.search")
+
+
+def _check_shards(section: RetrieverSection, where: str) -> None:
+    """Refuse shards of what answers a query from the whole collection only."""
+    from sluice.indexing.wrappers.sharded import SHARDABLE
+
+    kind = vector_kind(section.encoder)
+    if any(kind in each for each in (NET_ENCODERS, PSEUDO_ENCODERS, NGRAM_ENCODERS, ID_ENCODERS)):
+        raise ConfigError(
+            f"{where}: the scores of a {kind} encoder need the whole collection; leave it out"
+        )
+    index = section.index["type"] if section.index is not None else SHARDABLE[0]
+    if index in INDEXES and index not in SHARDABLE:
+        raise ConfigError(
+            f"{where}: an index of type {index} learns from the whole collection, or is chosen by "
+            f"it; expected one of {', '.join(SHARDABLE)}, or leave {where.rpartition('.')[2]} out"
+        )
 
 
 def _check_late(spec: Mapping[str, Any], where: str) -> None:
@@ -276,6 +295,7 @@ def _check_search(section: RetrieverSection, where: str) -> None:
         TokenIndex,
         TrieIndex,
     )
+    from sluice.indexing.wrappers.sharded import OWN_PARAMETERS, check_patience
 
     index: Any = None
     if section.index is None:  # as ``Retriever.build`` chooses
@@ -290,8 +310,12 @@ def _check_search(section: RetrieverSection, where: str) -> None:
     elif section.index["type"] in INDEXES:
         index = build(section.index, INDEXES, where=where)
     if isinstance(index, Index):
+        params = dict(section.search)
         try:
-            index.check_params(section.search)
+            if section.sharded:
+                check_patience(params)
+                params = {k: v for k, v in params.items() if k not in OWN_PARAMETERS}
+            index.check_params(params)
         except ConfigError as error:
             raise ConfigError(f"{where}: {str(error).removeprefix('params: ')}") from None
 

@@ -39,6 +39,7 @@ from sluice.retrieval.config.training_section import (
 from sluice.retrieval.evaluation.comparison import Correction, SignificanceTest, Test
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.shards.store import MOST
 
 TESTING = SignificanceTest()  # its defaults are the config's
 
@@ -93,16 +94,39 @@ class RetrieverSection(Section):
     prune: PruneSection | None = Field(
         default=None, description="Leaves documents of low quality out of the index."
     )
+    shards: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST,
+        description="Parts the collection over so many folders, each a retriever's, whose results "
+        "together are those of the whole.",
+    )
+    shard_size: int | None = Field(
+        default=None, ge=1, description="The documents of a shard, in place of shards."
+    )
     search: dict[str, Any] = Field(
         default_factory=dict,
-        description="Search parameters of the index, such as alpha or nprobe; changing them does "
-        "not rebuild it.",
+        description="Search parameters of the index, such as alpha or nprobe, and of shards "
+        "partial, deadline_ms and hedge_ms; changing them does not rebuild it.",
     )
 
     @property
     def as_built(self) -> RetrieverSection:
         """The section of what lies in the retriever's folder: without ``search``."""
         return self.model_copy(update={"search": {}})
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the collection is parted over several folders."""
+        return self.shards is not None or self.shard_size is not None
+
+    @model_validator(mode="after")
+    def _one_way_to_part(self) -> RetrieverSection:
+        if self.shards is not None and self.shard_size is not None:
+            raise PydanticCustomError(
+                REFUSED, "expected either shards, their number, or shard_size, the documents of one"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod

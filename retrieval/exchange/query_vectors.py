@@ -80,7 +80,7 @@ def queries_of(retriever: Retriever, path: str | Path) -> tuple[list[str], Any]:
             f"{path}: one vector for each query, and {retriever.path} compares the vectors of all "
             "tokens; search with texts, or in Python with search(vector=...)"
         )
-    if isinstance(retriever.index.innermost, InvertedIndex):
+    if issubclass(retriever.index.form, InvertedIndex):
         terms = terms_of(retriever.encoder)
         return read_query_vectors(path, {term: column for column, term in enumerate(terms)})
     from sluice.retrieval.exchange.dense.vectors import read_dense_vectors

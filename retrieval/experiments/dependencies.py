@@ -176,7 +176,7 @@ class Dependencies:
             _drop_later(plain)
         elif isinstance(section, RetrieverSection):
             plain = section.model_dump(exclude={"encoding"})
-            for key in ("passages", "prune", "search"):
+            for key in ("passages", "prune", "search", "shards", "shard_size"):
                 if not getattr(section, key):
                     del plain[key]
             if plain["encoder"]["type"] == REMOTE:

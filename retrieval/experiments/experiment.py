@@ -363,6 +363,8 @@ class Experiment:
             name=name,
             encoding=section.encoding or CachedEncoding(),
             passages=section.passages,
+            shards=section.shards,
+            shard_size=section.shard_size,
             queries=self._queries() if measures(index) else None,
             config={
                 "retriever": section.model_dump(exclude={"search"}),

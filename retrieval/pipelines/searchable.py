@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.indexing.wrappers.partial import partial_results
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.hit import Hit, Passage
 from sluice.retrieval.pipelines.one_state import one_state
@@ -267,8 +268,10 @@ def _asked(
         return stage.filtered(where).run(queries, given, k)
     if k is not None:
         k = whole_number(k, "k", 0)
-    with one_state():
-        return cut_to(rank(stage, as_queries(queries), given, k), k)
+    with one_state(), partial_results() as absent:
+        run = cut_to(rank(stage, as_queries(queries), given, k), k)
+    run.partial = tuple(absent) or run.partial
+    return run
 
 
 def cut_to(run: Run, k: int | None) -> Run:

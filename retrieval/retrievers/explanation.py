@@ -81,23 +81,27 @@ def explained(
     vectors, ``DataError`` for an unknown document.
     """
     from sluice.indexing.wrappers.passages import PassageIndex
+    from sluice.indexing.wrappers.sharded import OWN_PARAMETERS
 
-    searched = retriever.index
-    index = searched.innermost
-    tokens = holds_tokens(searched)
+    whole = retriever.index
+    tokens = holds_tokens(whole)
+    index = whole.innermost
     if not (index.explains or tokens):
         raise ConfigError(
             f"{retriever.path}: explain needs a sparse index (BM25, SPLADE), one of n-grams (SEAL) "
             "or identifiers (DSI), or of token vectors, this retriever has "
-            f"{type(index).__name__}; a dense score has no terms"
+            f"{index.form.__name__}; a dense score has no terms"
         )
     if not isinstance(query, str):
         raise ConfigError(f"query: {query!r:.80}; expected text")
     row = retriever.store.row(doc_id)
     if row is None:
         raise DataError(f"{retriever.path}: no document {doc_id!r} to explain")
+    reader, row = retriever.token_reader.holding(row)
+    searched, index = reader.index, reader.index.innermost
+    params = {k: v for k, v in retriever.params.items() if k not in OWN_PARAMETERS}
     vector = retriever.query_vectors([query])
-    plan = next(iter(index.plan(vector, k, params=retriever.params)), None)
+    plan = next(iter(index.plan(vector, k, params=params)), None)
     if isinstance(searched, PassageIndex):
         hits = searched.best_passages(vector, [row])
     else:
@@ -110,7 +114,7 @@ def explained(
     terms: list[TermPart] = []
     matches: list[TokenMatch] = []
     if tokens:
-        matches = retriever.token_reader.matches_in(query, vector, row, found)
+        matches = reader.matches_in(query, vector, row, found)
     else:
         terms = _terms(retriever.encoder, index.explain(vector, found))
     ids = list(retriever.run({"query": query}, depth)["query"].doc_ids)

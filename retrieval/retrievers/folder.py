@@ -51,13 +51,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 FORMAT = "sluice.retriever"
-VERSION = 1
+VERSION = 2  # 2: in shards; a retriever without any is written as 1
 HEAD = "retriever.json"
 INDEX = "index"
 DOCUMENTS = "documents"
+SHARDS = "shards"
+REPLICAS = "replicas"  # copies of shards, by their names, that are asked where a shard fails
 ENCODING = ".encoding"  # vectors on their way into the index; a killed build continues with them
 ENCODER_FOLDER = re.compile(r"encoder(-[0-9a-f]{8})?")
 GENERATION = re.compile(r"g\d+")
+SHARD_SET, SHARD = re.compile(r"s\d{6}"), re.compile(r"shard-\d{1,3}")
 LOOKED_AT = 500  # files of a folder without a retriever that are looked at for a better message
 
 
@@ -67,7 +70,9 @@ class Head:
 
     ``encoder`` is a folder beside it; ``encoder_generation`` is set for encoders that change with
     the documents (BM25). ``encoder_type`` is set for a user's own class. ``passages`` are the
-    settings by which documents are cut, None if they are indexed uncut.
+    settings by which documents are cut, None if they are indexed uncut. ``shards`` are, of a
+    retriever in shards, the ``set`` that is current and the ``heads`` of its shards by name; the
+    index generation is then that of the rows' places.
     """
 
     name: str
@@ -81,6 +86,7 @@ class Head:
     index_bytes: int = 0
     origin: dict[str, Any] = field(default_factory=dict)
     passages: dict[str, Any] | None = None
+    shards: dict[str, Any] | None = None
 
     @property
     def changes(self) -> Changes | None:
@@ -144,12 +150,32 @@ def checked_head(facts: Any, where: Path) -> Head:
             and isinstance(head.encoder_fingerprint, str)
             and isinstance(head.origin, dict)
             and isinstance(head.passages, dict | None)
+            and (head.shards is None or _sound_shards(head.shards, where))
         )
     except (TypeError, AttributeError):
         sound = None
     if not sound:
         raise IndexFormatError(f"{where}: not as Sluice writes it; rebuild the retriever")
     return head
+
+
+def _sound_shards(shards: Any, where: Path) -> bool:
+    names = list(shards["heads"])
+    numbered = [f"shard-{number}" for number in range(len(names))]
+    sound = bool(names) and names == numbered and bool(SHARD_SET.fullmatch(shards["set"]))
+    own = [checked_head(facts, where) for facts in shards["heads"].values()]
+    return sound and all(head.shards is None for head in own)
+
+
+def pinned_shards(path: Path, head: Head) -> dict[str, tuple[Path, Head]]:
+    """Return the folder and the pinned head of each shard by name, none of an undivided one."""
+    if head.shards is None:
+        return {}
+    folder = path / SHARDS / head.shards["set"]
+    return {
+        name: (folder / name, checked_head(facts, path / HEAD))
+        for name, facts in head.shards["heads"].items()
+    }
 
 
 def _no_retriever(path: Path) -> str:
@@ -173,10 +199,18 @@ def write_head(path: Path, head: Head) -> None:
     facts = asdict(head)
     if head.passages is None:
         del facts["passages"]  # earlier versions of Sluice do not know the key
-    write_json(path / HEAD, {"format": FORMAT, "version": VERSION, **facts})
+    if head.shards is None:
+        del facts["shards"]
+    version = 1 if head.shards is None else VERSION
+    write_json(path / HEAD, {"format": FORMAT, "version": version, **facts})
+    current = None if head.shards is None else head.shards["set"]
+    unused = [each for each in path.glob(f"{SHARDS}/*") if each.name != current]
+    unused += [] if current is None else [path / DOCUMENTS]
     for folder in path.iterdir():
         if ENCODER_FOLDER.fullmatch(folder.name) and folder.name != head.encoder:
-            shutil.rmtree(folder, ignore_errors=True)
+            unused.append(folder)
+    for folder in unused:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def refuse_foreign(path: Path) -> None:
@@ -187,7 +221,7 @@ def refuse_foreign(path: Path) -> None:
     """
     if not path.is_dir() or (path / HEAD).exists():
         return
-    begun = (path / DOCUMENTS / MANIFEST).exists()
+    begun = (path / DOCUMENTS / MANIFEST).exists() or (path / SHARDS).is_dir()
     for item in path.iterdir():
         ours = item.name.startswith(".") or (begun and ENCODER_FOLDER.fullmatch(item.name))
         if item.name in (INDEX, DOCUMENTS) and item.is_dir():
@@ -197,6 +231,8 @@ def refuse_foreign(path: Path) -> None:
                 or (part.is_dir() and GENERATION.fullmatch(part.name))
                 for part in item.iterdir()
             )
+        if item.name == SHARDS and item.is_dir():
+            ours = all(SHARD_SET.fullmatch(part.name) for part in item.iterdir())
         if not ours:
             raise IndexFormatError(
                 f"{path}: contains {item.name!r}, which is not part of a retriever; choose a new "
@@ -210,8 +246,14 @@ def roll_back(path: Path) -> None:
     The caller holds the folder's lock.
     """
     head = read_head(path)
+    for folder, own in pinned_shards(path, head).values():
+        if read_head(folder) != own:
+            restore(folder, own)
+        else:
+            roll_back(folder)
     pin_generation(path / INDEX, head.index_generation)
-    pin_generation(path / DOCUMENTS, head.documents_generation)
+    if head.shards is None:
+        pin_generation(path / DOCUMENTS, head.documents_generation)
     if head.encoder_generation:
         pin_generation(path / head.encoder, head.encoder_generation)
 
@@ -222,7 +264,9 @@ def restore(path: Path, head: Head) -> None:
     ``IndexFormatError`` if the folder no longer holds that state.
     """
     with writer_lock(path):
-        parts = [(INDEX, head.index_generation), (DOCUMENTS, head.documents_generation)]
+        parts = [(INDEX, head.index_generation)]
+        if head.shards is None:
+            parts.append((DOCUMENTS, head.documents_generation))
         if head.encoder_generation:
             parts.append((head.encoder, head.encoder_generation))
         for part, generation in parts:
@@ -244,7 +288,7 @@ def discard_unfinished(path: Path) -> None:
             log.warning("%s; it is rebuilt", error)
             (path / HEAD).unlink()
         encoders = [part.name for part in path.iterdir() if ENCODER_FOLDER.fullmatch(part.name)]
-        for part in (*encoders, INDEX, DOCUMENTS):  # the documents last: see refuse_foreign
+        for part in (*encoders, SHARDS, INDEX, DOCUMENTS):  # the documents last: see refuse_foreign
             shutil.rmtree(path / part, ignore_errors=True)
 
 
@@ -374,7 +418,15 @@ def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
     """
     head = read_head(path)
     files = verify(path / INDEX, generation=head.index_generation)
-    files += verify(path / DOCUMENTS, generation=head.documents_generation)
+    for folder, own in pinned_shards(path, head).values():
+        if read_head(folder) != own:
+            raise IndexFormatError(
+                f"{folder}: changed by itself, and a shard is changed through the whole, {path}; "
+                "the next sluice add, update or delete there undoes it"
+            )
+        files += verify_retriever(folder, allow)
+    if head.shards is None:
+        files += verify(path / DOCUMENTS, generation=head.documents_generation)
     encoder = _placed_encoder(path, head, allow=allow)
     refuse_moved(path / head.encoder, encoder)
     check_encoder(path, head, encoder)
@@ -426,7 +478,10 @@ def copy_retriever(path: Path, target: Path, head: Head) -> None:
     settle(target)
     with replaced_folder(target, markers=(HEAD,)) as draft:
         copy_part(path / INDEX, draft / INDEX, head.index_generation)
-        copy_part(path / DOCUMENTS, draft / DOCUMENTS, head.documents_generation)
+        for folder, own in pinned_shards(path, head).values():
+            copy_retriever(folder, draft / folder.relative_to(path), own)
+        if head.shards is None:
+            copy_part(path / DOCUMENTS, draft / DOCUMENTS, head.documents_generation)
         copy_part(path / head.encoder, draft / head.encoder, head.encoder_generation)
         write_head(draft, head)
 
@@ -455,8 +510,11 @@ def parts_of(path: Path, head: Head) -> tuple[str, str]:
     """Return the types of a retriever's encoder and index, empty where nobody can tell."""
     encoder = head.encoder_type or ""
     index = ""
+    shards = list(pinned_shards(path, head).values())
     try:
         encoder = encoder or kind_of(path / head.encoder)
+        if shards:
+            return encoder, parts_of(*shards[0])[1]
         index = str(read_json(path / INDEX / MANIFEST)["type"])
     except (OSError, KeyError, TypeError, SluiceError):
         pass

@@ -19,6 +19,7 @@ from sluice.encoders.foundation.errors import ConfigError, UnknownDocumentError
 from sluice.encoders.foundation.machine import peak_memory
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
+from sluice.indexing.wrappers.partial import partial_results
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.pipelines.hit import Hit, Passage, TokenMatch
@@ -26,6 +27,7 @@ from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
+from sluice.retrieval.retrievers.committing import committed
 from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
 from sluice.retrieval.retrievers.corpus.given_vectors import as_matrices, holds_tokens, one_query
@@ -36,14 +38,11 @@ from sluice.retrieval.retrievers.filtered import Filtered
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,
     ENCODING,
-    INDEX,
     discard_unfinished,
-    head_of,
     parts_of,
     read_head,
     refuse_foreign,
     usual_name,
-    write_head,
 )
 from sluice.retrieval.retrievers.state import RetrieverState
 from sluice.retrieval.retrievers.updates import Updatable, Updated as Updated
@@ -81,6 +80,8 @@ class Retriever(Updatable):
         encoding: Encoding | None = None,
         queries: Mapping[str, str] | None = None,
         passages: Passages | None = None,
+        shards: int | None = None,
+        shard_size: int | None = None,
     ) -> Retriever:
         """Encode a corpus into an index and write the folder ``path`` in one step.
 
@@ -102,6 +103,9 @@ class Retriever(Updatable):
         last complete shard when it is called again with the same encoder. ``queries`` are what an
         index measures with: of type ``auto``, or a gather of token vectors. ``passages`` cuts
         long documents into parts that fit the encoder; later additions are cut the same way.
+
+        ``shards``, or the documents of each in ``shard_size``, part the collection over several
+        folders, each a retriever's, by a hash of the ids; the results are those of the whole.
         """
         if passages is not None and vectors is not None:
             raise ConfigError(
@@ -116,7 +120,7 @@ class Retriever(Updatable):
                 built = cls.build(
                     encoder, corpus, vectors=vectors, index=index, path=temporary,
                     name=name or usual_name(encoder), config=config, encoding=encoding,
-                    queries=queries, passages=passages,
+                    queries=queries, passages=passages, shards=shards, shard_size=shard_size,
                 )  # fmt: skip
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -127,7 +131,16 @@ class Retriever(Updatable):
         refuse_foreign(folder)
         with writer_lock(folder), peak_memory() as peak:
             discard_unfinished(folder)
-            documents = write_documents(folder / DOCUMENTS, corpus)
+            documents: DocumentStore
+            shard_set = None
+            if shards is None and shard_size is None:
+                documents = write_documents(folder / DOCUMENTS, corpus)
+            else:
+                from sluice.retrieval.retrievers.shards.building import new_shards
+
+                documents, index, shard_set = new_shards(
+                    folder, encoder, corpus, index, shards=shards, shard_size=shard_size
+                )
             work = folder / ENCODING
             readings: list[Reading] = []
             given = None if vectors is None else as_matrices(vectors)
@@ -135,16 +148,15 @@ class Retriever(Updatable):
                 encoder, documents, index, given, work=work, encoding=encoding, queries=queries,
                 passages=passages, readings=readings,
             )  # fmt: skip
-            filled.encoder_fingerprint = str(encoder.fingerprint)
-            filled.save(folder / INDEX)
             origin = provenance(config or {}, seconds=time.monotonic() - start)
             origin["peak_memory_bytes"] = peak()
             for reading in readings:
                 warn_of_cuts(name or folder.name, reading, cure=passages is None)
                 origin[READING] = reading._asdict()
             noted = None if passages is None else passages.settings()
-            head = head_of(folder, name or folder.name, encoder, documents, origin, noted)
-            write_head(folder, head)
+            head = committed(
+                folder, name or folder.name, encoder, documents, filled, origin, noted, shard_set
+            )
             shutil.rmtree(work, ignore_errors=True)
         return cls(RetrieverState(folder, head, encoder=encoder))
 
@@ -441,7 +453,10 @@ class Retriever(Updatable):
         ``engine`` of an inverted index, ``nprobe`` or ``efSearch`` of FAISS. A blank query has no
         hits; one warning is logged.
         """
-        return self._state.run(as_queries(queries), k, where=where, params=params)
+        with partial_results() as absent:
+            run = self._state.run(as_queries(queries), k, where=where, params=params)
+        run.partial = tuple(absent)
+        return run
 
     def explain(self, query: str, doc_id: str, *, k: int = 10) -> Explanation:
         """Return each term's part of a document's score, and its rank down to 1,000.

@@ -24,7 +24,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.table import GIVEN
 from sluice.retrieval.documents.store import DocumentStore, open_documents
-from sluice.retrieval.documents.where import Where, conditions, matching_rows
+from sluice.retrieval.documents.where import Condition, Where, conditions, matching_rows
 from sluice.retrieval.pipelines.tracing import Span, is_traced, note
 from sluice.retrieval.retrievers.corpus.best_passages import PassageFinder, keep_vectors
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -82,6 +82,10 @@ class _Parts:
         from sluice.indexing import open_index
 
         path, generation = self._state.path, self.head.index_generation
+        if self.head.shards is not None:
+            from sluice.retrieval.retrievers.shards.opening import open_sharded_index
+
+            return open_sharded_index(path, self.head, self.store, self._state.allow)
         index = open_index(path / INDEX, generation=generation, allow=self._state.allow)
         if index.encoder_fingerprint != self.head.encoder_fingerprint:
             raise IndexFormatError(
@@ -98,6 +102,10 @@ class _Parts:
     @cached_property
     def store(self) -> DocumentStore:
         path, generation = self._state.path, self.head.documents_generation
+        if self.head.shards is not None:
+            from sluice.retrieval.retrievers.shards.opening import open_sharded_store
+
+            return open_sharded_store(path, self.head)
         return open_documents(path / DOCUMENTS, generation=generation)
 
     def lasting(self) -> Self:
@@ -113,10 +121,17 @@ class _Parts:
         key = repr(checked)
         mask = self._masks.get(key)
         if mask is None:
-            mask = matching_rows(self.store, checked)
+            mask = self._matching(checked)
             latest = list(self._masks.items())[1 - MASKS :]
             self._masks = dict([*latest, (key, mask)])  # a new dict: others may be reading
         return mask
+
+    def _matching(self, where: Sequence[Condition]) -> Mask:
+        if self.head.shards is None:
+            return matching_rows(self.store, where)
+        from sluice.retrieval.retrievers.shards.store import matching_in_shards
+
+        return matching_in_shards(self.store, where)
 
 
 class RetrieverState:
@@ -141,6 +156,7 @@ class RetrieverState:
         self.path = path
         self.name = head.name
         self.params = dict(params or {})  # of every search of the index; a call's own come first
+        self.shard_set = None if head.shards is None else str(head.shards["set"])
         self.allow, self.options, self.quick = tuple(allow), dict(options or {}), quick
         if encoder is not None:
             check_encoder(path, head, encoder)
@@ -178,6 +194,10 @@ class RetrieverState:
     def store(self) -> DocumentStore:
         """The ids and texts, memory-mapped."""
         return self._newest(lambda parts: parts.store)
+
+    @store.setter
+    def store(self, store: DocumentStore) -> None:
+        self._parts.store = store
 
     @property
     def documents(self) -> DocumentStore:
@@ -293,7 +313,12 @@ class RetrieverState:
     @property
     def token_reader(self) -> TokenReader:
         """What reads which tokens met, where the index holds token vectors."""
-        return TokenReader(self.encoder, self.index, self.store, self.passages is not None)
+        kind = TokenReader
+        if self.head.shards is not None:
+            from sluice.retrieval.retrievers.shards.reader import ShardedReader
+
+            kind = ShardedReader
+        return kind(self.encoder, self.index, self.store, self.passages is not None)
 
     def with_text(self, queries: Queries) -> list[str]:
         """Return the queries that are not blank; one warning counts the others."""

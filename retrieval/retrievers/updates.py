@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
@@ -15,17 +16,19 @@ from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.pipelines.one_state import kept_state
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.changes import Changes, noted_in
+from sluice.retrieval.retrievers.committing import committed
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
 from sluice.retrieval.retrievers.folder import (
     ENCODING,
-    INDEX,
     Head,
-    head_of,
     read_head,
     roll_back,
-    write_head,
 )
 from sluice.retrieval.retrievers.state import RetrieverState
+
+if TYPE_CHECKING:
+    from sluice.indexing import Index
+    from sluice.retrieval.retrievers.corpus.encoding import Encoding
 
 
 class Updated(NamedTuple):
@@ -126,6 +129,33 @@ class Updatable(Stage):
             else:
                 state.index.compact()
 
+    def reshard(
+        self, shards: int, *, index: Index | None = None, encoding: Encoding | None = None
+    ) -> None:
+        """Part the documents over another number of shards, in one step; it compacts too.
+
+        The collection is encoded again, from the cache of ``encoding`` where it has one, and the
+        shards are written anew. ``index`` is an empty one of the shards' kind, for a kind that
+        cannot make one of its settings.
+        """
+        from sluice.indexing.wrappers.passages import PassageIndex
+        from sluice.indexing.wrappers.sharded import ShardedIndex
+        from sluice.retrieval.retrievers.shards.building import new_shards
+
+        with self._changing() as (state, _):
+            own = state.index.first if isinstance(state.index, ShardedIndex) else state.index
+            own = own.inner if isinstance(own, PassageIndex) else own
+            store, parts, state.shard_set = new_shards(
+                self.path, state.encoder, iter(state.store),
+                index or own.empty(), shards=shards,
+            )  # fmt: skip
+            work = self.path / ENCODING
+            state.store = store
+            state.index = filled_index(
+                state.encoder, store, parts, work=work, encoding=encoding, passages=state.passages
+            )
+        shutil.rmtree(self.path / ENCODING, ignore_errors=True)
+
     @contextmanager
     def _changing(self) -> Iterator[tuple[RetrieverState, dict[str, int]]]:
         """Yield a state to change, committed by ``retriever.json`` and dropped on an error.
@@ -144,17 +174,14 @@ class Updatable(Stage):
             try:
                 counts: dict[str, int] = {}
                 yield state, counts
-                state.index.encoder_fingerprint = str(state.encoder.fingerprint)
-                state.index.save(self.path / INDEX)
                 origin = self.head.origin
                 if any(counts.values()):  # else the documents are those of the build
                     since = (self.head.changes or Changes()).plus(counts, self.mark)
                     origin = noted_in(origin, since)
-                noted = self.head.passages
-                state.head = head_of(
-                    self.path, self.name, state.encoder, state.store, origin, noted
-                )
-                write_head(self.path, state.head)
+                state.head = committed(
+                    self.path, self.name, state.encoder, state.store, state.index, origin,
+                    self.head.passages, state.shard_set,
+                )  # fmt: skip
             except BaseException:
                 roll_back(self.path)
                 raise

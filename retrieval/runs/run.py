@@ -79,14 +79,16 @@ class Run(Mapping[str, Ranking]):
     Mappings and lists of (document id, score) are put in trec_eval's order: float32 score
     descending, then document id descending. A ``Ranking`` keeps the order it has.
     Raises ``DataError`` for a score that is not a finite number and a document twice in a list.
+    ``partial`` names the shards that the search went without, none unless that was allowed.
     """
 
-    __slots__ = ("_columns", "_places", "_rankings", "name")
+    __slots__ = ("_columns", "_places", "_rankings", "name", "partial")
 
     def __init__(
         self, rankings: Mapping[str, Ranking | Hits] | None = None, *, name: str = "run"
     ) -> None:
         self.name = name
+        self.partial: tuple[str, ...] = ()
         self._columns: RunColumns | None = None
         self._places: dict[str, int] = {}
         self._rankings: dict[str, Ranking] = {

@@ -62,9 +62,11 @@ class PassageFinder:
     def _winning(self, query: str, rows: NDArray[np.int64], vectors: Any) -> NDArray[np.int64]:
         """Return the number of each row's best passage from 0, -1 where it has none."""
         from sluice.indexing.wrappers.passages import PassageIndex
+        from sluice.indexing.wrappers.sharded import ShardedIndex
 
-        if self.passages.aggregate == "first" or not isinstance(self.index, PassageIndex):
+        index = self.index
+        if self.passages.aggregate == "first" or not isinstance(index, PassageIndex | ShardedIndex):
             return np.zeros(len(rows), dtype=np.int64)
         if vectors is None or vectors.shape[0] != 1:
             vectors = self.encoder.encode_queries([query])
-        return self.index.winning_passages(vectors, rows, params=self.params)
+        return index.winning_passages(vectors, rows, params=self.params)

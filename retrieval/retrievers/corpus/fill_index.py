@@ -88,7 +88,7 @@ def filled_index(
             "so nothing would be pruned: leave it out"
         )
     if index is None:
-        index = _default_index(encoder)
+        index = default_index(encoder)
     elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
         index.check_fit(hooks.dim, len(documents))
     encoding = encoding or Encoding()
@@ -106,13 +106,15 @@ def filled_index(
     return filled
 
 
-def _default_index(encoder: Any) -> Index:
+def default_index(encoder: Any) -> Index:
     """Return an empty index for an encoder's kind of vectors."""
     from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
 
     own = own_index(encoder)
     if own is not None:
         return own
+    if hooks_of(encoder).fits_documents:
+        return InvertedIndex()
     vectors = encoder.encode_documents([])
     if isinstance(vectors, TokenVectors):
         return TokenIndex()
@@ -240,10 +242,12 @@ def _measure_gather(index: Index, encoder: Any, queries: Mapping[str, str] | Non
     Without any, one of token vectors does so by its documents, when it is saved.
     """
     from sluice.indexing import GraphIndex, TokenIndex
+    from sluice.indexing.wrappers.sharded import ShardedIndex
 
-    if queries and isinstance(index, TokenIndex | GraphIndex) and measures(index):
-        most = GRAPH_QUERIES if isinstance(index, GraphIndex) else QUERIES
-        index.measure_recall(_asked(encoder, queries, most))
+    for part in index.parts if isinstance(index, ShardedIndex) else [index]:
+        if queries and isinstance(part, TokenIndex | GraphIndex) and measures(part):
+            most = GRAPH_QUERIES if isinstance(part, GraphIndex) else QUERIES
+            part.measure_recall(_asked(encoder, queries, most))
 
 
 def _learnt(index: Index, encoder: Any, queries: Mapping[str, str]) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def holds_tokens(index: Index) -> bool:
     """Return whether an index holds a vector for each token of a text, and scores by MaxSim."""
-    return index.innermost.type_name == "tokens"
+    return index.form.type_name == "tokens"
 
 
 def as_matrices(vectors: Any) -> Iterable[Any]:

@@ -131,6 +131,7 @@ def filled_by_passages(
     fills an index with passages as with documents. The other arguments are its own.
     """
     from sluice.indexing.wrappers.passages import PassageIndex
+    from sluice.indexing.wrappers.sharded import ShardedIndex
 
     if passages.late:
         check_one_process(encoding)
@@ -148,10 +149,15 @@ def filled_by_passages(
         with _mean_vectors(encoder, parts, work, encoding, readings, normalize=normalize) as means:
             filled = filled_index(encoder, documents, inner, means, work=work, queries=queries)
     else:
+        rows = None
+        if isinstance(inner, ShardedIndex) and passages.aggregate == "max":
+            rows, inner = inner.shard_rows, inner.of_passages(parts.counts)
         filled = filled_index(
             encoder, parts, inner, work=work, encoding=encoding, queries=queries, readings=readings
         )
-        if passages.aggregate == "max":
+        if rows is not None and isinstance(filled, ShardedIndex):
+            filled = filled.by_documents(rows, parts.counts)
+        elif passages.aggregate == "max":
             filled = PassageIndex.over(filled, parts.counts)
     log.info("index: %s passages of %s documents", f"{len(parts):,}", f"{len(documents):,}")
     return filled

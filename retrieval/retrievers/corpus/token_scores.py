@@ -66,12 +66,17 @@ class TokenReader:
         vector = self.encoder.encode_queries([query])
         matches: dict[str, list[TokenMatch]] = {}
         for doc, row in rows.items():
-            found = row
-            if isinstance(self.index, PassageIndex):
-                found = int(self.index.best_passages(vector, [row]).rows[0, 0])
-            met = self.matches_in(query, vector, row, found) if found >= 0 else []
+            reader, found = self.holding(row)
+            row = found
+            if isinstance(reader.index, PassageIndex):
+                found = int(reader.index.best_passages(vector, [row]).rows[0, 0])
+            met = reader.matches_in(query, vector, row, found) if found >= 0 else []
             matches |= {doc: met} if met else {}
         return matches
+
+    def holding(self, row: int) -> tuple[TokenReader, int]:
+        """Return the reader of what holds a row, and its number there; of shards it is one's."""
+        return self, row
 
     def matches_in(
         self, query: str, vector: TokenVectors, row: int, found: int
@@ -108,8 +113,9 @@ def measured_recall(index: Index) -> str:
     Of an exact one it is empty, or what to do to have it gather.
     """
     from sluice.indexing import TokenIndex
+    from sluice.indexing.wrappers.sharded import ShardedIndex
 
-    inner = index.innermost
+    inner = index.first.innermost if isinstance(index, ShardedIndex) else index.innermost
     if not isinstance(inner, TokenIndex):
         return ""
     if inner.searches == "exact":

@@ -80,8 +80,9 @@ class StageTime(Shape):
 class SearchAnswer(Shape):
     """The hits of one query, best first.
 
-    ``complete`` is false where the deadline stopped a reranker, and ``note`` says what was left
-    out. ``together`` counts the queries, of other requests too, that ``stages`` are the times of.
+    ``complete`` is false where the deadline stopped a reranker or shards are missing, and ``note``
+    says what was left out. ``together`` counts the queries, of other requests too, that ``stages``
+    are the times of.
     """
 
     query: str
@@ -89,6 +90,9 @@ class SearchAnswer(Shape):
     hits: list[HitShape]
     complete: bool = True
     note: str | None = None
+    partial: list[str] = Field(
+        default_factory=list, description="The shards whose documents were not searched."
+    )
     stages: list[StageTime]
     together: int
     state: int = Field(description="The state of the documents that answered.")

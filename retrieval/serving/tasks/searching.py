@@ -29,12 +29,16 @@ QUICK_TEXT = 20_000  # characters that snippets of them are made of, in as littl
 
 
 class Found(NamedTuple):
-    """The hits of a query; ``unscored`` are the candidates that rerankers had no time for."""
+    """The hits of a query; ``unscored`` are the candidates that rerankers had no time for.
+
+    ``partial`` names the shards whose documents were not searched.
+    """
 
     hits: list[Hit]
     unscored: int
     stages: list[StageTime]
     together: int
+    partial: tuple[str, ...] = ()
 
 
 def search_all(
@@ -72,7 +76,7 @@ def search_all(
                 for (doc_id, score), passage in zip(rankings[place], passages, strict=True)
                 for found in [by_id[doc_id]]
             ]
-            answers.append(Found(hits, unscored.get(place, 0), times, len(queries)))
+            answers.append(Found(hits, unscored.get(place, 0), times, len(queries), run.partial))
     return answers
 
 
@@ -80,18 +84,21 @@ def answer(
     request: SearchRequest, query: str, pipeline: str, found: Found, state: int
 ) -> SearchAnswer:
     """Return the hits of a query with the fields that were asked for."""
-    note = None
+    notes = []
     if found.unscored:
-        note = (
+        notes.append(
             f"the deadline left {found.unscored:,} candidates unscored by a reranker; they keep "
             "the order that they had"
         )
+    if found.partial:
+        notes.append(f"without the documents of {', '.join(found.partial)}")
     return SearchAnswer(
         query=query,
         pipeline=pipeline,
         hits=[_hit(rank, hit, request, query) for rank, hit in enumerate(found.hits, 1)],
-        complete=not found.unscored,
-        note=note,
+        complete=not (found.unscored or found.partial),
+        note="; ".join(notes) or None,
+        partial=list(found.partial),
         stages=found.stages,
         together=found.together,
         state=state,

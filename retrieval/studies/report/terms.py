@@ -31,13 +31,15 @@ class TermReader:
     def __init__(self, retriever: Retriever) -> None:
         from sluice.indexing.inverted.index import InvertedIndex
         from sluice.indexing.wrappers.passages import PassageIndex
+        from sluice.indexing.wrappers.sharded import ShardedIndex
 
         self.retriever = retriever
         self.store = retriever.store
         searched: Any = retriever.index
         self.passages = searched if isinstance(searched, PassageIndex) else None
         self.index: Any = searched.innermost
-        self.sparse = isinstance(self.index, InvertedIndex)
+        by_passages = isinstance(searched, ShardedIndex) and searched.form is not searched.kind
+        self.sparse = issubclass(self.index.form, InvertedIndex) and not by_passages
         self._texts: dict[int, str] = {}
 
     @property

@@ -1,0 +1,142 @@
+"""Asks all shards at once, with a deadline, and a replica where a shard fails or is late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
+
+Answer = TypeVar("Answer")
+Ask = Callable[[], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long shards are waited for, in seconds; None: until they answer.
+
+    After ``hedge`` a shard's replica is asked too, and the first answer counts.
+    """
+
+    deadline: float | None = None
+    hedge: float | None = None
+
+
+@dataclass(slots=True)
+class Answers(Generic[Answer]):
+    """The answer of each shard that gave one, and why the others did not."""
+
+    found: dict[int, Answer]
+    absent: dict[int, str]
+
+
+def ask_all(
+    asked: Sequence[Sequence[Ask[Answer]]], patience: Patience, pool: ThreadPoolExecutor | None
+) -> Answers[Answer]:
+    """Ask every shard; ``asked`` has for each the shard itself, if it is there, then replicas.
+
+    A shard that raises an ``OSError`` or an ``IndexFormatError`` counts as absent, and its next
+    replica is asked. What is wrong with the question is raised: another shard would say the same.
+    Without a deadline and a hedge they are asked in ``pool``, or in turn.
+    """
+    if patience.deadline is None and patience.hedge is None:
+        first = pool.map(_first_answer, asked) if pool else map(_first_answer, asked)
+        answers: Answers[Answer] = Answers({}, {})
+        for shard, (answer, why) in enumerate(first):
+            if answer is None:
+                answers.absent[shard] = why
+            else:
+                answers.found[shard] = answer
+        return answers
+    return _Race(asked, patience).run()
+
+
+def _first_answer(copies: Sequence[Ask[Answer]]) -> tuple[Answer | None, str]:
+    why = "it could not be opened"
+    for ask in copies:
+        try:
+            return ask(), ""
+        except (ConfigError, DataError):
+            raise
+        except (SluiceError, OSError) as error:
+            why = str(error)
+    return None, why
+
+
+class _Race(Generic[Answer]):
+    """Shards and their replicas, each in a thread of its own that nobody waits for at the end."""
+
+    def __init__(self, asked: Sequence[Sequence[Ask[Answer]]], patience: Patience) -> None:
+        self._left = [list(each) for each in asked]  # copies not asked yet
+        self._running = [0] * len(asked)
+        self._why = ["it could not be opened"] * len(asked)
+        self._patience = patience
+        self._queue: SimpleQueue[tuple[int, Answer | None, BaseException | None]] = SimpleQueue()
+        self._start = time.monotonic()
+        self._hedged = [False] * len(asked)
+
+    def run(self) -> Answers[Answer]:
+        """Return what arrives in time."""
+        found: dict[int, Answer] = {}
+        shards = range(len(self._left))
+        for shard in shards:
+            self._ask_next(shard)
+        while waiting := [s for s in shards if s not in found and self._running[s]]:
+            try:
+                shard, answer, error = self._queue.get(timeout=self._pause(waiting))
+            except Empty:
+                if self._spent() >= (self._patience.deadline or float("inf")):
+                    for shard in waiting:
+                        self._why[shard] = f"no answer within {1000 * self._spent():.0f} ms"
+                    break
+                self._hedge(waiting)
+                continue
+            self._running[shard] -= 1
+            if answer is not None:
+                found.setdefault(shard, answer)
+            elif isinstance(error, ConfigError | DataError) or not isinstance(
+                error, SluiceError | OSError
+            ):
+                raise error or RuntimeError("a shard gave no answer")
+            else:
+                self._why[shard] = str(error)
+                self._ask_next(shard)
+        return Answers(found, {s: self._why[s] for s in shards if s not in found})
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._start
+
+    def _pause(self, waiting: Sequence[int]) -> float | None:
+        """Return the seconds until something is due: the deadline, or a request to a replica."""
+        due = [] if self._patience.deadline is None else [self._patience.deadline]
+        if self._patience.hedge is not None and any(self._may_hedge(s) for s in waiting):
+            due.append(self._patience.hedge)
+        return max(min(due) - self._spent(), 0.0) if due else None
+
+    def _may_hedge(self, shard: int) -> bool:
+        return bool(self._left[shard]) and not self._hedged[shard]
+
+    def _hedge(self, waiting: Sequence[int]) -> None:
+        for shard in waiting:
+            if self._may_hedge(shard) and self._spent() >= (self._patience.hedge or 0.0):
+                self._hedged[shard] = True
+                self._ask_next(shard)
+
+    def _ask_next(self, shard: int) -> None:
+        if not self._left[shard]:
+            return
+        ask = self._left[shard].pop(0)
+        self._running[shard] += 1
+
+        def work() -> None:
+            try:
+                self._queue.put((shard, ask(), None))
+            except BaseException as error:  # raised in the caller's thread
+                self._queue.put((shard, None, error))
+
+        threading.Thread(target=work, name=f"shard-{shard}", daemon=True).start()

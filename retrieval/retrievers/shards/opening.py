@@ -1,0 +1,131 @@
+"""Opens the shards of a retriever, in the state that its ``retriever.json`` pins."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from sluice.encoders.foundation.disk.arrays import open_array
+from sluice.encoders.foundation.disk.generations import open_generation
+from sluice.encoders.foundation.errors import IndexFormatError, SluiceError
+from sluice.indexing import open_index
+from sluice.indexing.index import Index
+from sluice.indexing.wrappers.shard_rows import ShardRows
+from sluice.indexing.wrappers.sharded import ShardedIndex
+from sluice.retrieval.documents.store import DocumentStore, open_documents
+from sluice.retrieval.retrievers.folder import (
+    DOCUMENTS,
+    INDEX,
+    REPLICAS,
+    Head,
+    pinned_shards,
+    read_head,
+)
+from sluice.retrieval.retrievers.shards.store import ShardedStore
+
+log = logging.getLogger("sluice")
+
+FORMAT, VERSION = "sluice.shards", 1  # of the folder that says where each row is
+
+
+def open_sharded_store(path: Path, head: Head) -> ShardedStore:
+    """Open the documents of every shard that can be opened."""
+    rows = _open_rows(path, head)
+    stores: list[DocumentStore | None] = []
+    pinned = pinned_shards(path, head)
+    for shard, (folder, own) in enumerate(pinned.values()):
+        try:
+            store = open_documents(folder / DOCUMENTS, generation=own.documents_generation)
+            if store.rows_total != len(rows.rows[shard]):
+                raise IndexFormatError(
+                    f"{folder}: {store.rows_total:,} rows, {len(rows.rows[shard]):,} are noted; "
+                    "put back the shard that was built with the others"
+                )
+        except (SluiceError, OSError) as error:
+            _raise_if_newer(path, head, error)
+            stores.append(None)
+        else:
+            stores.append(store)
+    return ShardedStore(
+        path, stores, rows, names=list(pinned), generation=head.documents_generation
+    )
+
+
+def open_sharded_index(
+    path: Path, head: Head, store: DocumentStore, allow: Collection[str]
+) -> ShardedIndex:
+    """Open the index of every shard that can be opened, and of replicas of the same state.
+
+    A shard that cannot is noted with the reason: a search raises it, or goes without. ``store`` has
+    the documents of the same state.
+    """
+    if not isinstance(store, ShardedStore):
+        raise TypeError("the documents are not in shards")
+    parts: list[Index | None] = []
+    absent: dict[str, str] = {}
+    replicas: list[list[Index]] = []
+    for shard, (name, (folder, own)) in enumerate(pinned_shards(path, head).items()):
+        count = len(store.shard_rows.rows[shard])
+        try:
+            parts.append(_opened(folder, own, head, count, allow))
+        except (SluiceError, OSError) as error:
+            _raise_if_newer(path, head, error)
+            parts.append(None)
+            absent[name] = str(error)
+        replicas.append(_replicas(path / REPLICAS / name, own, head, count, allow))
+    return ShardedIndex(
+        parts, store.shard_rows, names=store.names, absent=absent, replicas=replicas
+    )
+
+
+def _opened(folder: Path, own: Head, head: Head, rows: int, allow: Collection[str]) -> Index:
+    index = open_index(folder / INDEX, generation=own.index_generation, allow=allow)
+    other = not head.encoder_generation and head.encoder_fingerprint != own.encoder_fingerprint
+    if index.encoder_fingerprint != own.encoder_fingerprint or other:
+        raise IndexFormatError(
+            f"{folder}: of encoder {index.encoder_fingerprint[:12]}, the retriever's is "
+            f"{head.encoder_fingerprint[:12]}; all shards are of one encoder: rebuild the retriever"
+        )
+    if index.rows != rows:
+        raise IndexFormatError(
+            f"{folder}: the index has {index.rows:,} rows, {rows:,} are noted; put back the shard "
+            "that was built with the others"
+        )
+    return index
+
+
+def _replicas(
+    folder: Path, own: Head, head: Head, rows: int, allow: Collection[str]
+) -> list[Index]:
+    if not folder.is_dir():
+        return []
+    try:
+        found = read_head(folder)
+        if (found.index_generation, found.encoder_fingerprint) != (
+            own.index_generation, own.encoder_fingerprint
+        ):  # fmt: skip
+            raise IndexFormatError(f"{folder}: of another state than the shard; copy it again")
+        return [_opened(folder, own, head, rows, allow)]
+    except (SluiceError, OSError) as error:
+        log.warning("replica not used: %s", error)
+        return []
+
+
+def _raise_if_newer(path: Path, head: Head, error: Exception) -> None:
+    """Raise ``error`` where it is due to a change of the folder, whose newer state is opened."""
+    if read_head(path) != head:
+        raise IndexFormatError(str(error)) from None
+
+
+def _open_rows(path: Path, head: Head) -> ShardRows:
+    _, folder = open_generation(path / INDEX, FORMAT, VERSION, generation=head.index_generation)
+    shards = len(pinned_shards(path, head))
+    return ShardRows(
+        [
+            np.asarray(open_array(folder / f"rows-{shard}.npy", np.int64, (None,), mapped=False))
+            for shard in range(shards)
+        ]
+    )
