@@ -77,9 +77,10 @@ def draw_tradeoff(
         costs = [point.cost for point in points]
         if min(costs) > 0 and max(costs) >= DECADE * min(costs):
             axes.set_xscale("log")
-        named = [point for group in lines.values() for point in group if point.label]
-        for place, point in enumerate(named if len(named) <= NAMED else []):
-            _name(axes, point, above=place % 2 == 0)
+            axes.xaxis.set_major_formatter("{x:g}")
+        if sum(bool(point.label) for group in lines.values() for point in group) <= NAMED:
+            for place, group in enumerate(lines.values()):
+                _name(axes, group, right=place % 2 == 0)
         axes.margins(x=0.12, y=0.12)
         axes.set_xlabel(cost)
         axes.set_ylabel(quality)
@@ -97,8 +98,12 @@ def _line(axes: Axes, place: int, name: str, points: Sequence[Point]) -> None:
     )  # fmt: skip
 
 
-def _name(axes: Axes, point: Point, *, above: bool) -> None:
-    axes.annotate(
-        plain_text(point.label), (point.cost, point.value), xytext=(0, 5 if above else -5),
-        textcoords="offset points", fontsize=7, ha="center", va="bottom" if above else "top",
-    )  # fmt: skip
+def _name(axes: Axes, points: Sequence[Point], *, right: bool) -> None:
+    """Write the labels of a line on one side of it, so that its neighbour has the other."""
+    for point in points:
+        if point.label:
+            axes.annotate(
+                plain_text(point.label), (point.cost, point.value), xytext=(6 if right else -6, 0),
+                textcoords="offset points", fontsize=7, ha="left" if right else "right",
+                va="center",
+            )  # fmt: skip
