@@ -1,9 +1,11 @@
 """The power of the paired t-test equals statsmodels', and what is simulated."""
 
 import math
+import re
 
 import numpy as np
 import pytest
+from places import ROOT
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.evaluation.power import power, queries_needed
@@ -39,6 +41,20 @@ def test_the_fewest_queries(difference: float, spread: float) -> None:
         assert count == 2 or power(count - 1, difference, spread) < chance
     if count > 10_000:  # there the t distribution is the normal one: (z + z')^2 spread^2 / d^2
         assert count == pytest.approx(((1.959964 + 1.644854) * spread / difference) ** 2, rel=1e-4)
+
+
+def test_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "findings" / "queries.md").read_text(encoding="utf-8")
+    code, printed = re.findall(r"```(?:python|text)\n(.*?)```", page, re.S)
+    exec(compile(code, "queries.md", "exec"), {})
+    assert capsys.readouterr().out == printed
+    rows = re.findall(r"^\| \S+, ([\d,]+) \|.*\| (0\.\d+) \| (0\.\d+) \| (.+) \|$", page, re.M)
+    assert len(rows) == 10
+    for queries, spread, least, needed in rows:
+        assert power(int(queries.replace(",", "")), float(least), float(spread)) > 0.78
+        for sought, count in zip((0.05, 0.02, 0.01), needed.split(" | "), strict=True):
+            expected = queries_needed(sought, float(spread))  # the spread is rounded there
+            assert int(count.replace(",", "")) == pytest.approx(expected, rel=0.02)
 
 
 def test_what_is_refused() -> None:
