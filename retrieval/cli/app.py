@@ -21,6 +21,7 @@ from sluice.retrieval.cli import (
     fit,
     judging,
     model,
+    plot,
     score,
     search,
     serve,
@@ -45,6 +46,7 @@ HEADINGS: dict[str, dict[str, Command]] = {
 # A verb with sub-verbs: its heading, its help and these.
 GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "diagnose": (MEASURE, diagnose.__doc__ or "", diagnose.COMMANDS),
+    "plot": (MEASURE, plot.__doc__ or "", plot.COMMANDS),
     "labels": (MEASURE, judging.__doc__ or "", judging.COMMANDS),
     "teach": (TRAINING, training_data.TEACH, training_data.TEACH_COMMANDS),
     "fit": (TRAINING, fit.__doc__ or "", fit.COMMANDS),

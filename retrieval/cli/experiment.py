@@ -13,6 +13,7 @@ import typer
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError, suggest
 from sluice.encoders.foundation.numbers import duration, spelled_bytes
+from sluice.retrieval.cli.reproduce import reproduce
 from sluice.retrieval.cli.terminal.messages import say, show
 from sluice.retrieval.cli.terminal.options import (
     Allow,
@@ -240,35 +241,6 @@ def tune(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = Fal
     folder = tuning.folder
     say(f"\nResults after {duration(time.monotonic() - start)}: {folder}/report.md")
     echo(f"\nTry next:\n  sluice evaluate {shlex.quote(f'{folder}/tuned.yaml')}")
-
-
-def reproduce(
-    folder: Annotated[Path, argument("FOLDER", "The output folder of run or evaluate.")],
-    output: Annotated[
-        Path | None, option("FOLDER", "The folder of the second run.", default="FOLDER/reproduced")
-    ] = None,
-    tolerance: Annotated[
-        float, option("X", "Figures that differ by at most X count as equal.")
-    ] = 5e-5,
-    allow: Allow = None,
-) -> None:
-    """Repeat an experiment and compare the figures.
-
-    Trains, indexes and evaluates again from the record in results.json. A dataset or model that is
-    missing or has changed is reported before anything runs. The exit code is 0 if all figures are
-    equal, else 1.
-
-    Example:
-      sluice reproduce runs/nfcorpus
-    """
-    from sluice.retrieval.experiments.reproduction import reproduce as reproduce_experiment
-
-    reproduction = reproduce_experiment(folder, output, tolerance=tolerance, allow=allowed(allow))
-    show(reproduction.table)
-    for change in reproduction.changed:
-        echo(f"changed since: {change}")
-    if not reproduction.same:
-        raise typer.Exit(1)
 
 
 def report(

@@ -1,4 +1,4 @@
-"""Studies of finished systems: judging, robustness, compatibility, upgrades and reports.
+"""Studies of finished systems: judging, robustness, compatibility, upgrades, plots and reports.
 
 May import: `retrieval.experiments` and below.
 """
@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from sluice.retrieval.studies.compatibility import (
         Compatibility as Compatibility,
         compatibility_matrix as compatibility_matrix,
+    )
+    from sluice.retrieval.studies.plots import (
+        plot_cascades as plot_cascades,
+        plot_depths as plot_depths,
+        plot_differences as plot_differences,
+        plot_tradeoff as plot_tradeoff,
+        plot_training as plot_training,
     )
     from sluice.retrieval.studies.upgrades import Upgrade as Upgrade, upgrade as upgrade
 else:

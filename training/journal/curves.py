@@ -94,6 +94,8 @@ def read_trainings(folders: Iterable[str | Path]) -> list[Curves]:
                 "of an experiment"
             )
         trainings += [file.parent for file in journals if file.parent not in trainings]
+    if not trainings:
+        raise DataError("training runs: no folder is given; expected one of a training run or more")
     names = _distinct_names([folder.resolve() for folder in trainings])
     return [
         Curves(name, _series(folder / METRICS), _targets(folder / TRAINING))

@@ -5,25 +5,70 @@ Needs matplotlib: ``pip install 'sluice-ir[plots]'``.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from sluice.encoders.foundation.disk.files import write_bytes
-from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.figures import (
+    COLOURS,
+    DASHES,
+    axes_of,
+    check_format,
+    figure_of,
+    new_figure,
+    plain_text,
+    save_figure,
+    styled,
+    tidied,
+)
 from sluice.training.journal.curves import Curves, Panel, panels_of
 
-FORMATS = ("svg", "png", "pdf")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 COLUMNS = 3
 PANEL_INCHES = (4.0, 2.8)
-DASHES = ("-", "--", ":", "-.")
-COLOURS = (  # distinct to colour-blind readers and in grey (Wong 2011)
-    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
-)  # fmt: skip
 MARKED = 30  # a series of no more points has its points drawn
 DECADES = 100  # a range as wide as this is drawn on a logarithmic axis
+
+
+def draw_trainings(
+    trainings: Sequence[Curves], *, panel: str | None = None, ax: Axes | None = None
+) -> Figure:
+    """Draw training runs, a panel for each kind of number that they logged; return the figure.
+
+    ``panel`` chooses one by its title, as "Loss"; ``ax`` has room for one only. Raises
+    ``ConfigError`` for a panel that the runs lack, ``DataError`` for no runs, and
+    ``MissingPackageError`` without matplotlib.
+    """
+    if not trainings:
+        raise DataError("training curves: no training run is given, so there is nothing to draw")
+    panels = {each.title: each for each in panels_of(trainings)}
+    if panel is not None and panel not in panels:
+        raise ConfigError(
+            f"panel: {panel!r}; the runs have {', '.join(panels)}{suggest(panel, panels)}"
+        )
+    if ax is not None and panel is None and len(panels) > 1:
+        raise ConfigError(
+            f"ax: one part of a figure has no room for {len(panels)} panels; choose one with "
+            f"panel={next(iter(panels))!r}"
+        )
+    chosen = list(panels.values()) if panel is None else [panels[panel]]
+    with styled("plotting training curves"):
+        if len(chosen) == 1:
+            axes = axes_of(ax, PANEL_INCHES)
+            _draw(axes, chosen[0], trainings)
+            return figure_of(axes)
+        columns = min(COLUMNS, len(chosen))
+        rows = -(-len(chosen) // columns)
+        figure = new_figure((PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows))
+        figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
+        for place, each in enumerate(chosen, start=1):
+            _draw(figure.add_subplot(rows, columns, place), each, trainings)
+        return figure
 
 
 def plot_trainings(trainings: Sequence[Curves], output: str | Path) -> Path:
@@ -32,37 +77,11 @@ def plot_trainings(trainings: Sequence[Curves], output: str | Path) -> Path:
     Equal curves make equal files. Raises ``ConfigError`` for another ending and
     ``MissingPackageError`` without matplotlib.
     """
-    path = Path(output)
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in FORMATS:
-        raise ConfigError(
-            f"output: {path.name!r}; expected a name that ends in {', '.join(FORMATS)}"
-            f"{suggest(kind, FORMATS)}"
-        )
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure  # without pyplot: no display, no global state
-    except ImportError:
-        raise MissingPackageError("matplotlib", "plots", "plotting training curves") from None
-    panels = panels_of(trainings)
-    columns = min(COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
-    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    drawn = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "sluice", "pdf.fonttype": 42, "font.size": 9}):
-        figure = Figure(
-            figsize=(PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows), layout="constrained"
-        )
-        figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
-        for place, panel in enumerate(panels, start=1):
-            _draw(figure.add_subplot(rows, columns, place), panel, trainings)
-        figure.savefig(drawn, format=kind, dpi=150, metadata=dates.get(kind))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, drawn.getvalue())
-    return path
+    check_format(output)
+    return save_figure(draw_trainings(trainings), output)
 
 
-def _draw(axes: Any, panel: Panel, trainings: Sequence[Curves]) -> None:
+def _draw(axes: Axes, panel: Panel, trainings: Sequence[Curves]) -> None:
     """Draw a panel: runs differ by colour, their series by dashes; a single run's by colour."""
     lowest, highest = math.inf, -math.inf
     for place, training in enumerate(trainings):
@@ -79,7 +98,7 @@ def _draw(axes: Any, panel: Panel, trainings: Sequence[Curves]) -> None:
                 linestyle=DASHES[number % len(DASHES)] if several else "-",
                 linewidth=1.3,
                 marker="." if len(series.steps) <= MARKED else None,
-                label=_label(panel, name, training, several=several),
+                label=plain_text(_label(panel, name, training, several=several)),
             )
             if panel.best:
                 best = series.best
@@ -93,10 +112,7 @@ def _draw(axes: Any, panel: Panel, trainings: Sequence[Curves]) -> None:
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel("optimiser step")
     axes.set_ylabel(panel.axis)
-    axes.grid(visible=True, linewidth=0.4, alpha=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    if len(axes.get_legend_handles_labels()[1]) > 1:
-        axes.legend(fontsize=7, frameon=False)
+    tidied(axes)
 
 
 def _label(panel: Panel, name: str, training: Curves, *, several: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import time
 from collections.abc import Callable
@@ -15,8 +14,9 @@ import numpy as np
 import yaml
 
 from sluice.encoders.foundation.disk.csv_text import csv_text
-from sluice.encoders.foundation.disk.files import write_bytes, write_json, write_text
+from sluice.encoders.foundation.disk.files import write_json, write_text
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
+from sluice.encoders.foundation.figures import save_figure
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import check_measures
 from sluice.retrieval.config.sections import ExperimentConfig, TuneConfig
@@ -29,6 +29,7 @@ from sluice.retrieval.experiments.checks import check_pipeline
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.training.tested_queries import without_tested
+from sluice.retrieval.experiments.tuning.plot import draw_cascades
 from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned
 from sluice.retrieval.pipelines.expression import (
     FITTED,
@@ -264,33 +265,9 @@ def _report(config: TuneConfig, dataset: Dataset, found: Tuning, table: Table) -
     return "\n".join(lines) + "\n"
 
 
-LABELS = {"p50_ms": "p50 latency, ms", "p95_ms": "p95 latency, ms", "price": "price of a query"}
-
-
 def plot_front(found: Tuning, path: str | Path) -> Path:
-    """Draw all trials and the front into an SVG file; ``MissingPackageError`` without matplotlib.
-
-    Costs are on a logarithmic axis where none is 0.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingPackageError("matplotlib", "plots", "plotting the front") from None
-    figure = Figure(figsize=(6.0, 4.0), layout="constrained")
-    axes = figure.subplots()
-    costs = [getattr(trial, found.cost) for trial in found.trials]
-    axes.scatter(costs, [t.value for t in found.trials], s=9, color="#999999", label="tried")
-    front = [getattr(trial, found.cost) for trial in found.front]
-    values = [trial.value for trial in found.front]
-    axes.step(front, values, where="post", color="#0072B2", marker="o", markersize=4, label="front")
-    chosen = getattr(found.chosen, found.cost)
-    axes.scatter([chosen], [found.chosen.value], s=90, marker="*", color="#D55E00", label="chosen")
-    if min(costs) > 0:
-        axes.set_xscale("log")
-    axes.set_xlabel(LABELS[found.cost])
-    axes.set_ylabel(found.measure)
-    axes.legend(frameon=False)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    write_bytes(Path(path), drawn.getvalue())
-    return Path(path)
+    """Draw all trials and the front into a file; ``MissingPackageError`` without matplotlib."""
+    figure = draw_cascades(
+        found.trials, measure=found.measure, cost=found.cost, front=found.front, chosen=found.chosen
+    )
+    return save_figure(figure, path)

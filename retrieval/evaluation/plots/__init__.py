@@ -1,0 +1,21 @@
+"""Figures of measured values: costs against quality, differences by query, recall by depth.
+
+May import: `retrieval.evaluation` and below.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.encoders.foundation.figures import save_figure as save_figure
+    from sluice.retrieval.evaluation.plots.depths import draw_depths as draw_depths
+    from sluice.retrieval.evaluation.plots.differences import draw_differences as draw_differences
+    from sluice.retrieval.evaluation.plots.tradeoff import (
+        Point as Point,
+        draw_tradeoff as draw_tradeoff,
+    )
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

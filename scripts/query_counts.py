@@ -1,0 +1,65 @@
+#!/usr/bin/env python
+"""Print how many queries show a difference, from the spreads that evaluations recorded.
+
+    scripts/query_counts.py FOLDER ... [--measure nDCG@10] [--only hybrid dense]
+
+``FOLDER`` is the output of ``sluice evaluate``, of one dataset or several. A row has the systems'
+difference by the measure, the standard deviation of the differences by query, the least difference
+that the collection's queries show four times out of five, and the queries that smaller ones need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from sluice.retrieval.evaluation.power import power, queries_needed
+
+SOUGHT = (0.05, 0.02, 0.01)
+STEP = 1e-4  # of the least difference
+
+
+def rows(file: Path, measure: str, only: list[str] | None) -> list[str]:
+    """Return the table's rows of one ``results.json``."""
+    results = json.loads(file.read_text(encoding="utf-8"))
+    lines = []
+    for each in results.get("comparisons") or ():
+        if each["measure"] != measure or not each["effect_size"]:
+            continue
+        if only and each["system"] not in only:
+            continue
+        spread = each["difference"] / each["effect_size"]
+        queries = each["wins"] + each["ties"] + each["losses"]
+        least = STEP
+        while power(queries, least, spread) < 0.8:
+            least += STEP
+        needed = " | ".join(f"{queries_needed(sought, spread):,}" for sought in SOUGHT)
+        lines.append(
+            f"| {results['dataset']}, {queries:,} | {each['system']} and {each['baseline']} | "
+            f"{each['difference']:+.4f} | {spread:.3f} | {least:.3f} | {needed} |"
+        )
+    return lines
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--measure", default="nDCG@10")
+    parser.add_argument("--only", nargs="+", help="systems")
+    arguments = parser.parse_args()
+    sought = " | ".join(f"queries for {each:g}" for each in SOUGHT)
+    lines = [
+        f"| collection, queries | systems | difference | spread | least shown | {sought} |",
+        "|---|---|---|---|---|" + "---|" * len(SOUGHT),
+    ]
+    for folder in arguments.folders:
+        for file in sorted([*folder.glob("results.json"), *folder.glob("datasets/*/results.json")]):
+            lines += rows(file, arguments.measure, arguments.only)
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
