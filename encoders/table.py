@@ -160,6 +160,9 @@ RANKERS: Final[Mapping[str, EncoderType]] = {
     "cross_encoder": _ranker("cross_encoder:CrossEncoder", "cross-encoder", teaches=True),
     "pyramid": _ranker("pyramid:PyramidEncoder", "pyramid ranker", learns_as="cross_encoder"),
     "rrra": _ranker("rrra:AdaptedScorer", "", teaches=True),  # made by `sluice fit adapter`
+    "true_false": _ranker(
+        "true_false:TrueFalseRanker", "true/false ranker", learns_as="cross_encoder"
+    ),
     **_HEADS,
 }
 MATCHING: Final[Mapping[str, str]] = {name: each.make for name, each in _HEADS.items()}

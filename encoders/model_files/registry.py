@@ -27,6 +27,11 @@ from sluice.encoders.model_files.router import is_router, is_static, read_routes
 from sluice.encoders.table import ENCODERS, GIVEN, OPENED, RERANKERS
 
 REMOTE = "http"  # the type whose folders name a server
+# How a server is asked: saved with an encoder behind HTTP, and no part of what it returns.
+ASKING = (
+    "batch_size", "concurrency", "requests_per_minute", "timeout_s", "retries", "backoff_s",
+    "price",
+)  # fmt: skip
 # In the names of architectures. GPT-2's ends otherwise than later ones; XLM's and FlauBERT's
 # ``...WithLMHeadModel`` guess masked words.
 GENERATES = re.compile(r"ForCausalLM|ForConditionalGeneration|(?<!With)LMHeadModel")
@@ -70,14 +75,14 @@ def kind_of(folder: Path) -> str:
 def open_encoder(name: str | Path, *, allow: Collection[str] = (), **options: Any) -> Any:
     """Load a saved encoder or cross-encoder of any built-in type, by folder or hub id.
 
-    One behind HTTP takes no options, and opens if ``allow`` names its server.
+    One behind HTTP opens if ``allow`` names its server, and takes ``asking`` alone.
     """
     folder = model_folder(str(name))
     kind = kind_of(folder)
     if kind == REMOTE:
-        if options:
-            raise ConfigError(f"{next(iter(options))}: an encoder behind HTTP takes no such option")
-        options = {"allow": allow}
+        if others := sorted(options.keys() - {"asking"}):
+            raise ConfigError(f"{others[0]}: an encoder behind HTTP takes no such option")
+        options["allow"] = allow
     if kind == LANGUAGE_MODEL:
         raise ModelError(
             f"{folder}: a language model without modules.json, which does not say what it encodes "

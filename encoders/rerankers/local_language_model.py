@@ -140,8 +140,8 @@ class LocalLanguageModel(TransformerModel):
         answers = np.zeros((len(prompts), len(choices)))
         if not prompts:
             return answers
-        before, own = self._choice_tokens(prompts[0], choices)
-        for batch in self._batches(prompts, len(before) + 1):
+        before, own = self.choice_tokens(prompts[0], choices)
+        for batch in self.batches(prompts, len(before) + 1):
             with self.arithmetic():
                 logits = self._read(batch, before, keep=False).logits[:, own]
                 answers[batch.rows] = logits.float().log_softmax(dim=-1).cpu().numpy()
@@ -159,7 +159,7 @@ class LocalLanguageModel(TransformerModel):
     def logits_of(self, prompts: Sequence[Prompt], token: int) -> NDArray[np.float64]:
         """Return the logit of one token as the next after each prompt, float64 ``[n]``."""
         logits = np.zeros(len(prompts))
-        for batch in self._batches(prompts, 1):
+        for batch in self.batches(prompts, 1):
             with self.arithmetic():
                 read = self._read(batch, (), keep=False).logits[:, token]
                 logits[batch.rows] = read.float().cpu().numpy()
@@ -168,7 +168,7 @@ class LocalLanguageModel(TransformerModel):
     def completions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
         """Return the model's answer to each prompt, always taking the most likely token."""
         answers = [""] * len(prompts)
-        for batch in self._batches(prompts, max_new_tokens):
+        for batch in self.batches(prompts, max_new_tokens):
             with self.arithmetic():
                 read = self._read(batch, (), keep=True)
                 written = read.greedy(max_new_tokens, self._ends)
@@ -212,8 +212,11 @@ class LocalLanguageModel(TransformerModel):
         )
         return message
 
-    def _choice_tokens(self, prompt: Prompt, choices: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Return the tokens that all choices begin with, and the next one of each."""
+    def choice_tokens(self, prompt: Prompt, choices: Sequence[str]) -> tuple[list[int], list[int]]:
+        """Return the tokens that all choices begin with after a prompt, and each's next one.
+
+        ``ConfigError`` for choices that begin with the same token.
+        """
         text = self._message(prompt.text) if self.chat else prompt.text
         last = next(reversed(self._special.findall(text)), None)
         bare = self.encoder_decoder or text[-1:].isspace() or text.endswith(last or "\n")
@@ -238,7 +241,8 @@ class LocalLanguageModel(TransformerModel):
     def _plain(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
-    def _batches(self, prompts: Sequence[Prompt], new_tokens: int) -> Iterator[TokenBatch]:
+    def batches(self, prompts: Sequence[Prompt], new_tokens: int) -> Iterator[TokenBatch]:
+        """Yield the tokens of prompts in batches of like length, with room for ``new_tokens``."""
         show = len(prompts) >= SHOWN_FROM
         with progress("ask", len(prompts), "prompts", show=show) as advance:
             for start in range(0, len(prompts), CHUNK):

@@ -43,7 +43,7 @@ class NextTokens:
             features = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
             self._fixed["encoder_outputs"] = model.get_encoder()(**features)
             self._mask = features["attention_mask"]
-            start = [_first_token(model.config), *before]
+            start = [first_token_of(model.config), *before]
             self._tokens = torch.tensor([start] * len(texts), device=device)
         else:
             ids, mask = _padded([[*text, *before] for text in texts], padding, left=True)
@@ -103,7 +103,8 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(ends)
 
 
-def _first_token(config: Any) -> int:
+def first_token_of(config: Any) -> int:
+    """Return the token that a decoder begins with; ``ModelError`` if its config names none."""
     for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
         token = getattr(config, name, None)
         if token is not None:

@@ -38,9 +38,6 @@ Split = Annotated[str, option("SPLIT", "Fit on dev (a tenth of train if there is
 Output = Annotated[Path, option("FILE", "The JSON file to write.")]
 Measure = Annotated[str, option("MEASURE", "The measure to maximise.", "-m", "--measure")]
 Kind = Annotated[
-    str, option("KIND", "Measure confidence by margin, softmax, top, energy or deviation.")
-]
-ExitKind = Annotated[
     str,
     option(
         "KIND",
@@ -195,7 +192,7 @@ def exit_(
         str, option("MEASURE", "The measure to preserve.", "-m", "--measure")
     ] = "nDCG@10",
     epsilon: Annotated[float, option("X", "Loss of the measure that is allowed.")] = 0.01,
-    kind: ExitKind = "margin",
+    kind: Kind = "margin",
     temperature: Temperature = 1.0,
     bound: Annotated[
         str,

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.plain_yaml import load_yaml
 from sluice.retrieval.config.component_types import OWN_TYPE, Section
-from sluice.retrieval.config.dataset_paths import found_beside
 from sluice.retrieval.config.faults import messages
+from sluice.retrieval.config.named_files import found_beside
 from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
 from sluice.retrieval.config.yaml_file import read_yaml
 
@@ -101,7 +101,7 @@ def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] =
 def load_values(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the values of a YAML file with the overrides, unchecked; errors as above.
 
-    Relative paths of the dataset's files are found from the current folder, or beside the file.
+    Relative paths of what is read are found from the current folder, or beside the file.
     """
     file = recipe_or_file(path)
     with named_file(file):

@@ -33,7 +33,8 @@ from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.stages.variance_exit import VarianceExit
+from sluice.retrieval.stages.abstain import Abstain
+from sluice.retrieval.stages.variance_exit import Certainty, VarianceExit
 from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.teachers.judges import check_judge
 
@@ -235,7 +236,7 @@ def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
         if used not in config.rerankers or used in config.retrievers:
             parts[used] = lambda used=used: _AnyStage(used, known=used not in config.pipelines)
     stage = parse(text, parts, where=where)
-    _check_exits(config, stage, where)
+    _check_variance(config, stage, where)
     if stage.needs_candidates:
         raise ConfigError(
             f"{where}: {text!r} begins with a reranker, which needs candidates; put a "
@@ -243,21 +244,25 @@ def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
         )
 
 
-def _check_exits(config: ExperimentConfig, stage: Stage, where: str) -> None:
-    """Refuse an exit by the query's variance after retrievers whose encoders have none."""
+def _check_variance(config: ExperimentConfig, stage: Stage, where: str) -> None:
+    """Refuse what asks for the query's variance of retrievers whose encoders have none."""
     for part in stage.inner:
-        _check_exits(config, part, where)
-    if not isinstance(stage, Then) or not isinstance(stage.second, Rerank):
+        _check_variance(config, part, where)
+    asked: tuple[object, ...]
+    if isinstance(stage, Then) and isinstance(stage.second, Rerank):
+        first, what, asked = stage.first, "exit", tuple(stage.second.rules)
+    elif isinstance(stage, Abstain):
+        first, what, asked = stage.stage, "abstain", (stage.confidence,)
+    else:
         return
-    found = sorted(stage.first.leaves & set(config.retrievers))
+    found = sorted(first.leaves & set(config.retrievers))
     types = [str(config.retrievers[name].encoder.get("type")) for name in found]
     if (
-        any(isinstance(rule, VarianceExit) for rule in stage.second.rules)
+        any(isinstance(rule, VarianceExit | Certainty) for rule in asked)
         and found
         and all(each in ENCODERS and each != VARIED for each in types)
     ):
         raise ConfigError(
-            f"{where}: exit by variance: no encoder of {', '.join(found)} has a variance of the "
-            f"query; put a retriever of {{type: {VARIED}}} before {stage.second.name}, or fit an "
-            "exit of another kind"
+            f"{where}: {what} by variance: no encoder of {', '.join(found)} has a variance of the "
+            f"query; search by a retriever of {{type: {VARIED}}}, or take another kind"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.model_files.registry import REMOTE
+from sluice.encoders.model_files.registry import ASKING, REMOTE
 from sluice.encoders.vectors.forms import EXACT
 from sluice.retrieval.config.components import towers_in
 from sluice.retrieval.config.file_keys import (
@@ -180,7 +180,8 @@ class Dependencies:
                 if not getattr(section, key):
                     del plain[key]
             if plain["encoder"]["type"] == REMOTE:
-                plain["encoder"] = without_keys(plain["encoder"])
+                told = without_keys(plain["encoder"])
+                plain["encoder"] = {key: told[key] for key in told if key not in ASKING}
             if section.prune is not None:
                 plain["prune"] = section.prune.model_dump(exclude_none=True)
             if "passages" in plain and not plain["passages"]["headings"]:

@@ -87,16 +87,29 @@ def fetched_in(text: str, *, where: str) -> Iterator[tuple[str, str]]:
                 yield option, options[option]
 
 
-def _calls(text: str, where: str) -> Iterator[tuple[str, dict[str, str]]]:
+def text_options(text: str, *, where: str) -> Iterator[tuple[str, dict[str, ast.Constant]]]:
     """Yield each call's function and its options that are texts."""
     for node in ast.walk(_tree(text, where)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield node.func.id, {
-                each.arg: each.value.value
+                each.arg: each.value
                 for each in node.keywords
                 if each.arg and isinstance(each.value, ast.Constant)
                 and isinstance(each.value.value, str)
             }  # fmt: skip
+
+
+def place_in(text: str, node: ast.expr) -> slice:
+    """Return where a node of an expression without space around it stands, in characters."""
+    lines = [line.encode() for line in _joined(text).splitlines(keepends=True)]
+    ends = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+    before = (b"".join([*lines[: row - 1], lines[row - 1][:column]]) for row, column in ends)
+    return slice(*(len(part.decode()) for part in before))
+
+
+def _calls(text: str, where: str) -> Iterator[tuple[str, dict[str, str]]]:
+    for call, options in text_options(text, where=where):
+        yield call, {name: str(node.value) for name, node in options.items()}
 
 
 def count_calls(text: str, function: str, *, where: str) -> int:

@@ -69,6 +69,16 @@ WRITTEN: Final = (
     *((name, "cache", None) for name in WRITERS),
 )
 
+# The options of these that name a file or folder to read; of all calls those of READ_BY_ALL do.
+READ: Final = (
+    ("evidence", "overrides"),
+    ("ltr", "model"),
+    ("normalised", "bank"),
+    ("pair_head", "model"),
+    ("synonyms", "file"),
+)
+READ_BY_ALL: Final = ("cut_off", "exit", "fitted")
+
 # Those that name what may lie on a hub: (name, option), a model's or a dataset's.
 FETCHED: Final = (("pair_head", "model"), ("normalised", "bank"))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number
@@ -17,7 +19,9 @@ from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.confidence import KINDS, TEMPERED, WIDTH, Confidence, Kind, auroc
+from sluice.retrieval.stages.variance_exit import VARIANCE, Certainty, certainty, check_unsure
 
+AnswerKind = Literal[Kind, "variance"]
 FILE = "no_answer"
 EMPTY = Ranking([], [])
 
@@ -28,7 +32,7 @@ class Abstain(Stage):
     inner: tuple[Stage, ...] = ()
     base_retriever = None  # it returns less than the retriever
 
-    def __init__(self, stage: Stage, threshold: float, confidence: Confidence) -> None:
+    def __init__(self, stage: Stage, threshold: float, confidence: Confidence | Certainty) -> None:
         self.stage = stage
         self.inner = (stage,)
         self.threshold = finite_number(threshold, "threshold")
@@ -37,6 +41,8 @@ class Abstain(Stage):
                 f"abstain: threshold {threshold!r} refuses every query or none: {confidence.kind} "
                 "lies in 0 to 1; expected a threshold between, or another kind"
             )
+        if isinstance(confidence, Certainty):
+            check_unsure(stage, "abstain")
         self.confidence = confidence
         self.name = f"abstain({stage.name})"
 
@@ -54,7 +60,11 @@ class Abstain(Stage):
         """Run the stage, as deep as the confidence looks at least, and keep what is sure enough."""
         depth = DEPTH if k is None else k
         run = self.stage.rank(queries, given, max(depth, self.confidence.width))
-        values = {query: self.confidence.of(run.get(query, EMPTY)) for query in queries}
+        rule = self.confidence
+        if isinstance(rule, Certainty):
+            values = certainty(queries, self.stage, "abstain")
+        else:
+            values = {query: rule.of(run.get(query, EMPTY)) for query in queries}
         note({"confidence": values})
         return Run(
             {
@@ -75,12 +85,12 @@ class FittedAbstention:
     """
 
     threshold: float
-    confidence: Confidence
+    confidence: Confidence | Certainty
     refused: float
     caught: float
     answerable: int
     unanswerable: int
-    auroc: Mapping[Kind, float]
+    auroc: Mapping[AnswerKind, float]
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file that ``abstain(stage, fitted='file.json')`` reads."""
@@ -93,29 +103,39 @@ def fit_abstention(
     answerable: Run,
     unanswerable: Run,
     *,
-    kind: Kind = "energy",
+    kind: AnswerKind = "energy",
     width: int = WIDTH,
     temperature: float = 1.0,
     refused: float = 0.05,
+    certain: tuple[Mapping[str, float], Mapping[str, float]] | None = None,
 ) -> FittedAbstention:
     """Choose the highest threshold that refuses at most a share ``refused`` of answerable queries.
 
     Both runs are of the same stage: of queries with relevant documents, and of queries without any.
-    ``DataError`` where one of them has no queries.
+    ``kind="variance"`` is of the queries and not of rankings: ``certain`` has their numbers, see
+    ``variance_exit.certainty``. ``DataError`` where one of the runs has no queries.
     """
     finite_number(refused, "refused", 0, 1)
-    rule = Confidence(kind, width, temperature)
+    if (certain is not None) != (kind == VARIANCE):
+        raise ConfigError(
+            f"kind: {kind}: expected certain=, the numbers of the queries, with kind='variance' "
+            "and with no other"
+        )
+    rule = _rule(kind, width, temperature)
     for name, run in (("answerable", answerable), ("unanswerable", unanswerable)):
         if not run:
             raise DataError(f"{name}: no queries; a threshold needs queries with and without one")
     others = {
         each: Confidence(each, width, temperature if each in TEMPERED else 1.0) for each in KINDS
     }
-    values = {
+    values: dict[AnswerKind, list[NDArray[np.float64]]] = {
         each: [np.array([predictor.of(ranking) for ranking in run.values()])
                for run in (answerable, unanswerable)]
         for each, predictor in others.items()
     }  # fmt: skip
+    if certain is not None:
+        pairs = zip(certain, (answerable, unanswerable), strict=True)
+        values[VARIANCE] = [np.array([numbers[query] for query in run]) for numbers, run in pairs]
     known, unknown = values[kind]
     # as many of the lowest may be refused: those strictly below the next one
     shares = np.arange(len(known)) / len(known)  # not refused * n, which is 28.99... of .29 and 100
@@ -138,14 +158,15 @@ def abstain(
     *,
     fitted: str | None = None,
     threshold: float | None = None,
-    kind: Kind | None = None,
+    kind: AnswerKind | None = None,
     width: int | None = None,
     temperature: float | None = None,
 ) -> Abstain:
     """Return a stage that finds nothing where it is not sure: ``abstain(dense, fitted='f.json')``.
 
     ``fitted`` is a file of `sluice fit no-answer`. Or ``threshold`` is set, with the ``kind`` of
-    confidence (energy), its ``width`` and ``temperature``, see ``Confidence``.
+    confidence (energy), its ``width`` and ``temperature``, see ``Confidence``; ``variance``, of the
+    query, has neither, see ``variance_exit.certainty``.
     """
     if not isinstance(stage, Stage):
         raise ConfigError(
@@ -160,7 +181,7 @@ def abstain(
             "file of `sluice fit no-answer`, or a threshold with its kind"
         )
     if fitted is None:
-        own = Confidence(
+        own = _rule(
             "energy" if kind is None else kind,
             WIDTH if width is None else width,
             1.0 if temperature is None else temperature,
@@ -168,9 +189,25 @@ def abstain(
         return Abstain(stage, finite_number(threshold, "threshold"), own)
     found = read_fitted(fitted, FILE)
     try:
-        rule = Confidence(found["kind"], found["width"], number(found["temperature"]))
-        return Abstain(stage, number(found["threshold"]), rule)
+        threshold = number(found["threshold"])
+        if found["kind"] != VARIANCE:
+            rule = Confidence(found["kind"], found["width"], number(found["temperature"]))
+            return Abstain(stage, threshold, rule)
+        finite_number(threshold, "threshold")
     except (KeyError, ValueError, ConfigError) as error:
         raise ConfigError(
             f"{fitted}: not the file of a fitted threshold ({error}); fit it again"
         ) from None
+    return Abstain(stage, threshold, Certainty())
+
+
+def _rule(kind: AnswerKind, width: int, temperature: float) -> Confidence | Certainty:
+    """Return what a kind means; ``ConfigError`` for settings that it does not read."""
+    if kind != "variance":
+        return Confidence(kind, width, temperature)
+    if (width, temperature) != (WIDTH, 1.0):
+        raise ConfigError(
+            f"width {width}, temperature {temperature}: a variance is the query's and reads no "
+            "scores; leave both out"
+        )
+    return Certainty()

@@ -1,10 +1,10 @@
-"""Variance exit: queries of which a Gaussian encoder is sure skip the reranker."""
+"""How sure a Gaussian encoder is of a query: a confidence, and the exit of the surest."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
@@ -15,6 +15,17 @@ from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.stages.confidence import LEAST
 
 VARIANCE: Final = "variance"
+OTHERS: Final = {"exit": "margin", "abstain": "energy"}  # the usual kind of confidence
+
+
+@dataclass(frozen=True, slots=True)
+class Certainty:
+    """The confidence of ``certainty``: of the query, whatever the scores of its ranking."""
+
+    bounded: ClassVar[bool] = False
+    width: ClassVar[int] = 0  # scores that are looked at
+
+    kind: Literal["variance"] = VARIANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +45,8 @@ class VarianceExit:
         finite_number(self.threshold, "exit")
 
     def check(self, first: Stage) -> None:
-        """Raise ``ConfigError`` where no retriever in ``first``, or more than one, is unsure.
-
-        Stages of other classes that find documents are checked in each search.
-        """
-        if all(isinstance(part, Retriever) for part in _sources(first)):
-            unsure_retriever(first)
+        """Raise ``ConfigError`` where no retriever in ``first``, or more than one, is unsure."""
+        check_unsure(first, "exit")
 
     def sure(self, queries: Queries, first: Stage) -> Collection[str]:
         """Return the queries that skip the reranker after ``first``."""
@@ -47,12 +54,12 @@ class VarianceExit:
         return {query for query, value in certain.items() if value >= self.threshold}
 
 
-def certainty(queries: Queries, first: Stage) -> dict[str, float]:
+def certainty(queries: Queries, first: Stage, where: str = "exit") -> dict[str, float]:
     """Return minus the mean log variance of each query; of blank ones the least number.
 
     ``ConfigError`` as for ``unsure_retriever``.
     """
-    encoder = unsure_retriever(first).state.encoder
+    encoder = unsure_retriever(first, where).state.encoder
     uncertainty = hooks_of(encoder).uncertainty
     found = dict.fromkeys(queries, LEAST)
     with_text = [query for query, text in queries.items() if text.strip()]
@@ -62,10 +69,20 @@ def certainty(queries: Queries, first: Stage) -> dict[str, float]:
     return found
 
 
-def unsure_retriever(first: Stage) -> Retriever:
+def check_unsure(first: Stage, where: str) -> None:
+    """Raise ``ConfigError`` where ``unsure_retriever`` would.
+
+    Stages of other classes that find documents are checked in each search.
+    """
+    if all(isinstance(part, Retriever) for part in _sources(first)):
+        unsure_retriever(first, where)
+
+
+def unsure_retriever(first: Stage, where: str = "exit") -> Retriever:
     """Return the retriever in a stage whose encoder says how unsure it is of a query.
 
-    ``ConfigError`` where none does, or where several of different encoders do.
+    ``ConfigError`` where none does, or where several of different encoders do; ``where`` is what
+    asks, ``exit`` or ``abstain``.
     """
     found = {
         each.state.head.encoder_fingerprint: each
@@ -74,14 +91,13 @@ def unsure_retriever(first: Stage) -> Retriever:
     }
     if not found:
         raise ConfigError(
-            f"exit: {VARIANCE}: no encoder of {first.name} has a variance of the query; put a "
-            "retriever of {type: gaussian} before the reranker, or fit an exit of another kind, "
-            "such as margin"
+            f"{where}: {VARIANCE}: no encoder of {first.name} has a variance of the query; search "
+            f"by a retriever of {{type: gaussian}}, or take another kind, such as {OTHERS[where]}"
         )
     if len(found) > 1:
         names = ", ".join(each.name for each in found.values())
         raise ConfigError(
-            f"exit: {VARIANCE}: {names} have a variance of the query each; expected one such "
+            f"{where}: {VARIANCE}: {names} have a variance of the query each; expected one such "
             f"encoder in {first.name}"
         )
     return next(iter(found.values()))

@@ -14,6 +14,7 @@ import pytest
 import torch
 from sparse_codes import save_csr
 from static_embeddings import save_static
+from tiny_generators import save_t5
 
 from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
 from sluice.encoders.dense.error_adapter import ErrorAdapter
@@ -55,6 +56,7 @@ def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dic
         "rrra": {"model": str(adapted(bert, tmp_path / "adapted"))},
         "splade": {"model": str(masked_bert)},
         "static": {"model": str(tmp_path / "static")},
+        "true_false": {"model": str(save_t5(tmp_path / "t5", initializer_factor=1.0))},
         "three_heads": {"model": str(three_heads(bert, tmp_path / "heads")), "head": "sparse"},
         "towers": {
             "query": {"type": "dense", "model": str(bert), "query_prompt": "query: "},
@@ -145,6 +147,11 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"projection": False},
         {"normalize": False},
         {"layers": 1},
+    ],
+    "true_false": [
+        {"prompt": "{document} {query}"},
+        {"answers": ["gold", "stone"]},
+        {"max_length": 16},
     ],
     "towers": [{"document": {"type": "dense", "pooling": "cls"}}],
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.foundation.trust import key_of, refuse_server
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
 from sluice.encoders.model_files.probes import write_probes
+from sluice.encoders.model_files.registry import ASKING
 
 log = logging.getLogger("sluice")
 
@@ -40,12 +41,6 @@ NOTED = (
     "url", "model", "api", "dim", "normalize", "query_prompt", "document_prompt", "max_characters",
 )  # fmt: skip
 
-
-# How requests are made, which is saved too.
-ASKING = (
-    "batch_size", "concurrency", "requests_per_minute", "timeout_s", "retries", "backoff_s",
-    "price",
-)  # fmt: skip
 
 
 class HttpEncoder(FunctionEncoder):
@@ -190,11 +185,18 @@ class HttpEncoder(FunctionEncoder):
             write_probes(folder, self, exact=False)
 
     @classmethod
-    def from_pretrained(cls, model: str | Path, *, allow: Collection[str] = ()) -> HttpEncoder:
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        allow: Collection[str] = (),
+        asking: Mapping[str, Any] | None = None,
+    ) -> HttpEncoder:
         """Open a folder that ``save_pretrained`` wrote, if ``allow`` names its server.
 
         ``allow=["https://host/v1=VARIABLE"]`` also says which key it is sent. ``ConfigError``
-        without it: a folder that names a server reaches none.
+        without it: a folder that names a server reaches none. ``asking`` has all that is said of
+        how the server is asked (``timeout_s``, ``batch_size``, ...), in place of what was saved.
         """
         folder = Path(model)
         facts = read_sidecar(folder)
@@ -203,8 +205,9 @@ class HttpEncoder(FunctionEncoder):
             raise ModelError(f"{where}: not of an encoder behind HTTP; expected type http and url")
         key = refuse_server(str(facts["url"]), f"{where}: url", allow)
         try:
-            noted = {name: facts[name] for name in (*NOTED, *ASKING) if name in facts}
-            return cls(**noted, **key_of(key))
+            noted = {name: facts[name] for name in NOTED if name in facts}
+            saved = {name: facts[name] for name in ASKING if name in facts}
+            return cls(**noted, **(saved if asking is None else asking), **key_of(key))
         except (TypeError, AttributeError) as error:
             raise ModelError(f"{where}: not as Sluice writes it: {error}") from None
 

@@ -35,6 +35,10 @@ WORDS: Mapping[str, str] = {
     "concepts.read": "What the head sees: the text's vector, or the states of its tokens.",
     "concepts.scale": "What cosines with names are multiplied by at the start, 20.",
     "concepts.threshold": "The cosine with its name above which a text has a concept.",
+    "true_false.prompt": "What the model is asked, with {document} and perhaps {query}; left out, "
+    "as monoT5's, or QualT5's where there is no query.",
+    "true_false.answers": "The two words, the one for relevant first; left out, true and false.",
+    "true_false.max_length": "The most tokens of a prompt with its texts.",
     "csr.top_k": "The most latents of a text; left out, as the model's folder says.",
     "csr.normalize": "Scales codes to length 1, so that the score is the cosine; left out, as the "
     "model's folder says.",
@@ -428,7 +432,8 @@ WORDS: Mapping[str, str] = {
     # functions of pipelines
     "abstain.fitted": "A file that `sluice fit no-answer` wrote.",
     "abstain.threshold": "The least confidence of a query that gets hits.",
-    "abstain.kind": "What confidence is: energy, top, margin, softmax or deviation of the scores.",
+    "abstain.kind": "What confidence is: energy, top, margin, softmax or deviation of the scores, "
+    "or the variance that a Gaussian encoder gives the query.",
     "abstain.width": "The first scores that confidence looks at, 25.",
     "abstain.temperature": "What the scores of softmax and energy are divided by, 1.",
     **{
@@ -517,6 +522,7 @@ SUMMARIES: Mapping[str, str] = {
     "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",
     "towers": "Two encoders with weights of their own, for queries and for documents.",
     "cross_encoder": "Reads query and document together and returns one score.",
+    "true_false": "An encoder with a decoder, such as a T5, that answers true or false (monoT5).",
     "bfs": "Titles or first sentences as queries, their bodies as documents.",
     "clicks": "What users clicked, freed of the position's bias by a click model.",
     "corpus": "Pairs of several kinds from the corpus, filtered and taught by a search of it.",

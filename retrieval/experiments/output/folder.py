@@ -13,6 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, Slu
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import word_for
+from sluice.encoders.model_files.registry import ASKING, REMOTE as BEHIND_HTTP
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
 from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
@@ -104,7 +105,9 @@ def opening(section: RetrieverSection) -> dict[str, Any]:
 
 
 def encoder_options(encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of an encoder that a saved folder does not carry."""
+    """Return the arguments of an encoder that a saved folder does not carry, or not the latest."""
+    if encoder.get("type") == BEHIND_HTTP:
+        return {"asking": {k: encoder[k] for k in ASKING if k in encoder}}
     return {k: encoder[k] for k in ("device", "dtype", "batch_tokens") if k in encoder}
 
 

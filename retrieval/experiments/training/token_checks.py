@@ -29,9 +29,21 @@ def token_scoring(section: TrainingSection, where: str = "") -> TokenScoring | N
 
 
 def check_matching(section: TrainingSection, loss: LossBase, prefix: str) -> None:
-    """Raise ``ConfigError`` where parts do not go with a ranker over token vectors."""
+    """Raise ``ConfigError`` where parts do not go with a ranker over token vectors, or a prompt."""
     kind = section.encoder.get("type")
-    if kind not in MATCHING:
+    if kind not in (*MATCHING, "true_false"):
+        return
+    if loss.texts:
+        raise ConfigError(
+            f"{prefix}loss: {section.loss['type']} learns from vectors of single texts, and a "
+            f"{kind} has none; take a loss of scores, such as localized_softmax"
+        )
+    if kind == "true_false":
+        if section.head_learning_rate is not None:
+            raise ConfigError(
+                f"{prefix}head_learning_rate: a true_false ranker has no head; set "
+                "trainer.learning_rate"
+            )
         return
     for key in ("freeze", "tuning"):
         if getattr(section, key) is not None:
@@ -44,11 +56,6 @@ def check_matching(section: TrainingSection, loss: LossBase, prefix: str) -> Non
         raise ConfigError(
             f"{prefix}encoder.train_vectors: {kind} counts similarities, so that vectors learn "
             "nothing from it; leave it out, or take knrm"
-        )
-    if loss.texts:
-        raise ConfigError(
-            f"{prefix}loss: {section.loss['type']} learns from vectors of single texts, and a "
-            f"{kind} has none; take a loss of scores, such as localized_softmax"
         )
     if section.head_learning_rate is not None and not section.encoder.get("train_vectors"):
         raise ConfigError(

@@ -183,9 +183,9 @@ def fit_experiment_abstention(
             f"unanswerable: {unanswerable}: its queries have answers here; name another dataset, "
             "or a file of queries without"
         )
-    known = set(dataset.queries.values())
+    here = set(dataset.queries.values())
     texts = () if unanswerable is None else bank_queries(unanswerable, "unanswerable")
-    foreign = {f"{n}": text for n, text in enumerate(texts) if text.strip() and text not in known}
+    foreign = {f"{n}": text for n, text in enumerate(texts) if text.strip() and text not in here}
     stage = experiment.stage(pipeline)
     own = run_on(stage, dataset)
     level = dataset.level
@@ -193,15 +193,19 @@ def fit_experiment_abstention(
         query for query, grades in dataset.qrels.items() if max(grades.values(), default=0) >= level
     }
     others = stage.run(foreign, None, DEPTH) if foreign else Run({})
-    empty = {query: ranking for query, ranking in own.items() if query not in answered}
+    empty = {f"own {query}": ranking for query, ranking in own.items() if query not in answered}
     if not (empty or others):
         raise DataError(
             f"dataset {dataset.name}: every {split} query has a relevant document; name queries "
             "without an answer by --unanswerable: another dataset, or a file"
         )
+    if options.get("kind") == VARIANCE:
+        known = certainty(dataset.queries, stage, "abstain")
+        without = {f"own {query}": value for query, value in known.items()}
+        options["certain"] = known, {**without, **certainty(foreign, stage, "abstain")}
     return fit_abstention(
         Run({query: ranking for query, ranking in own.items() if query in answered}),
-        Run({**{f"own {q}": r for q, r in empty.items()}, **others}),
+        Run({**empty, **others}),
         **options,
     )
 

@@ -14,12 +14,13 @@ from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.model_files.registry import LANGUAGE_MODEL, kind_of
+from sluice.encoders.model_files.registry import LANGUAGE_MODEL, kind_of, open_encoder
 from sluice.retrieval.documents.document import Document
 
 if TYPE_CHECKING:
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder
     from sluice.encoders.rerankers.language_model import LanguageModel
+    from sluice.encoders.rerankers.true_false import TrueFalseRanker
     from sluice.retrieval.retrievers.quality.scorers import PassageQuality
 
 log = logging.getLogger("sluice")
@@ -29,14 +30,15 @@ ANSWERS = ("true", "false")  # the first says that it is worth keeping
 
 
 class TextQuality:
-    """The logit of a cross-encoder that reads a document with an empty query.
+    """The logit of a cross-encoder, or true/false ranker, that reads a document without a query.
 
-    ``examples: {type: quality}`` trains one.
+    ``examples: {type: quality}`` trains one. Of the latter it is the log-odds of true, which orders
+    documents as QualT5's log P(true) does, without its ties near 0.
     """
 
     name = "text"
 
-    def __init__(self, model: CrossEncoder) -> None:
+    def __init__(self, model: CrossEncoder | TrueFalseRanker) -> None:
         self._model = model
         self.facts: dict[str, Any] = {"fingerprint": model.fingerprint}
 
@@ -78,19 +80,19 @@ class AnswerQuality:
 def text_quality(model: str | Path) -> PassageQuality:
     """Open a model of documents' quality, by folder or hub id.
 
-    That is a cross-encoder trained by examples of type quality, or a language model. A warning
-    names a cross-encoder that was trained with queries. ``ModelError`` for any other model.
+    That is a cross-encoder or true/false ranker trained by examples of type quality, or a language
+    model. A warning names one that was trained with queries. ``ModelError`` for any other model.
     """
     folder = model_folder(str(model))
-    if checked_kind(folder) == "cross_encoder":
-        from sluice.encoders.rerankers.cross_encoder import CrossEncoder
-
+    kind = checked_kind(folder)
+    if kind != LANGUAGE_MODEL:
         if not trained_on_quality(folder):
             log.warning(
                 "%s: was not trained by examples: {type: quality}; what it makes of a document "
                 "without a query may mean nothing", folder,
             )  # fmt: skip
-        return TextQuality(CrossEncoder.from_pretrained(folder))
+        opened: CrossEncoder | TrueFalseRanker = open_encoder(folder)
+        return TextQuality(opened)
     from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 
     return AnswerQuality(LocalLanguageModel.from_pretrained(folder))
@@ -99,11 +101,11 @@ def text_quality(model: str | Path) -> PassageQuality:
 def checked_kind(folder: Path) -> str:
     """Return the type of a model of documents' quality; ``ModelError`` for any other."""
     kind = kind_of(folder)
-    if kind not in ("cross_encoder", LANGUAGE_MODEL):
+    if kind not in ("cross_encoder", "true_false", LANGUAGE_MODEL):
         raise ModelError(
             f"{folder}: a {kind} encoder; expected a cross_encoder trained by examples: {{type: "
-            "quality}, or a language model that answers true or false (fit quality --retriever "
-            "fits a head on a dense one's vectors)"
+            "quality}, or true_false, or a language model that answers true or false (fit quality "
+            "--retriever fits a head on a dense one's vectors)"
         )
     return kind
 

@@ -202,6 +202,7 @@ class Structured(Stage):
         with_text = {query: text for query, text in queries.items() if text.strip()}
         extracted = self.extractor.conditions(list(with_text.values()), store) if with_text else []
         faults: Counter[str] = Counter()
+        alone: list[str] = []  # conditions and nothing else, which are searched as words
         groups: dict[str, tuple[Mapping[str, Any], dict[str, str]]] = {"": ({}, {})}
         for query, own in zip(with_text, extracted, strict=True):
             fault = own.fault or ("" if not own.where else self._fault(own.where, store))
@@ -210,6 +211,8 @@ class Structured(Stage):
                 continue
             _, texts = groups.setdefault(repr(conditions(own.where)), (own.where, {}))
             texts[query] = own.text.strip() or with_text[query]
+            if texts[query] == with_text[query]:
+                alone.append(query)
         filtered = {query for _, texts in groups.values() for query in texts}
         groups[""][1].update({q: text for q, text in queries.items() if q not in filtered})
         self._tell(faults, len(with_text))
@@ -220,6 +223,13 @@ class Structured(Stage):
             if texts:
                 stage = self.stage.filtered(where) if where else self.stage
                 found.update(stage.rank(like(queries, texts), given, k))
+        silent = [query for query in alone if not len(found[query])]
+        if silent:
+            log.warning(
+                "%s: no document found for %s with nothing to search for beside conditions; first: "
+                "%r; add words to search for", self.name, plural(len(silent), "query"),
+                with_text[silent[0]],
+            )  # fmt: skip
         return Run({query: found[query] for query in queries}, name=self.name)
 
     def _fault(self, where: Mapping[str, Any], store: DocumentStore) -> str:

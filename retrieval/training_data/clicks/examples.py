@@ -226,7 +226,7 @@ class ClickExamples(ExampleSource):
         kept = untested(rows, dataset, tested_texts(dataset))
         return {row.query.key: row.query.text or "" for row in kept}, texts
 
-    def _propensities(self) -> list[float] | None:
+    def _propensities(self) -> Sequence[float] | Mapping[int, float] | None:
         if not isinstance(self.propensities, str):
             return self.propensities
         return read_propensities(expanded(self.propensities))
@@ -238,8 +238,11 @@ def _unclicked(pairs: Iterable[tuple[int, str]], estimated: Estimate) -> list[tu
     return sorted(seen, key=lambda one: -estimated.examined[one[0]])
 
 
-def read_propensities(path: Path) -> list[float]:
-    """Return the propensities in a file of `sluice teach clicks`, from position 1 on."""
+def read_propensities(path: Path) -> dict[int, float]:
+    """Return the propensities in a file of `sluice teach clicks`, by position.
+
+    A position that its log never showed has none.
+    """
     try:
         value: Any = json.loads(read_whole(path))
         pairs = dict(zip(value["positions"], value["examination"], strict=True))
@@ -248,11 +251,10 @@ def read_propensities(path: Path) -> list[float]:
             f"{path}: not a file of propensities; write one with `sluice teach clicks LOG --output "
             "FILE`, or give a list of numbers"
         ) from None
-    missing = next((place for place in range(1, len(pairs) + 1) if place not in pairs), None)
-    if missing is not None:
-        raise DataError(f"{path}: no propensity of position {missing}; positions count from 1")
-    values = [pairs[place] for place in range(1, len(pairs) + 1)]
-    return check_propensities(values, str(path))
+    for place in pairs:
+        if type(place) is not int or place < 1:
+            raise DataError(f"{path}: position {place!r:.40}; positions count from 1")
+    return check_propensities(pairs, str(path))
 
 
 def graded(relevance: Floats, groups: Sequence[str], grades: int) -> Floats:

@@ -92,7 +92,10 @@ def shown_of(place: str, value: Mapping[str, Any]) -> Shown:
         None if text is None else text_of(place, text, "query"),
     )
     document = id_of(place, field_of(place, value, DOCUMENT, "document"), "doc_id")
-    position = _whole(place, field_of(place, value, POSITION, "position"), "position")
+    shown_at = field_of(place, value, POSITION, "position")
+    if isinstance(shown_at, bool):
+        raise DataError(f"{place}: position is {shown_at}, expected a whole number")
+    position = _whole(place, shown_at, "position")
     if position < 1:
         raise DataError(f"{place}: position is {position}; positions count from 1, the top")
     clicks = _whole(place, field_of(place, value, CLICKS, "clicks"), "clicks")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -98,18 +98,19 @@ def estimate(
     paths: Sequence[Path],
     model: Model = "pbm",
     *,
-    propensities: Sequence[float] | None = None,
+    propensities: Sequence[float] | Mapping[int, float] | None = None,
     clip: float = 0.0,
 ) -> Estimate:
     """Read logs and explain their clicks.
 
     ``counts``: every impression was looked at. ``pbm``: position k is looked at with a probability
     of its own, and clicked if the document is relevant too; by expectation maximisation, or given
-    as ``propensities`` from position 1 on (Richardson, Dominowska and Ragno 2007; Wang et al. 2018,
-    WSDM, eq. 4 to 6). ``cascade``: a user looks from the top down until the first click (Craswell
-    et al. 2008, WSDM). ``dbn``: and continues after a click that did not satisfy, so that relevant
-    is what attracts a click and then satisfies (Chapelle and Zhang 2009, WWW, the dynamic Bayesian
-    network with perseverance 1). Examination of ``pbm`` below ``clip`` counts as ``clip``.
+    as ``propensities`` from position 1 on, or by position (Richardson, Dominowska and Ragno 2007;
+    Wang et al. 2018, WSDM, eq. 4 to 6). ``cascade``: a user looks from the top down until the first
+    click (Craswell et al. 2008, WSDM). ``dbn``: and continues after a click that did not satisfy,
+    so that relevant is what attracts a click and then satisfies (Chapelle and Zhang 2009, WWW, the
+    dynamic Bayesian network with perseverance 1). Examination of ``pbm`` below ``clip`` counts as
+    ``clip``.
 
     Raises ``DataError`` for a log without clicks, and for positions that no documents connect.
     """
@@ -210,27 +211,30 @@ def _cells(counts: Counts, paths: Sequence[Path]) -> Cells:
     return Cells(keys[:, 0], places, values[:, 0], values[:, 1], positions)
 
 
-def _given(positions: Whole, propensities: Sequence[float]) -> Floats:
-    deepest = int(positions.max())
-    if deepest > len(propensities):
+def _given(positions: Whole, propensities: Sequence[float] | Mapping[int, float]) -> Floats:
+    known = check_propensities(propensities, "propensities")
+    missing = next((each for each in positions.tolist() if each not in known), None)
+    if missing is not None:
         raise DataError(
-            f"propensities: {len(propensities)} for positions 1 to {len(propensities)}, and the "
-            f"log has position {deepest}; give one for each position, or leave propensities out "
-            "and they are estimated"
+            f"propensities: {len(known)} for positions {min(known)} to {max(known)}, and the log "
+            f"has position {missing}; give one for each position, or leave propensities out and "
+            "they are estimated"
         )
-    return np.array([propensities[position - 1] for position in positions.tolist()])
+    return np.array([known[position] for position in positions.tolist()])
 
 
-def check_propensities(values: object, where: str) -> list[float]:
-    """Return propensities; ``ConfigError`` unless they are numbers above 0, at most 1."""
-    if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+def check_propensities(values: object, where: str) -> dict[int, float]:
+    """Return propensities by position; ``ConfigError`` unless they are above 0, at most 1."""
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        values = dict(enumerate(values, 1))
+    if not isinstance(values, Mapping) or not values:
         raise ConfigError(f"{where}: {values!r:.60}, expected a number for each position")
-    for place, value in enumerate(values, 1):
+    for place, value in values.items():
         if not is_number(value) or not 0 < value <= 1:
             raise ConfigError(
                 f"{where}: {value!r:.40} for position {place}, expected a number above 0, at most 1"
             )
-    return [float(value) for value in values]
+    return {place: float(value) for place, value in values.items()}
 
 
 def _check_connected(cells: Cells, paths: Sequence[Path]) -> None:

@@ -107,10 +107,16 @@ def check_quality(section: TrainingSection, prefix: str) -> None:
     if (section.examples or {}).get("type") != "quality":
         return
     kind = section.encoder.get("type")
-    if kind != "cross_encoder":
+    if kind not in ("cross_encoder", "true_false"):
         raise ConfigError(
             f"{prefix}examples.type: quality: documents without a query train a cross_encoder, "
-            f"which reads a text at once, and this is {kind}: encoder: {{type: cross_encoder, ...}}"
+            f"which reads a text at once, or true_false, and this is {kind}: encoder: {{type: "
+            "cross_encoder, ...}"
+        )
+    if kind == "true_false" and "{query}" in str(section.encoder.get("prompt")):
+        raise ConfigError(
+            f"{prefix}encoder.prompt: has {{query}}, and examples of type quality have no query; "
+            "leave prompt out, or ask about {document} alone"
         )
     if section.encoder.get("head") == "similarity":
         raise ConfigError(

@@ -22,7 +22,8 @@ from sluice.encoders.model_files.probes import verify_probes
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.rerankers.http import HttpReranker
 from sluice.encoders.vectors.pool import EncodingPool
-from sluice.retrieval import Document, Retriever
+from sluice.retrieval import Document, Experiment, Retriever
+from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.jobs import run as run_experiment
 from sluice.retrieval.serving.content.opening import open_content
 from sluice.retrieval.testing import check_encoder
@@ -378,6 +379,14 @@ def test_an_experiment_by_yaml_and_its_folder(
         each["api_key_file"] = str(tmp_path / "key")
     run_experiment(config)  # where the key is changes nothing that was made
     assert len(server.requests) == count
+    config["retrievers"]["api"]["encoder"] |= {"timeout_s": 7, "batch_size": 3}
+    config["retrievers"]["again"] = config["retrievers"]["api"]
+    run_experiment(config)  # nor does how the server is asked, which holds from now on
+    assert len(server.requests) == count
+    asking: Any = Experiment(checked(config, ExperimentConfig)).retriever("api").state.encoder
+    assert (asking.endpoint.timeout_s, asking.batch_size, asking.usage.per_million_tokens) == (
+        7, 3, 0.1,
+    )  # fmt: skip
     code, _, err = shell("explain", tmp_path / "out", "gold", "--allow", server.url)
     assert code == 0, err
     retriever = tmp_path / "out" / "retrievers" / "api"

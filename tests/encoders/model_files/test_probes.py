@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from command_line import Call
 from sparse_codes import save_csr
+from tiny_generators import save_t5
 from tiny_models import save_model
 
 from sluice.encoders import (
@@ -31,6 +32,7 @@ from sluice.encoders.model_files.probes import PROBES, Row, verify_probes
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.rerankers.matching import KNRM
 from sluice.encoders.rerankers.pyramid import PyramidEncoder
+from sluice.encoders.rerankers.true_false import TrueFalseRanker
 from sluice.retrieval import Document, Retriever
 
 Edit = Callable[[Path], None]
@@ -138,6 +140,7 @@ def test_every_kind_of_encoder_is_saved_with_probes(
         "pairs": CrossEncoder.from_pretrained(pair_bert),
         "pyramid": PyramidEncoder.from_pretrained(pair_bert, body_length=8),
         "knrm": KNRM.from_pretrained(bert, vectors="table"),
+        "true_false": TrueFalseRanker.from_pretrained(save_t5(tmp_path / "t5")),
         "towers": TowerEncoder.from_pretrained(
             query={"type": "dense", "model": str(bert)},
             document={"type": "dense", "model": str(bert)},

@@ -163,7 +163,7 @@ def test_a_space_goes_before_a_word_where_the_prompt_has_none(tmp_path: Path) ->
     model = LocalLanguageModel(transformers.GPT2LMHeadModel(config), tokenizer)
 
     def tokens(text: str) -> list[str]:
-        _, own = model._choice_tokens(Prompt((text,), ()), ["yes", "no"])
+        _, own = model.choice_tokens(Prompt((text,), ()), ["yes", "no"])
         return [words[token] for token in own]
 
     assert tokens("Answer:") == ["Ġyes", "Ġno"]

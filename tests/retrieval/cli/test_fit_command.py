@@ -95,6 +95,19 @@ def test_an_exit_by_the_variance_of_the_query(sluice: Call, file: Path, tmp_path
     assert code == 2
     assert "exit: variance: no encoder of bm25" in err
     assert not (tmp_path / "none.json").exists()
+    (tmp_path / "foreign.txt").write_text("zzz\nwater and sluice\n")
+    words = ("--unanswerable", tmp_path / "foreign.txt", "--kind", "variance", "--output")
+    code, out, err = sluice("fit", "no-answer", file, "dense", *words, tmp_path / "no.json")
+    assert code == 0, err
+    assert "variance 0." in out or "variance 1." in out
+    pipeline = f"pipelines.fast=abstain(dense, fitted='{tmp_path}/no.json')"
+    code, _, err = sluice("config", "check", file, pipeline, "--fast")
+    assert code == 0, err
+    code, _, err = sluice("config", "check", file, pipeline.replace("(dense", "(bm25"), "--fast")
+    assert (code, "pipelines.fast: abstain by variance: no encoder of bm25 has" in err) == (2, True)
+    code, _, err = sluice("fit", "no-answer", file, "bm25", *words, tmp_path / "none.json")
+    assert (code, "abstain: variance: no encoder of bm25" in err) == (2, True)
+    assert not (tmp_path / "none.json").exists()
 
 
 def test_faults(sluice: Call, file: Path, tmp_path: Path) -> None:

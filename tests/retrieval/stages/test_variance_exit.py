@@ -15,6 +15,7 @@ from sluice.retrieval import Document, Rerank, Retriever
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.rerank import DepthRule, QueryRule
 from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.stages.abstain import abstain, fit_abstention
 from sluice.retrieval.stages.confidence import LEAST
 from sluice.retrieval.stages.confidence_exit import ConfidenceExit, exit_rule, fit_exit
 from sluice.retrieval.stages.variance_exit import VarianceExit, certainty
@@ -166,3 +167,48 @@ def test_bad_settings(options: dict[str, object], says: str) -> None:
     for threshold in (float("nan"), "x", True):
         with pytest.raises(ConfigError, match="exit"):
             VarianceExit(threshold)  # type: ignore[arg-type]
+
+
+def test_abstention_by_the_variance_of_the_query(clouds: Retriever, tmp_path: Path) -> None:
+    answerable = clouds.run({"a": "narrow", "b": "wide"})
+    unanswerable = clouds.run({"c": "wider", "a": "wide"})  # an id of its own
+    known, unknown = certainty({"a": "narrow", "b": "wide"}, clouds), {"c": -MEANS["c"], "a": 9.0}
+    found = fit_abstention(
+        answerable, unanswerable, kind="variance", refused=0.0, certain=(known, unknown)
+    )
+    assert found.threshold == pytest.approx(-MEANS["b"], abs=1e-6)
+    assert (found.refused, found.caught) == (0.0, 0.5)
+    assert found.auroc["variance"] == pytest.approx(0.5)  # above c, below a
+    assert {"margin", "energy"} < found.auroc.keys()
+    found.save(tmp_path / "no.json")
+    names = {"clouds": lambda: clouds, "short": Shortest}
+    for text in (
+        f"abstain(clouds, fitted='{tmp_path}/no.json')",
+        "abstain(clouds >> short(depth=2), threshold=-0.1, kind='variance')",
+    ):
+        stage = parse(text, names)
+        run = stage.run(QUERIES, k=2)
+        assert {query: len(hits) for query, hits in run.items()} == {
+            "a": 2, "b": 2, "c": 0, "blank": 0,
+        }  # fmt: skip
+    stage = parse("abstain(clouds, threshold=-0.1, kind='variance')", names)
+    assert stage.written(lambda part: "x") == "abstain(x, threshold=-0.1, kind='variance')"
+
+
+def test_abstention_that_cannot_be(clouds: Retriever, bm25: Retriever, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"abstain: variance: no encoder of r .* as energy"):
+        abstain(bm25, threshold=0.0, kind="variance")
+    file = tmp_path / "no.json"
+    file.write_text(
+        '{"format": "sluice.no_answer", "version": 1, "kind": "variance", "threshold": 0.5}'
+    )
+    with pytest.raises(ConfigError, match="abstain: variance: no encoder of r has"):
+        abstain(bm25, fitted=str(file))
+    for given in ({"width": 5}, {"temperature": 2.0}):
+        with pytest.raises(ConfigError, match="a variance is the query's and reads no scores"):
+            abstain(clouds, threshold=0.0, kind="variance", **given)  # type: ignore[arg-type]
+    run = clouds.run({"a": "narrow"})
+    with pytest.raises(ConfigError, match="expected certain=, the numbers of the queries"):
+        fit_abstention(run, run, kind="variance")
+    with pytest.raises(ConfigError, match="expected certain="):
+        fit_abstention(run, run, certain=({"a": 1.0}, {"a": 1.0}))

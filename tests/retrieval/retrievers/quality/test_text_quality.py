@@ -15,8 +15,10 @@ from command_line import Call
 from families import t5_whole
 from small_training import TRAINER, refused
 from small_world import write_beir
+from tiny_generators import save_t5
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
+from sluice.encoders.rerankers.true_false import TrueFalseRanker
 from sluice.retrieval import Experiment, load_dataset, train
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.datasets.dataset import Dataset
@@ -174,6 +176,61 @@ def test_yaml_prunes_before_anything_is_encoded(
     assert "was not trained by examples" not in caplog.text
 
 
+def test_yaml_trains_a_model_that_answers_true_or_false(
+    sluice: Call, world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start = save_t5(tmp_path / "t5", d_model=32, initializer_factor=1.0, dropout_rate=0.0)
+    config = {
+        "dataset": str(world),
+        "output": str(tmp_path / "run"),
+        "train": {
+            "worth": {
+                "encoder": {"type": "true_false", "model": str(start)},
+                "loss": "bce",
+                "examples": {"type": "quality", "labels": "any", "negatives": 2},
+                "trainer": {**TRAINER, "max_steps": 60, "learning_rate": 0.01},
+            }
+        },
+        "retrievers": {"pruned": {"encoder": "bm25", "prune": {"model": "worth", "share": 0.3}}},
+        "rerankers": {"asked": {"type": "true_false", "model": "worth"}},
+        "pipelines": {"asked": "pruned % 10 >> asked(depth=5)"},
+    }
+    (tmp_path / "x.yaml").write_text(json.dumps(config))
+    code, _, err = sluice("config", "check", tmp_path / "x.yaml", "--fast")
+    assert code == 0, err
+    code, _, err = sluice("index", tmp_path / "x.yaml")
+    assert code == 0, err
+    folder = tmp_path / "run" / "models" / "worth"
+    assert trained_on_quality(folder)
+    data = load_dataset(world, "train")
+    relevant = shares(data)
+    told = []
+    for model in (start, folder):
+        encoder = TrueFalseRanker.from_pretrained(model)
+        texts = [("", document.full_text) for document in data.corpus]
+        found = dict(zip([d.id for d in data.corpus], encoder.score(texts).tolist(), strict=True))
+        lesser = [found[name] for name in found.keys() - relevant.keys()]
+        above = [found[name] > other for name in relevant for other in lesser]
+        told.append(sum(above) / len(above))
+    assert told[1] > max(0.9, told[0])
+    quality = text_quality(folder).quality(list(data.corpus))
+    np.testing.assert_allclose(quality, list(found.values()), atol=1e-4)
+    worst = {list(found)[place] for place in np.argsort(quality, kind="stable")[:12].tolist()}
+    kept = {
+        document.id
+        for document in Experiment(checked(config, ExperimentConfig)).retriever("pruned")
+    }
+    assert kept == found.keys() - worst
+    assert "was not trained by examples" not in caplog.text
+    code, out, err = sluice(
+        "search", tmp_path / "run", "gold river", "--pipeline", "asked", "-k", "2"
+    )
+    assert (code, "d" in out) == (0, True), err
+    card = (folder / "README.md").read_text()
+    assert "# True/false ranker trained" in card
+    assert "64 of a pair" in card
+
+
 def test_a_model_with_queries_is_warned_of(
     pair_bert: Path, bert: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,6 +252,12 @@ QUALITY = {"encoder": {"type": "cross_encoder", "model": "m"}, "loss": "rank_net
          r"examples.type: quality: documents without a query train a cross_encoder, .* dense"),
         ({"encoder": {"type": "cross_encoder", "model": "m", "head": "similarity"}},
          r"encoder.head: similarity: compares a query with a document"),
+        ({"encoder": {"type": "true_false", "model": "m", "prompt": "{query} {document}"}},
+         r"encoder.prompt: has \{query\}, and examples of type quality have no query"),
+        ({"encoder": {"type": "true_false", "model": "m"}, "loss": "qbd"},
+         "loss: qbd learns from vectors of single texts, and a true_false has none"),
+        ({"encoder": {"type": "true_false", "model": "m"}, "head_learning_rate": 0.1},
+         "head_learning_rate: a true_false ranker has no head"),
         ({"evaluate": {}}, "evaluate: is for examples with queries, and those of type quality"),
         ({"negatives": {"type": "mined", "retriever": {"encoder": "bm25"}}}, "negatives: is for"),
         ({"teacher": "m"}, "teacher: is for examples with queries"),

@@ -340,6 +340,16 @@ def test_filters_that_a_model_reads_out_of_the_query(parts: Parts, caplog: Any) 
     assert read_answer("q", '{"query": 3, "where": {"a": 1}}') == ("q", {"a": 1}, "")
 
 
+def test_conditions_alone_that_find_nothing_are_told_of(parts: Parts, caplog: Any) -> None:
+    stage = structured(parts.bm25)
+    with caplog.at_level(logging.WARNING):
+        found = stage.run({"a": "even:true", "b": "even:true gold", "c": "zzz"})
+    assert {query: bool(len(hits)) for query, hits in found.items()} == {
+        "a": False, "b": True, "c": False,
+    }  # fmt: skip
+    assert "1 query with nothing to search for beside conditions; first: 'even:true'" in caplog.text
+
+
 def test_a_callers_filter_comes_before_the_querys(parts: Parts, caplog: Any) -> None:
     stage = structured(parts.bm25)
     hits = stage.search("even:true gold number", 40, where={"number": {"gte": 20}})

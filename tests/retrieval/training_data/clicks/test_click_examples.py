@@ -145,6 +145,12 @@ PAGES = [
 ]
 
 
+def test_a_boolean_is_no_position(tmp_path: Path, dataset: Dataset) -> None:
+    rows = [{**ROWS[0], "position": True}]
+    with pytest.raises(DataError, match=r"log.*:1: position is True, expected a whole number"):
+        made(tmp_path, dataset, rows)
+
+
 @pytest.mark.parametrize(("text", "message"), BAD)
 def test_bad_logs_are_refused_with_file_and_line(
     text: str, message: str, tmp_path: Path, dataset: Dataset
@@ -235,7 +241,12 @@ def test_propensities_of_one_log_train_on_another(tmp_path: Path, bert: Path, sl
     assert read_json(tmp_path / "out" / "model" / "manifest.json")["examples"] == 2
     out.write_text(json.dumps({"positions": [2, 3], "examination": [1.0, 0.5]}))
     code, _, err = sluice("train", tmp_path / "train.yaml", f"output={tmp_path / 'other'}")
-    assert (code, "no propensity of position 1" in err) == (2, True)
+    message = "2 for positions 2 to 3, and the log has position 1"
+    assert (code, message in err) == (2, True), err
+    for positions in ([0, 1], [True, 2], ["1", 2]):
+        out.write_text(json.dumps({"positions": positions, "examination": [1.0, 0.5]}))
+        code, _, err = sluice("train", tmp_path / "train.yaml", f"output={tmp_path / 'other'}")
+        assert (code, "positions count from 1" in err) == (2, True)
     out.write_text("[]")
     code, _, err = sluice("train", tmp_path / "train.yaml", f"output={tmp_path / 'other'}")
     assert (code, "not a file of propensities" in err) == (2, True)

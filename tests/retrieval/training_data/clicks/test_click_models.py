@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from click_logs import EXAMINATION, SATISFACTION, Truth, write_log
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.training_data.clicks.examples import graded
+from sluice.retrieval.training_data.clicks.examples import graded, read_propensities
 from sluice.retrieval.training_data.clicks.models import Estimate, estimate
 
 
@@ -201,6 +202,21 @@ def test_positions_that_nothing_connects_are_refused(tmp_path: Path) -> None:
     assert estimate([path], "counts").clicks.tolist() == [30, 1, 0]
     with pytest.raises(DataError, match=r"2 for positions 1 to 2, and the log has position 3"):
         estimate([path], propensities=[1.0, 0.5])
+    with pytest.raises(DataError, match=r"2 for positions 1 to 3, and the log has position 2"):
+        estimate([path], propensities={1: 1.0, 3: 0.5})
+
+
+def test_a_log_whose_pages_skip_a_position(tmp_path: Path) -> None:
+    """Its propensities are written and read again: what was never shown has none."""
+    places = {1: 1, 2: 2, 3: 5}
+    rows = [{**row, "position": places[row["position"]]} for row in ROWS]
+    path = write_log(tmp_path / "log.jsonl", rows)
+    found = estimate([path], "counts")
+    (tmp_path / "out.json").write_text(json.dumps(found.as_dict()))
+    again = read_propensities(tmp_path / "out.json")
+    assert again == {1: 1.0, 2: 1.0, 5: 1.0}
+    weighed = estimate([path], propensities=again)
+    np.testing.assert_array_equal(weighed.relevance(), found.relevance())
     with pytest.raises(ConfigError, match=r"model: 'ubm', expected counts, pbm"):
         estimate([path], "ubm")  # type: ignore[arg-type]
 

@@ -1,0 +1,164 @@
+"""Finds the files and folders that a YAML file names: from the current folder, then beside it.
+
+Of what is written (``output``, caches) nothing is looked for: it is below the current folder.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.input.bounded import expanded
+from sluice.retrieval.config.component_types import EXAMPLES
+from sluice.retrieval.config.expression_files import with_files
+from sluice.retrieval.datasets.beir import is_beir_folder
+from sluice.retrieval.documents.readers.source import is_source
+from sluice.retrieval.pipelines.table import REMOTE
+
+log = logging.getLogger("sluice")
+PARTS = ("corpus", "queries", "qrels")  # of a dataset
+
+# Keys of components and training runs that name files to read. Those of NAMES may also be a name
+# of this file, a model of the hub, or one of WORDS.
+FILES = (
+    "adapter", "answered", "api_key_file", "file", "propensities", "queries", "scores",
+    "vocabulary", "deepspeed", "fsdp_config", "accelerator_config",
+)  # fmt: skip
+NAMES = ("examples", "judge", "model", "retriever", "teacher", "teachers")
+WORDS = ("bm25", "examples", "random", "self", *EXAMPLES)
+NAMED_PARTS = ("train", "retrievers", "rerankers", "pipelines")
+OTHERS = ("datasets", "evaluate", "output", "ranker", "tune", "dataset", *NAMED_PARTS)
+NO_FOLDER = ("clicks", *REMOTE)  # types whose ``model`` is not a folder
+
+
+def found_beside(values: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Return a config's values with relative paths as seen from the current folder.
+
+    A path that does not exist from there, and does exist beside ``file``, is replaced by the
+    latter; a log line says so.
+    """
+    return _Beside(values, file).found(values)
+
+
+class _Beside:
+    def __init__(self, values: Mapping[str, Any], file: Path) -> None:
+        self.file, self.folder = file, file.parent
+        parts = [values.get(kind) for kind in NAMED_PARTS]
+        own = {name for part in parts if isinstance(part, Mapping) for name in part}
+        self.names: Collection[str] = {*WORDS, *own}
+        self.choices: Mapping[str, Any] = {}  # of a tuning's templates
+
+    def found(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of the whole config."""
+        found = {**values, **self._section(values, "")}
+        for key in ("dataset", "datasets"):
+            if key in values:
+                found[key] = self._dataset(values[key], key)
+        for kind in ("train", "retrievers", "rerankers"):
+            if isinstance(values.get(kind), Mapping):
+                found[kind] = {
+                    name: self._part(part, f"{kind}.{name}") for name, part in values[kind].items()
+                }
+        if isinstance(values.get("pipelines"), Mapping):
+            found["pipelines"] = {
+                name: self._expression(text, f"pipelines.{name}")
+                for name, text in values["pipelines"].items()
+            }
+        tune = values.get("tune")
+        if isinstance(tune, Mapping) and isinstance(tune.get("pipelines"), list):
+            choices = tune.get("choices")
+            self.choices = choices if isinstance(choices, Mapping) else {}
+            texts = [self._expression(text, "tune.pipelines") for text in tune["pipelines"]]
+            found["tune"] = {**tune, "pipelines": texts}
+        return found
+
+    def _part(self, part: Any, where: str) -> Any:
+        """Return a named training run, retriever or reranker."""
+        if not isinstance(part, Mapping):
+            return part
+        found = {**part, **self._section(part, f"{where}.")}
+        if "datasets" in part:
+            found["datasets"] = self._dataset(part["datasets"], f"{where}.datasets")
+        return found
+
+    def _section(self, section: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Return what a section holds but for its datasets, outputs and named parts."""
+        skipped = (*OTHERS, "model") if section.get("type") in NO_FOLDER else OTHERS
+        return {
+            key: self._value(value, f"{where}{key}", key)
+            for key, value in section.items()
+            if key not in skipped
+        }
+
+    def _value(self, value: Any, where: str, key: str) -> Any:
+        if isinstance(value, Mapping):
+            return {**value, **self._section(value, f"{where}.")}
+        if isinstance(value, list):
+            return [self._value(each, f"{where}[{place}]", key) for place, each in enumerate(value)]
+        if not isinstance(value, str) or key not in (*FILES, *NAMES):
+            return value
+        return value if key in NAMES and value in self.names else self._file(value, where)
+
+    def _expression(self, text: Any, where: str) -> Any:
+        if not isinstance(text, str):
+            return text
+        return with_files(text, lambda name: self._file(name, where))
+
+    def _file(self, name: str, where: str) -> str:
+        """Return a path, or that beside the config; with choices of a tuning if all are there."""
+        meant = [name]
+        for key, values in self.choices.items():
+            each = values if isinstance(values, list) else [values]
+            if f"{{{key}}}" in name:
+                meant = [text.replace(f"{{{key}}}", str(v)) for text in meant for v in each]
+        if not name or any(_exists(Path(each)) for each in meant):
+            return name
+        there = all(_exists(self.folder / each) for each in meant)
+        return self._said(name, self.folder / name, where) if there else name
+
+    def _dataset(self, dataset: Any, where: str) -> Any:
+        if isinstance(dataset, list):
+            return [self._dataset(each, f"{where}[{n}]") for n, each in enumerate(dataset)]
+        if isinstance(dataset, Mapping):
+            found = dict(dataset)
+            if isinstance(found.get("name"), str) and "corpus" not in found:
+                found["name"] = self._collection(found["name"], f"{where}.name")
+            for part in PARTS:
+                found |= (
+                    {part: self._texts(found[part], f"{where}.{part}")} if part in found else {}
+                )
+            return found
+        return self._collection(dataset, where) if isinstance(dataset, str) else dataset
+
+    def _collection(self, name: str, where: str) -> str:
+        """Return a dataset's name, or the folder or file beside the config that it names."""
+        beside = self.folder / name
+        if not name or expanded(name).exists():
+            return name
+        there = is_beir_folder(beside) or beside.is_file()
+        return self._said(name, beside, where) if there else name
+
+    def _texts(self, path: Any, where: str) -> Any:
+        if isinstance(path, Mapping):
+            return {split: self._texts(each, f"{where}.{split}") for split, each in path.items()}
+        if not isinstance(path, str) or not path or is_source(path):
+            return path
+        beside = self.folder / path
+        return self._said(path, beside, where) if is_source(beside) else path
+
+    def _said(self, name: str, beside: Path, where: str) -> str:
+        log.info(
+            "%s: %s: %s is not in the current folder; using %s", self.file, where, name, beside
+        )
+        return str(beside)
+
+
+def _exists(path: Path) -> bool:
+    """Return whether there is such a path; what can be none is said by who reads it."""
+    try:
+        return expanded(path).exists()
+    except (ConfigError, OSError, ValueError):
+        return False
