@@ -16,6 +16,7 @@ from sluice.retrieval.datasets.topics import read_topics
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.readers.contents import contents_of
 from sluice.retrieval.documents.readers.documents import Documents
+from sluice.retrieval.documents.readers.fields import column_names
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.runs.trec_files import read_qrels
 
@@ -33,7 +34,8 @@ class LooseFiles:
     ``corpus`` is whatever ``as_documents`` reads. ``queries`` (``read_topics``) and ``qrels``
     (``read_qrels``) are files, or mappings of splits to files; a single file of judgements is the
     split ``test``, a single file of queries that of every split. ``columns`` names columns: ``id``,
-    ``text``, ``title`` and ``metadata`` of the corpus, ``query_id`` and ``query`` of the queries.
+    ``text`` (or several), ``title`` and ``metadata`` of the corpus, ``query_id`` and ``query`` (or
+    several) of the queries.
     """
 
     def __init__(
@@ -52,6 +54,9 @@ class LooseFiles:
                 raise ConfigError(
                     f"dataset.columns.{key}: known are {', '.join(COLUMNS)}{suggest(key, COLUMNS)}"
                 )
+        self._query_columns = column_names("dataset.columns.query", self._columns.get("query"))
+        if self._query_columns == ():
+            raise ConfigError("dataset.columns.query: empty; name a column, or leave it out")
         self._corpus = corpus
         self._queries = _by_split("queries", queries)
         self._qrels = _by_split("qrels", qrels)
@@ -97,10 +102,10 @@ class LooseFiles:
         file = self._file(self._queries, split)
         if file is None:
             raise DataError(f"dataset {self.name}: no queries; add queries: FILE")
-        named = {key: self._columns.get(key) for key in QUERY_COLUMNS}
-        if is_json_lines(file) and not any(named.values()):
+        name, columns = self._columns.get("query_id"), self._query_columns
+        if is_json_lines(file) and name is None and columns is None:
             return read_queries(file)
-        return read_topics(file, id=named["query_id"], text=named["query"])
+        return read_topics(file, id=name, text=columns)
 
     def qrels(self, split: str) -> Qrels:
         """Read the split's judgements."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import DataError, listed, suggest
 from sluice.retrieval.documents.ids import distinct, id_text
@@ -28,20 +28,32 @@ Query = tuple[str, str]  # id, text
 Placed = Callable[[], Iterator[tuple[str, Query]]]  # streams queries after their places
 
 
-def read_topics(path: Path, *, id: str | None = None, text: str | None = None) -> Iterator[Query]:
+class Columns(NamedTuple):
+    """The columns that the caller named; None, and no texts, are to be found by their names."""
+
+    id: str | None = None
+    texts: tuple[str, ...] = ()
+
+
+def read_topics(
+    path: Path, *, id: str | None = None, text: str | Sequence[str] | None = None
+) -> Iterator[Query]:
     """Stream the (id, text) pairs of a file of queries.
 
     TREC topics (``<num>``, ``<title>``; descriptions and narratives are not read), a table (csv,
     tsv, JSON lines, JSON, Parquet, ...), two columns ``id<TAB>text`` without a header, or one query
     a line, whose ids are then 1, 2, ... Columns are found by their usual names unless ``id`` and
-    ``text`` name them. Raises ``DataError`` with the line for anything else, and for an id twice.
+    ``text`` name them; the texts of several are joined by spaces. Raises ``DataError`` with the
+    line for anything else, and for an id twice.
     """
     return distinct(placed_topics(path, id=id, text=text))
 
 
-def placed_topics(path: Path, *, id: str | None = None, text: str | None = None) -> Placed:
+def placed_topics(
+    path: Path, *, id: str | None = None, text: str | Sequence[str] | None = None
+) -> Placed:
     """Return what streams the queries that ``read_topics`` reads, each after its place."""
-    columns = (id, text)
+    columns = Columns(id, (text,) if isinstance(text, str) else tuple(text or ()))
     form = form_of_table(path)
     if form not in (None, "tsv"):
         return partial(_rows, path, columns)
@@ -85,10 +97,10 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Query]]:
     from sluice.retrieval.documents.jsonl import read_objects
 
     rows = ((f"{path}:{n}", row) for n, row in read_objects(path, "{'id': ..., 'text': ...}"))
-    return _named(path, rows, (None, None))
+    return _named(path, rows, Columns())
 
 
-def _rows(path: Path, columns: tuple[str | None, str | None]) -> Iterator[tuple[str, Query]]:
+def _rows(path: Path, columns: Columns) -> Iterator[tuple[str, Query]]:
     return _named(path, open_table(path).rows(), columns)
 
 
@@ -97,7 +109,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Query]]:
         yield f"{path}:{line_number}", (str(number), line.strip())
 
 
-def _columns(path: Path, columns: tuple[str | None, str | None]) -> Iterator[tuple[str, Query]]:
+def _columns(path: Path, columns: Columns) -> Iterator[tuple[str, Query]]:
     """Yield the queries of lines with tabs; the first line may name the columns."""
     names: list[str] | None = None
     for number, line in read_lines(path):
@@ -120,22 +132,31 @@ def _columns(path: Path, columns: tuple[str | None, str | None]) -> Iterator[tup
 def _named(
     path: Path,
     rows: Iterator[tuple[str, Mapping[str, Any]]],
-    columns: tuple[str | None, str | None],
+    columns: Columns,
 ) -> Iterator[tuple[str, Query]]:
-    chosen: list[str] | None = None
+    name, texts = "", columns.texts
     for number, (place, row) in enumerate(rows, 1):
-        if chosen is None:
-            chosen = [
-                _column(path, row, asked, names, what)
-                for asked, names, what in zip(
-                    columns, (QUERY_ID, QUERY_TEXT), ("id", "text"), strict=True
-                )
-            ]
-        name, text = chosen
+        if number == 1:
+            name = _column(path, row, columns.id, QUERY_ID, "id")
+            named = [_column(path, row, each, QUERY_TEXT, "text") for each in texts or (None,)]
+            texts = tuple(dict.fromkeys(named))
         query_id = row.get(name, "") if name else number
-        if not isinstance(row.get(text), str):
-            raise DataError(f"{place}: {text!r} is {row.get(text)!r:.60}, expected a text")
-        yield place, (id_text(f"{place}: {name!r}", query_id), str(row[text]))
+        yield place, (id_text(f"{place}: {name!r}", query_id), _text(place, row, texts))
+
+
+def _text(place: str, row: Mapping[str, Any], columns: Sequence[str]) -> str:
+    """Return a row's query: the text of its column, or those of several joined by spaces.
+
+    Of several a row may lack some, but not all.
+    """
+    cells = {column: row.get(column) for column in columns}
+    if len(columns) > 1:
+        cells = {column: text for column, text in cells.items() if text is not None} or cells
+    for column, text in cells.items():
+        if not isinstance(text, str):
+            raise DataError(f"{place}: {column!r} is {text!r:.60}, expected a text")
+    texts = [str(text) for text in cells.values()]
+    return texts[0] if len(columns) == 1 else " ".join(text for text in texts if text.strip())
 
 
 def _column(

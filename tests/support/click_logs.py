@@ -10,6 +10,7 @@ from sluice.retrieval.training_data.clicks.simulation import simulated_log
 
 EXAMINATION = (1.0, 0.7, 0.5, 0.35)
 SATISFACTION = 0.6
+CLICK = {"query_id": "q0", "doc_id": "d0", "position": 1, "clicked": 1}
 
 
 class Truth:

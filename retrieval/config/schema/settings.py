@@ -44,8 +44,8 @@ DATASET = keys(
             anyOf=_FILE_OR_SPLITS,
         ),
         "columns": key(
-            "The columns of the corpus: {id: ..., text: ..., title: ..., metadata: [...]}; left "
-            "out, guessed.",
+            "The columns of the corpus and the queries: {id, text, title, metadata, query_id, "
+            "query}; text and query may be lists, which are joined. Left out, guessed.",
             "object",
         ),
     },

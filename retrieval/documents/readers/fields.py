@@ -55,7 +55,9 @@ class Asked(NamedTuple):
         for name, value in (("id", id), ("title", title)):
             if value is not None and (not isinstance(value, str) or not value):
                 raise ConfigError(f"{name}: {value!r}; expected the name of a column")
-        return cls(id, _names("text", text) or None, title, _names("metadata", metadata))
+        return cls(
+            id, column_names("text", text) or None, title, column_names("metadata", metadata)
+        )
 
     @property
     def anything(self) -> bool:
@@ -63,7 +65,8 @@ class Asked(NamedTuple):
         return any(value is not None for value in self)
 
 
-def _names(name: str, value: Any) -> tuple[str, ...] | None:
+def column_names(name: str, value: Any) -> tuple[str, ...] | None:
+    """Return the columns that ``value``, a name or several, stands for; None for None."""
     if value is None:
         return None
     names = (value,) if isinstance(value, str) else value

@@ -66,6 +66,23 @@ def test_topics_without_ids_and_with_named_columns(tmp_path: Path) -> None:
     assert dict(read_topics(tmp_path / "x.csv", id="nr", text="ask")) == {"7": "gold"}
 
 
+def test_queries_of_several_columns(own: Path) -> None:
+    rows = [
+        {"id": "q1", "ask": "gold", "shelf": "rivers"},
+        {"id": "q2", "ask": "sluice"},
+        {"id": "q3", "ask": "", "shelf": "mills"},
+    ]
+    (own / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    judged = "".join(f"{row['id']} 0 d1 1\n" for row in rows)
+    (own / "q.txt").write_text(judged)
+    columns = {"query": ["ask", "shelf"]}
+    data = load_dataset(mapping(own, queries=str(own / "q.jsonl"), columns=columns))
+    assert data.queries == {"q1": "gold rivers", "q2": "sluice", "q3": "mills"}
+    (own / "q.jsonl").write_text('{"id": "q1", "ask": "gold", "shelf": 3}\n')
+    with pytest.raises(DataError, match=r"q\.jsonl:1: 'shelf' is 3, expected a text"):
+        dict(load_dataset(mapping(own, queries=str(own / "q.jsonl"), columns=columns)).queries)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -140,6 +157,8 @@ def test_a_corpus_alone(own: Path, caplog: pytest.LogCaptureFixture) -> None:
         ({"corpus": "c.jsonl", "queries": "topic.tsv"}, "no file 'topic.tsv', seen from .*topics"),
         ({"corpus": "c.jsonl", "columns": {"txt": "a"}}, "dataset.columns.txt: known are id, text"),
         ({"corpus": "c.jsonl", "columns": {"text": "txt"}}, "no column 'txt'"),
+        ({"corpus": "c.jsonl", "columns": {"query": []}}, "dataset.columns.query: empty"),
+        ({"corpus": "c.jsonl", "columns": {"query": 3}}, "dataset.columns.query: 3; expected the"),
         ({"corpus": "c.jsonl", "queries": 3}, "dataset.queries: 3; expected a file"),
         ({"corpsu": "c.jsonl"}, "dataset.corpsu: .* did you mean 'corpus'"),
     ],

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click_logs import CLICK, write_log
 from command_line import Call
 from places import ROOT
 
@@ -175,7 +176,11 @@ def test_of_one_training_run(good: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda f: f.stem)
-def test_the_configs_of_the_project(file: Path, beir: Path) -> None:
+def test_the_configs_of_the_project(
+    file: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(tmp_path / "clicks.jsonl", [CLICK])  # that production-hybrid.yaml learns from
+    monkeypatch.chdir(tmp_path)
     values = load_values(file, [f"dataset={beir}"])
     found = problems(values, file)
     if file.stem in NEEDS_A_MODEL:
