@@ -42,7 +42,6 @@ NOTED = (
 )  # fmt: skip
 
 
-
 class HttpEncoder(FunctionEncoder):
     """Dense vectors from a server, asked with up to ``batch_size`` texts a request.
 

@@ -104,7 +104,8 @@ class Misfits(Wrapping):
 
 
 def _distance(left: Tensor, right: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(left - right, dim=1)
+    lengths: Tensor = torch.linalg.vector_norm(left - right, dim=1)
+    return lengths
 
 
 def _log1p_sum_exp(values: Tensor, group: Tensor, count: int) -> Tensor:
