@@ -85,7 +85,7 @@ def measured(model: Path, data: Any, misfits: dict[str, list[str]]) -> dict[str,
         if misfits[name]:
             own, *others = encoder.encode_queries([query, *misfits[name]]) @ vector
             told.append(bool(own > max(others)))
-    return {**{str(k): float(v) for k, v in scores.means.items()}, "told": float(np.mean(told))}
+    return {**{str(k): float(v) for k, v in scores.mean.items()}, "told": float(np.mean(told))}
 
 
 def main() -> None:

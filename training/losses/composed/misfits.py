@@ -78,8 +78,9 @@ class Misfits(Wrapping):
             queries, documents, misfits = (
                 normalize(vectors, dim=1) for vectors in (queries, documents, misfits)
             )
-        own = batch.owners == rows[:, None]  # [n, N]
-        positive = batch.labels[rows, : len(batch.owners)] > 0
+        width = len(batch.owners)
+        own = (batch.owners == rows[:, None]) & batch.mask[rows, :width]  # [n, N]
+        positive = batch.labels[rows, :width] > 0
         places, columns = (own & positive).nonzero().unbind(1)  # [P], of misfits and documents
         asking, anchors, against = queries[rows[places]], documents[columns], misfits[places]
         if self.form == "triplet":
@@ -104,8 +105,8 @@ class Misfits(Wrapping):
 
 
 def _distance(left: Tensor, right: Tensor) -> Tensor:
-    lengths: Tensor = torch.linalg.vector_norm(left - right, dim=1)
-    return lengths
+    distances: Tensor = torch.linalg.vector_norm(left - right, dim=1)
+    return distances
 
 
 def _log1p_sum_exp(values: Tensor, group: Tensor, count: int) -> Tensor:
