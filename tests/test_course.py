@@ -42,7 +42,8 @@ def test_there_are_eight() -> None:
     overview = (lessons.COURSE / "index.md").read_text(encoding="utf-8")
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for each in EVERY:
-        assert f"]({each.page.name})" in overview
+        row = rf"\]\({each.page.name}\) \|[^|]+\| {each.measured}: {each.expected:.4f} \|$"
+        assert re.search(row, overview, re.M), each.page.name
         assert f"course/{each.page.name}" in settings
 
 
