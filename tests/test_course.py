@@ -172,6 +172,8 @@ def test_the_command_line(
     lessons.main(["--notebooks", str(tmp_path / "out")])
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["1-x.ipynb"]
     assert capsys.readouterr().out == f"{tmp_path / 'out'}: 1 notebooks\n"
+    with pytest.raises(SystemExit, match="choose another folder with --notebooks"):
+        lessons.main(["--notebooks", str(tmp_path / "1-x.md")])
     with pytest.raises(SystemExit) as stopped:
         lessons.main(["9"])
     assert stopped.value.code == 2
