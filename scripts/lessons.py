@@ -177,7 +177,10 @@ def main(words: Sequence[str] | None = None) -> None:
         parser.error(f"lesson {unknown[0]}: expected {numbers[0]} to {numbers[-1]}")
     chosen = [each for each in every if each.number in (settings.lesson or numbers)]
     if settings.notebooks:
-        write_notebooks(chosen, settings.notebooks)
+        try:
+            write_notebooks(chosen, settings.notebooks)
+        except OSError as error:
+            sys.exit(f"error: {error}; choose another folder with --notebooks")
         print(f"{settings.notebooks}: {len(chosen)} notebooks")
         return
     os.environ.setdefault("SLUICE_PROGRESS", "0")
