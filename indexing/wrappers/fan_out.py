@@ -20,7 +20,7 @@ Ask = Callable[[], Answer]
 class Patience:
     """How long shards are waited for, in seconds; None: until they answer.
 
-    After ``hedge`` a shard's replica is asked too, and the first answer counts.
+    After ``hedge`` a shard's replica gets the query too, and the first answer counts.
     """
 
     deadline: float | None = None
@@ -38,11 +38,11 @@ class Answers(Generic[Answer]):
 def ask_all(
     asked: Sequence[Sequence[Ask[Answer]]], patience: Patience, pool: ThreadPoolExecutor | None
 ) -> Answers[Answer]:
-    """Ask every shard; ``asked`` has for each the shard itself, if it is there, then replicas.
+    """Ask every shard; ``asked`` has for each the shard itself, if it exists, then replicas.
 
     A shard that raises an ``OSError`` or an ``IndexFormatError`` counts as absent, and its next
-    replica is asked. What is wrong with the question is raised: another shard would say the same.
-    Without a deadline and a hedge they are asked in ``pool``, or in turn.
+    replica gets the query. What is wrong with the query is raised: all would say the same.
+    Without a deadline and a hedge they work in ``pool``, or in turn.
     """
     if patience.deadline is None and patience.hedge is None:
         first = pool.map(_first_answer, asked) if pool else map(_first_answer, asked)

@@ -44,7 +44,7 @@ class ShardedIndex(Index):
 
     Beside those of the parts it takes the search parameters ``partial`` (``"error"``, or
     ``"allow"``: go without the shards that do not answer, see ``partial_results``),
-    ``deadline_ms``, and ``hedge_ms``, after which a replica is asked too.
+    ``deadline_ms``, and ``hedge_ms``, after which a replica gets the query too.
     """
 
     def __init__(
@@ -327,7 +327,9 @@ class ShardedIndex(Index):
         ]
         threads = len(self._parts) > 1 and thread_count() > 1
         if parameters.get(HEDGE) is not None and not any(self._replicas):
-            log.warning("hedge_ms: no shard has a replica in replicas/, so nothing is asked twice")
+            log.warning(
+                "hedge_ms: no shard has a replica in replicas/, so it does nothing"
+            )
         answers = ask_all(asked, Patience(*seconds), self._pool if threads else None)
         if answers.absent:
             absent = {

@@ -423,7 +423,7 @@ def reshard(
     shards: Annotated[int, argument("N", "The number of shards.")],
     allow: Allow = None,
 ) -> None:
-    """Part a retriever over another number of shards.
+    """Change a retriever's number of shards.
 
     Shards are added or removed and the documents spread evenly over them, in one step; a retriever
     without shards is parted. Vectors come from the cache of the build, and deleted documents are

@@ -81,7 +81,7 @@ def export_dense(
             f"{retriever.path}: its index holds several vectors for each document, and {form} one; "
             "encode the texts in Python: PseudoQueryEncoder.encode_documents"
         )
-    if isinstance(index, InvertedIndex):
+    if issubclass(index.form, InvertedIndex):
         raise ConfigError(
             f"{retriever.path}: its index is an InvertedIndex; {form} holds dense vectors, sparse "
             "ones go to ciff, impact-json or vectors"

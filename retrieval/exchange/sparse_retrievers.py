@@ -157,7 +157,7 @@ def _stored(retriever: Retriever) -> Callable[[], Iterator[csr_array[Any]]]:
     from sluice.indexing import InvertedIndex
 
     index, store = retriever.index, retriever.store
-    if not isinstance(index, InvertedIndex):
+    if index.innermost is not index or not issubclass(index.form, InvertedIndex):
         raise ConfigError(
             f"{retriever.path}: its index is a {type(index).__name__}; exchange formats hold the "
             "sparse vectors of an InvertedIndex; dense ones go to npy, parquet or safetensors"

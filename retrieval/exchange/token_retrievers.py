@@ -67,6 +67,8 @@ def export_tokens(
     """
     if texts and form != "parquet":
         raise ConfigError(f"texts: {form} holds ids and vectors only; choose parquet")
+    from sluice.indexing.wrappers.sharded import ShardedIndex
+
     index: Any = retriever.index
     inner = index.innermost
     if inner is not index:
@@ -86,7 +88,8 @@ def export_tokens(
 
     dim = int(index.width or 0)
     count = write_token_vectors(output, entries, chunks(), form, dim=dim)
-    return TokenExport(count, tokens, dim, inner.store != "float32")
+    one: Any = index.first if isinstance(index, ShardedIndex) else inner
+    return TokenExport(count, tokens, dim, one.store != "float32")
 
 
 def import_tokens(

@@ -27,7 +27,6 @@ from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
-from sluice.retrieval.retrievers.committing import committed
 from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
 from sluice.retrieval.retrievers.corpus.given_vectors import as_matrices, holds_tokens, one_query
@@ -44,6 +43,7 @@ from sluice.retrieval.retrievers.folder import (
     refuse_foreign,
     usual_name,
 )
+from sluice.retrieval.retrievers.shards.committing import committed
 from sluice.retrieval.retrievers.state import RetrieverState
 from sluice.retrieval.retrievers.updates import Updatable, Updated as Updated
 from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries

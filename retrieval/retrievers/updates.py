@@ -15,8 +15,6 @@ from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.pipelines.one_state import kept_state
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.changes import Changes, noted_in
-from sluice.retrieval.retrievers.committing import committed
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
 from sluice.retrieval.retrievers.folder import (
     ENCODING,
@@ -24,6 +22,8 @@ from sluice.retrieval.retrievers.folder import (
     read_head,
     roll_back,
 )
+from sluice.retrieval.retrievers.folder.changes import Changes, noted_in
+from sluice.retrieval.retrievers.shards.committing import committed
 from sluice.retrieval.retrievers.state import RetrieverState
 
 if TYPE_CHECKING:

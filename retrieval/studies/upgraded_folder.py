@@ -74,6 +74,11 @@ def save_with(old: Retriever, encoder: TowerEncoder, path: str | Path) -> Retrie
     where the file system can; documents that are added later are encoded as those before.
     """
     target, head = Path(path), old.head
+    if head.shards is not None:
+        raise ConfigError(
+            f"{old.path}: is in shards, whose indexes are bound to one encoder each; build it "
+            "without shards, upgrade that, and sluice reshard it"
+        )
     if target.resolve() == old.path.resolve():
         raise ConfigError(f"{path}: is the old retriever's own folder; choose another")
     refuse_foreign(target)

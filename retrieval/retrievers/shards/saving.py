@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sluice.encoders.foundation.disk.files import link_or_copy, read_json
+from sluice.encoders.foundation.disk.files import link_or_copy, read_json, sync_tree
 from sluice.encoders.foundation.disk.generations import MANIFEST, new_generation, pin_generation
 from sluice.indexing.index import Index
+from sluice.indexing.storage.arrays import write_array
 from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.folder import (
@@ -79,7 +80,7 @@ def save_shards(
         heads[part] = asdict(head)
     with new_generation(path / INDEX, FORMAT, VERSION, {}) as folder:
         for shard, rows in enumerate(store.shard_rows.rows):
-            np.save(folder / f"rows-{shard}.npy", rows)
+            write_array(folder / f"rows-{shard}.npy", [rows], rows.shape, np.int64)
     generation = str(read_json(path / INDEX / MANIFEST)["generation"])
     store.generation = generation
     return Head(
@@ -115,14 +116,16 @@ def _link_encoder(
         if before is None or before["encoder_fingerprint"] != fields["encoder_fingerprint"]:
             shutil.rmtree(target, ignore_errors=True)
             copy_part(source, target, None)
+            sync_tree(target)
         return
-    kept = {generation, None if before is None else before["encoder_generation"]}
+    pinned = None if before is None else before["encoder_generation"]
     if target.is_dir():
         for old in target.iterdir():
-            if GENERATION.fullmatch(old.name) and old.name not in kept:
-                shutil.rmtree(old, ignore_errors=True)
-    if not (target / generation).exists():
+            if GENERATION.fullmatch(old.name) and old.name != pinned:
+                shutil.rmtree(old, ignore_errors=True)  # of an earlier change, or a killed one
+    if generation != pinned:
         shutil.copytree(source / generation, target / generation, copy_function=link_or_copy)
     if not (target / MANIFEST).exists():
         link_or_copy(source / generation / MANIFEST, target / MANIFEST)
+    sync_tree(target)
     pin_generation(target, generation)

@@ -21,6 +21,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import FlatIndex, Index, PassageIndex, TokenIndex
 from sluice.indexing.tokens.storage.segment import RESIDUAL_BITS
+from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
 from sluice.retrieval.pipelines.rerank import Rerank
@@ -264,7 +265,7 @@ def side_index(state: RetrieverState, documents: Sequence[Document]) -> Index:
 
 
 def _emptied(index: Index, vectors: Any) -> Index:
-    inner: Any = index.innermost
+    inner: Any = index.first.innermost if isinstance(index, ShardedIndex) else index.innermost
     if isinstance(vectors, TokenVectors):
         learnt = inner.store in RESIDUAL_BITS  # a few documents have another codebook
         return TokenIndex("float32") if learnt else TokenIndex(inner.store)

@@ -20,7 +20,7 @@ from sluice.retrieval.experiments.output.changes import (
     update_documents,
 )
 from sluice.retrieval.jobs import tune
-from sluice.retrieval.retrievers import updates as updates_module
+from sluice.retrieval.retrievers.shards import committing
 
 NEW = [Document("new1", "", "brandnew words"), Document("new2", "A", "brandnew things, longer")]
 NAMES = ("one", "two")
@@ -130,7 +130,7 @@ def test_an_error_in_any_retriever_leaves_all_as_they_were(
     index(config(tmp_path))
     heads = {name: (output / "retrievers" / name / "retriever.json") for name in NAMES}
     before = {name: file.read_bytes() for name, file in heads.items()}
-    real = updates_module.write_head
+    real = committing.write_head
 
     for broken in NAMES:
 
@@ -143,10 +143,10 @@ def test_an_error_in_any_retriever_leaves_all_as_they_were(
             lambda: update_documents(output, [*NEW, Document("d00", "", "brandnew")]),
             lambda: delete_documents(output, ["d00", "d01"]),
         ):
-            monkeypatch.setattr(updates_module, "write_head", write_head)
+            monkeypatch.setattr(committing, "write_head", write_head)
             with pytest.raises(OSError, match="no space"):
                 change()
-            monkeypatch.setattr(updates_module, "write_head", real)
+            monkeypatch.setattr(committing, "write_head", real)
             assert {name: file.read_bytes() for name, file in heads.items()} == before
             assert not (output / ".change").exists()
     assert held(output) == [40, 40]

@@ -1,0 +1,193 @@
+"""Writes, restores, tidies and copies a retriever's folder.
+
+``retriever.json`` is replaced last and pins the generation of each part, so a kill at any instant
+leaves the old retriever or the new one. The next write undoes what a killed one left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sluice.encoders.foundation.disk.files import link_or_copy, read_json
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder, settle
+from sluice.encoders.foundation.disk.generations import (
+    MANIFEST,
+    pin_generation,
+    writer_lock,
+)
+from sluice.encoders.foundation.errors import IndexFormatError
+from sluice.retrieval.retrievers.folder.head import (
+    DOCUMENTS,
+    ENCODER_FOLDER,
+    ENCODING,
+    GENERATION,
+    HEAD,
+    INDEX,
+    SHARD_SET,
+    SHARDS,
+    Head,
+    pinned_shards,
+    read_head,
+    write_head,
+)
+from sluice.retrieval.retrievers.folder.placed_encoder import place_encoder
+
+if TYPE_CHECKING:
+    from sluice.retrieval.documents.store import DocumentStore
+
+log = logging.getLogger("sluice")
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise ``IndexFormatError`` if a folder without a retriever holds what Sluice did not write.
+
+    A killed first build leaves only parts with manifests and generations and, once the documents
+    are complete, an encoder.
+    """
+    if not path.is_dir() or (path / HEAD).exists():
+        return
+    begun = (path / DOCUMENTS / MANIFEST).exists() or (path / SHARDS).is_dir()
+    for item in path.iterdir():
+        ours = item.name.startswith(".") or (begun and ENCODER_FOLDER.fullmatch(item.name))
+        if item.name in (INDEX, DOCUMENTS) and item.is_dir():
+            ours = all(
+                part.name == MANIFEST
+                or part.name.startswith(".")
+                or (part.is_dir() and GENERATION.fullmatch(part.name))
+                for part in item.iterdir()
+            )
+        if item.name == SHARDS and item.is_dir():
+            ours = all(SHARD_SET.fullmatch(part.name) for part in item.iterdir())
+        if not ours:
+            raise IndexFormatError(
+                f"{path}: contains {item.name!r}, which is not part of a retriever; choose a new "
+                "folder, or one that holds a retriever"
+            )
+
+
+def roll_back(path: Path) -> None:
+    """Undo what a killed write left: parts go back to the generations ``retriever.json`` pins.
+
+    The caller holds the folder's lock.
+    """
+    head = read_head(path)
+    for folder, own in pinned_shards(path, head).values():
+        if read_head(folder) != own:
+            restore(folder, own)
+        else:
+            roll_back(folder)
+    pin_generation(path / INDEX, head.index_generation)
+    if head.shards is None:
+        pin_generation(path / DOCUMENTS, head.documents_generation)
+    if head.encoder_generation:
+        pin_generation(path / head.encoder, head.encoder_generation)
+
+
+def restore(path: Path, head: Head) -> None:
+    """Make an earlier ``head`` the current state again: undo the one change that came after it.
+
+    ``IndexFormatError`` if the folder no longer holds that state.
+    """
+    with writer_lock(path):
+        parts = [(INDEX, head.index_generation)]
+        if head.shards is None:
+            parts.append((DOCUMENTS, head.documents_generation))
+        if head.encoder_generation:
+            parts.append((head.encoder, head.encoder_generation))
+        for part, generation in parts:
+            if not (path / part / generation / MANIFEST).exists():
+                raise IndexFormatError(
+                    f"{path}: the state before the change is gone ({part}/{generation} is "
+                    "missing); rebuild it"
+                )
+        write_head(path, head)
+        roll_back(path)
+
+
+def discard_unfinished(path: Path) -> None:
+    """Undo a killed write before a new build; an unreadable head counts as missing."""
+    try:
+        roll_back(path)
+    except IndexFormatError as error:
+        if (path / HEAD).exists():
+            log.warning("%s; it is rebuilt", error)
+            (path / HEAD).unlink()
+        encoders = [part.name for part in path.iterdir() if ENCODER_FOLDER.fullmatch(part.name)]
+        for part in (*encoders, SHARDS, INDEX, DOCUMENTS):  # the documents last: see refuse_foreign
+            shutil.rmtree(path / part, ignore_errors=True)
+
+
+def discard_leftovers(path: Path) -> None:
+    """Remove what a write left that was killed after its last step; not while another one runs."""
+    head = read_head(path)
+    names = [part.name for part in path.iterdir()]
+    unused = [name for name in names if ENCODER_FOLDER.fullmatch(name) and name != head.encoder]
+    left = [path / name for name in (*unused, ENCODING) if name in names]
+    if left:
+        with contextlib.suppress(IndexFormatError, OSError), writer_lock(path):
+            for part in left if read_head(path) == head else ():
+                shutil.rmtree(part, ignore_errors=True)
+
+
+def head_of(
+    path: Path,
+    name: str,
+    encoder: Any,
+    documents: DocumentStore,
+    origin: dict[str, Any],
+    passages: dict[str, Any] | None = None,
+) -> Head:
+    """Store the encoder in the folder and return the head of its new content."""
+    manifest = read_json(path / INDEX / MANIFEST)
+    return Head(
+        name=name,
+        index_generation=str(manifest["generation"]),
+        documents_generation=documents.generation,
+        documents=len(documents),
+        index_bytes=sum(int(entry["bytes"]) for entry in manifest["files"].values()),
+        origin=origin,
+        passages=passages,
+        **place_encoder(path, encoder),
+    )
+
+
+def copy_retriever(path: Path, target: Path, head: Head) -> None:
+    """Put a copy of the state in ``head`` in the place of ``target``, in one step.
+
+    Files are linked where possible: those of a generation, and models, are never written again.
+    """
+    if target.resolve() == path.resolve():
+        return
+    settle(target)
+    with replaced_folder(target, markers=(HEAD,)) as draft:
+        copy_part(path / INDEX, draft / INDEX, head.index_generation)
+        for folder, own in pinned_shards(path, head).values():
+            copy_retriever(folder, draft / folder.relative_to(path), own)
+        if head.shards is None:
+            copy_part(path / DOCUMENTS, draft / DOCUMENTS, head.documents_generation)
+        copy_part(path / head.encoder, draft / head.encoder, head.encoder_generation)
+        write_head(draft, head)
+
+
+def copy_part(source: Path, target: Path, generation: str | None) -> None:
+    """Copy a part's folder: of its generations only the named one, which becomes current."""
+
+    def others(folder: str, names: list[str]) -> list[str]:
+        top = Path(folder) == source
+        return [
+            name
+            for name in names
+            if name.startswith(".")
+            or (top and generation and GENERATION.fullmatch(name) and name != generation)
+        ]
+
+    try:
+        shutil.copytree(source, target, ignore=others, copy_function=link_or_copy)
+    except (OSError, shutil.Error) as error:
+        raise IndexFormatError(f"{source}: cannot be copied ({error})") from None
+    if generation:
+        pin_generation(target, generation)
