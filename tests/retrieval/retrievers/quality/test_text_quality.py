@@ -18,7 +18,7 @@ from small_world import write_beir
 from tiny_generators import save_t5
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.rerankers.true_false import TrueFalseRanker
+from sluice.encoders.generative.true_false import TrueFalseRanker
 from sluice.retrieval import Experiment, load_dataset, train
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.datasets.dataset import Dataset
