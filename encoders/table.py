@@ -160,11 +160,12 @@ RANKERS: Final[Mapping[str, EncoderType]] = {
     "cross_encoder": _ranker("cross_encoder:CrossEncoder", "cross-encoder", teaches=True),
     "pyramid": _ranker("pyramid:PyramidEncoder", "pyramid ranker", learns_as="cross_encoder"),
     "rrra": _ranker("rrra:AdaptedScorer", "", teaches=True),  # made by `sluice fit adapter`
-    "true_false": _ranker(
-        "true_false:TrueFalseRanker", "true/false ranker", learns_as="cross_encoder"
+    "true_false": EncoderType(
+        "sluice.encoders.generative.true_false:TrueFalseRanker.from_pretrained",
+        "true/false ranker", _RANKS, "scores", learns_as="cross_encoder",
     ),
     **_HEADS,
-}
+}  # fmt: skip
 MATCHING: Final[Mapping[str, str]] = {name: each.make for name, each in _HEADS.items()}
 RERANKERS: Final[Mapping[str, str]] = {name: each.make for name, each in RANKERS.items()}
 KNOWN: Final[Mapping[str, EncoderType]] = {**TYPES, **RANKERS}

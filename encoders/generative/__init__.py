@@ -1,6 +1,6 @@
-"""Encoders whose queries a language model writes, held to what an index contains: SEAL, DSI.
+"""Language models that write queries an index holds (SEAL, DSI), or answer true or false.
 
-May import: `encoders.transformer` and below.
+May import: `encoders.rerankers`, and `encoders.transformer` and below.
 """
 
 from __future__ import annotations

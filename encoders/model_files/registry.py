@@ -27,7 +27,7 @@ from sluice.encoders.model_files.router import is_router, is_static, read_routes
 from sluice.encoders.table import ENCODERS, GIVEN, OPENED, RERANKERS
 
 REMOTE = "http"  # the type whose folders name a server
-# How a server is asked: saved with an encoder behind HTTP, and no part of what it returns.
+# Settings of requests: saved with an encoder behind HTTP, and no part of what it returns.
 ASKING = (
     "batch_size", "concurrency", "requests_per_minute", "timeout_s", "retries", "backoff_s",
     "price",

@@ -6,17 +6,17 @@ Of what is written (``output``, caches) nothing is looked for: it is below the c
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.config.component_types import EXAMPLES
-from sluice.retrieval.config.expression_files import with_files
 from sluice.retrieval.datasets.beir import is_beir_folder
 from sluice.retrieval.documents.readers.source import is_source
-from sluice.retrieval.pipelines.table import REMOTE
+from sluice.retrieval.pipelines.expression import place_in, text_options
+from sluice.retrieval.pipelines.table import READ, READ_BY_ALL, REMOTE, WRITTEN
 
 log = logging.getLogger("sluice")
 PARTS = ("corpus", "queries", "qrels")  # of a dataset
@@ -157,8 +157,31 @@ class _Beside:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether there is such a path; what can be none is said by who reads it."""
+    """Return whether there is such a path; what no path can be, its reader refuses."""
     try:
         return expanded(path).exists()
     except (ConfigError, OSError, ValueError):
         return False
+
+
+def with_files(text: str, find: Callable[[str], str]) -> str:
+    """Return an expression with what ``find`` returns for each file or folder that it reads.
+
+    A text that cannot be parsed is returned unchanged: the parser names its fault.
+    """
+    text = text.strip()
+    try:
+        calls = list(text_options(text, where="pipeline"))
+    except ConfigError:
+        return text
+    changes = []
+    for call, options in calls:
+        written = {o for name, o, other in WRITTEN if name == call and (other or o) in options}
+        read = {*READ_BY_ALL, *(option for name, option in READ if name == call)} - written
+        for option in read & options.keys():
+            name = str(options[option].value)
+            if (found := find(name)) != name:
+                changes.append((place_in(text, options[option]), found))
+    for place, found in sorted(changes, key=lambda change: change[0].start, reverse=True):
+        text = f"{text[: place.start]}{found!r}{text[place.stop :]}"
+    return text

@@ -11,7 +11,7 @@ from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.model_files.locate import is_path, local_folder
-from sluice.encoders.table import ENCODERS, MATCHING
+from sluice.encoders.table import ENCODERS, KNOWN, MATCHING
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
     DENSE_ENCODERS,
@@ -34,6 +34,8 @@ from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sourc
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.abstain import Abstain
+from sluice.retrieval.stages.feedback.dense import VectorFeedback
+from sluice.retrieval.stages.feedback.sparse import TermFeedback
 from sluice.retrieval.stages.variance_exit import Certainty, VarianceExit
 from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.teachers.judges import check_judge
@@ -237,6 +239,7 @@ def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
             parts[used] = lambda used=used: _AnyStage(used, known=used not in config.pipelines)
     stage = parse(text, parts, where=where)
     _check_variance(config, stage, where)
+    _check_feedback(config, stage, where)
     if stage.needs_candidates:
         raise ConfigError(
             f"{where}: {text!r} begins with a reranker, which needs candidates; put a "
@@ -266,3 +269,26 @@ def _check_variance(config: ExperimentConfig, stage: Stage, where: str) -> None:
             f"{where}: {what} by variance: no encoder of {', '.join(found)} has a variance of the "
             f"query; search by a retriever of {{type: {VARIED}}}, or take another kind"
         )
+
+
+def _check_feedback(config: ExperimentConfig, stage: Stage, where: str) -> None:
+    """Refuse feedback by vectors, or terms, that the encoder of a retriever does not give."""
+    for part in stage.inner:
+        _check_feedback(config, part, where)
+    if not isinstance(stage, VectorFeedback | TermFeedback):
+        return
+    needed = "dense" if isinstance(stage, VectorFeedback) else "sparse"
+    for name in sorted(stage.leaves & set(config.retrievers)):
+        kind = vector_kind(config.retrievers[name].encoder)
+        known = KNOWN.get(str(kind))
+        if known is None or known.vectors == "parts":
+            continue  # known when it is opened
+        if known.vectors != needed or (needed == "dense" and known.one_way):
+            other = "rm3" if known.vectors == "sparse" else "prf"
+            instead = f"use {other}({name})" if known.vectors in ("dense", "sparse") else ""
+            if known.one_way or not instead:
+                instead = "search again by another retriever"
+            raise ConfigError(
+                f"{where}: {stage.name}: feedback takes the mean of {needed} vectors of both "
+                f"sides, which a {kind} encoder has none of; {instead}"
+            )

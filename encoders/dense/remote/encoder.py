@@ -194,8 +194,8 @@ class HttpEncoder(FunctionEncoder):
         """Open a folder that ``save_pretrained`` wrote, if ``allow`` names its server.
 
         ``allow=["https://host/v1=VARIABLE"]`` also says which key it is sent. ``ConfigError``
-        without it: a folder that names a server reaches none. ``asking`` has all that is said of
-        how the server is asked (``timeout_s``, ``batch_size``, ...), in place of what was saved.
+        without it: a folder that names a server reaches none. ``asking`` are the
+        settings of requests (``timeout_s``, ``batch_size``, ...), in place of those saved.
         """
         folder = Path(model)
         facts = read_sidecar(folder)

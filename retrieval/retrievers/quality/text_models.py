@@ -18,9 +18,9 @@ from sluice.encoders.model_files.registry import LANGUAGE_MODEL, kind_of, open_e
 from sluice.retrieval.documents.document import Document
 
 if TYPE_CHECKING:
+    from sluice.encoders.generative.true_false import TrueFalseRanker
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder
     from sluice.encoders.rerankers.language_model import LanguageModel
-    from sluice.encoders.rerankers.true_false import TrueFalseRanker
     from sluice.retrieval.retrievers.quality.scorers import PassageQuality
 
 log = logging.getLogger("sluice")
