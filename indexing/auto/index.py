@@ -42,6 +42,8 @@ class AutoIndex(Recipe):
     (``Index.resident_bytes``); whole vectors that are only read to rescore may stay on the disk.
     ``max_latency_ms`` limits the median time of one query by itself, on this machine as it is now.
 
+    A ``query_graph`` is a candidate where training queries are known, which link its documents.
+
     Below ``exact_below`` vectors the choice is ``FlatIndex``, unless that breaks a limit. From
     there on, candidates are measured on at most 50,000 vectors, and the best are built on all of
     them. Their setting (``efSearch``, ``nprobe``, ``depth``) is the smallest whose recall meets the
