@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sluice.indexing.checks import Dense
 from sluice.indexing.index import Index
 from sluice.indexing.storage.exact_scores import Metric
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 POINTS_PER_LIST = 40  # training vectors for one centroid; with fewer, k-means is unreliable
 DEPTHS = (100, 300, 1_000, 3_000, 10_000)  # documents that one-bit codes leave to be scored
+LINKED_EXACTLY = 20_000  # vectors up to which a graph's neighbours are those of exact search
 FEWEST = 1_000  # vectors below which inverted files and quantisers are not tried
 Setting = Mapping[str, Any]
 
@@ -43,13 +45,20 @@ class Candidate:
 
 
 def candidates(
-    count: int, width: int, metric: Metric, *, k: int, bytes_each: float = math.inf
+    count: int,
+    width: int,
+    metric: Metric,
+    *,
+    k: int,
+    bytes_each: float = math.inf,
+    training: Callable[[], Dense] | None = None,
 ) -> Iterator[Candidate]:
     """Yield what is worth trying for ``count`` vectors, exact search first.
 
     ``bytes_each`` is the memory a vector may take; what takes more is left out, except exact
     search, the baseline. ``OPQ`` takes long to train, and is tried only where scalar quantisers
-    are too large.
+    are too large. ``training`` returns training queries, which link a ``query_graph``; without them
+    there is none, nor for another metric than inner products.
     """
     from sluice.indexing.faiss.index import FaissIndex
     from sluice.indexing.flat.index import FlatIndex
@@ -66,10 +75,12 @@ def candidates(
         efs = tuple({"efSearch": size} for size in _ladder(max(16, k), 1024))
         graph = "HNSW32"
         yield Candidate(graph, graph, lambda: FaissIndex(graph, metric=metric), efs, growth="log")
+    if training is not None and metric == "ip" and fits(4 * width + 512):
+        yield _query_graph(count, k, training)
     if count < FEWEST:
         return
     lists = max(4, min(int(4 * math.sqrt(count)), count // POINTS_PER_LIST))
-    training = min(count, POINTS_PER_LIST * max(lists, 256))
+    sample = min(count, POINTS_PER_LIST * max(lists, 256))
     probes = _ladder(1, lists)
     if fits(4 * width + 8):
         name = f"IVF{lists},Flat"
@@ -78,7 +89,7 @@ def candidates(
             name,
             lambda: FaissIndex(name, metric=metric),
             tuple({"nprobe": probe} for probe in probes),
-            training,
+            sample,
             "root",
         )
     for kind, factory, times in _quantised(lists, width, count, fits):
@@ -89,9 +100,22 @@ def candidates(
             f"{factory} + rescoring",
             rescored(factory, times),
             tuple(settings),
-            training,
+            sample,
             "root",
         )
+
+
+def _query_graph(count: int, k: int, training: Callable[[], Dense]) -> Candidate:
+    """Return a graph that training queries link, for queries unlike documents."""
+    from sluice.indexing.graph.query_graph import QueryGraphIndex
+
+    def make() -> Index:
+        index = QueryGraphIndex(build="exact" if count <= LINKED_EXACTLY else "faiss")
+        index.learn(training())
+        return index
+
+    sizes = tuple({"candidates": size} for size in _ladder(max(16, k), 1024))
+    return Candidate("query_graph", "query_graph", make, sizes, growth="log")
 
 
 def _quantised(

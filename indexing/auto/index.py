@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,8 @@ class AutoIndex(Recipe):
     (bytes, or text such as ``"2GB"``) limits what searches keep returning to
     (``Index.resident_bytes``); whole vectors that are only read to rescore may stay on the disk.
     ``max_latency_ms`` limits the median time of one query by itself, on this machine as it is now.
+
+    A ``query_graph`` is a candidate where training queries are known, which link its documents.
 
     Below ``exact_below`` vectors the choice is ``FlatIndex``, unless that breaks a limit. From
     there on, candidates are measured on at most 50,000 vectors, and the best are built on all of
@@ -86,6 +90,7 @@ class AutoIndex(Recipe):
         queries: Dense | None = None,
         *,
         work: Path | None = None,
+        training: Callable[[], Dense] | None = None,
     ) -> Choice:
         """Return the chosen index, filled with all ``vectors`` in their order, and the reasons.
 
@@ -94,10 +99,15 @@ class AutoIndex(Recipe):
         log; it is also in ``index.notes["auto"]``, which is saved with the index. ``work`` is a
         folder for vectors that need not lie in memory (``Index.spool``); the caller removes it
         once the index is saved.
+
+        ``training`` returns other queries, which are not measured with: a ``query_graph`` is then
+        tried too, whose documents they link. It is called once, if anything is tried at all.
         """
         source = ArrayVectors(vectors) if isinstance(vectors, np.ndarray) else vectors
         checked = self._checked_queries(source, queries)
-        choice = self._choice(Trials(source, self.limits, self.metric, self.seed, work), checked)
+        once = None if training is None else cache(training)
+        trials = Trials(source, self.limits, self.metric, self.seed, work, once)
+        choice = self._choice(trials, checked)
         choice.index.notes["auto"] = choice.as_dict()
         log.info("%s", choice)
         if choice.chosen is not None and choice.chosen.breaks:

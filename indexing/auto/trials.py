@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from sluice.indexing.auto.recall import Judge, lower_bound
 from sluice.indexing.auto.vector_source import Vectors
 from sluice.indexing.checks import Dense
 from sluice.indexing.flat.index import FlatIndex
+from sluice.indexing.graph.query_graph import QueryGraphIndex
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import Metric
@@ -39,12 +40,19 @@ class Trials:
     """Builds and measures indexes of one corpus against the same limits."""
 
     def __init__(
-        self, source: Vectors, limits: Limits, metric: Metric, seed: int, work: Path | None = None
+        self,
+        source: Vectors,
+        limits: Limits,
+        metric: Metric,
+        seed: int,
+        work: Path | None = None,
+        training: Callable[[], Dense] | None = None,
     ) -> None:
         self.source = source
         self._limits = limits
         self._metric: Metric = metric
         self._seed = seed
+        self._training = training  # queries that link a query_graph
         self._work = work  # where indexes of all vectors spool what need not be in memory
         self._table: list[Measured] = []
         self._on_all: dict[str, Built] = {}  # kinds built on all vectors
@@ -98,6 +106,8 @@ class Trials:
         index, _ = self._on_all[kind]
         index.default_params = dict(final[kind].params)
         reason = self._reason(final[kind], judge.split(self._seed)[1])
+        if isinstance(index, QueryGraphIndex):
+            reason += f"; its documents are linked by {index.training_queries:,} training queries"
         if not complete:
             reason += (
                 f"; candidates were compared on {len(part):,} of {len(self.source):,} vectors: "
@@ -109,7 +119,10 @@ class Trials:
     def _candidates(self, count: int, width: int) -> dict[str, Candidate]:
         memory = self._limits.memory
         bytes_each = math.inf if memory is None else memory / len(self.source)
-        tried = candidates(count, width, self._metric, k=self._limits.k, bytes_each=bytes_each)
+        tried = candidates(
+            count, width, self._metric, k=self._limits.k, bytes_each=bytes_each,
+            training=self._training,
+        )  # fmt: skip
         return {candidate.kind: candidate for candidate in tried}
 
     def _compared(
@@ -165,6 +178,8 @@ class Trials:
         with progress(label, count, "vectors", show=count >= SHOWN) as advance:
             for chunk in vectors:
                 advance(len(index.add(chunk)))
+        if isinstance(index, QueryGraphIndex):  # not in the first search that is timed
+            index.link()
         return index, time.perf_counter() - start
 
     def _row(

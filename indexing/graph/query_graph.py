@@ -71,6 +71,11 @@ class QueryGraphIndex(GraphIndex):
         return self._links.degree
 
     @property
+    def training_queries(self) -> int:
+        """How many training queries link the documents."""
+        return len(self._links.queries)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the vectors, the training queries, what they find, and both kinds of links."""
         links = self._links

@@ -42,6 +42,8 @@ LATER: dict[str, dict[str, Any]] = {
     "evaluate": {"shares": [], "margin": 1.0, "by": None},
 }  # fmt: skip
 
+OF_QUERIES = ("auto", "query_graph")  # indexes that are chosen by queries, or learn from them
+
 # Keys of `trainer` that decide what is reported, and nothing that is learnt.
 REPORTING = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
 
@@ -200,7 +202,7 @@ class Dependencies:
         files: list[str | None] = []
         if isinstance(section, RetrieverSection):
             files.append(corpus_contents(self.config.dataset))
-            if (section.index or {}).get("type") == "query_graph":  # which learns from queries
+            if (section.index or {}).get("type") in OF_QUERIES:
                 files.append(training_contents(self.config.dataset))
             files += [] if section.prune is None else [self._quality(section.prune)]
         elif isinstance(section, TrainingSection):

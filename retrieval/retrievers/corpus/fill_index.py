@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,10 +155,20 @@ def _chooses(index: Any) -> bool:
 def _chosen(
     encoder: Any, recipe: Any, vectors: Any, queries: Mapping[str, str] | None, work: Path
 ) -> Index:
-    """Return the index the recipe chooses, filled; it measures with at most ``QUERIES`` queries."""
+    """Return the index the recipe chooses, filled; it measures with at most ``QUERIES`` queries.
+
+    The others link the documents of a ``query_graph``, which is tried where there are enough.
+    """
+    from sluice.indexing import AutoIndex
+    from sluice.indexing.auto.index import FEWEST_QUERIES
+
     asked = _asked(encoder, queries) if queries else None
     if hooks_of(encoder).one_way:
         _check_measured(recipe, 0 if asked is None else len(asked), vectors)
+    others = _not_asked(queries or {})
+    if isinstance(recipe, AutoIndex) and len(others) >= FEWEST_QUERIES:
+        training = partial(_asked, encoder, others, LEARNT)
+        return recipe.choose(vectors, asked, work=work, training=training).index
     chosen: Index = recipe.choose(vectors, asked, work=work).index
     return chosen
 
@@ -234,6 +245,15 @@ def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any
     texts = list(queries.values())
     rows = sampled_rows(len(texts), most, SEED)
     return encoder.encode_queries([texts[row] for row in rows.tolist()])
+
+
+def _not_asked(queries: Mapping[str, str]) -> dict[str, str]:
+    """Return the queries that ``_asked`` leaves out, by their texts too."""
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+
+    names = list(queries)
+    asked = {queries[names[row]] for row in sampled_rows(len(names), QUERIES, SEED).tolist()}
+    return {name: text for name, text in queries.items() if text not in asked}
 
 
 def _measure_gather(index: Index, encoder: Any, queries: Mapping[str, str] | None) -> None:

@@ -14,7 +14,7 @@ import pytest
 import sluice.indexing.auto.index
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.indexing import INDEXES, AutoIndex, FaissIndex, FlatIndex, open_index
+from sluice.indexing import INDEXES, AutoIndex, FaissIndex, FlatIndex, QueryGraphIndex, open_index
 from sluice.indexing.auto.candidates import candidates
 from sluice.indexing.auto.choice import Choice
 from sluice.indexing.auto.recall import Judge, lower_bound
@@ -102,6 +102,43 @@ def test_the_target_is_met_on_other_queries(
     # The smallest setting that does: the ones before it fall short.
     tuned = [row for row in choice.table if row.queries == "held-out"]
     assert [bool(row.breaks) for row in tuned] == [True] * (len(tuned) - 1) + [False]
+
+
+def test_training_queries_link_a_graph(
+    documents: Any, queries: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, "flat", "query_graph")
+    part, offset = documents[:1000], np.full(WIDTH, 0.2, np.float32)  # of the queries
+    queries = queries + offset
+    calls: list[int] = []
+
+    def training() -> Any:
+        calls.append(1)
+        return clustered(np.random.default_rng(4), 300) + offset
+
+    recipe = AutoIndex(0.9, exact_below=100)
+    rows = recipe.choose(part, queries, training=training).table
+    assert calls == [1]
+    assert {row.name for row in rows} == {"flat", "query_graph"}
+    assert {row.name for row in recipe.choose(part, queries).table} == {"flat"}
+    euclidean = AutoIndex(0.9, metric="l2", exact_below=100)  # the links are of inner products
+    assert {row.name for row in euclidean.choose(part, queries, training=training).table} == {
+        "flat"
+    }
+    AutoIndex(0.9).choose(part, queries, training=training)  # exact, by its size
+    assert calls == [1]
+    only(monkeypatch, "query_graph")
+    choice = recipe.choose(part, queries, training=training)
+    assert type(choice.index) is QueryGraphIndex
+    assert "linked by 300 training queries" in choice.reason
+    assert "query_graph (candidates=" in choice.reason
+    assert recall(choice, part, queries) >= 0.9
+    choice.index.save(tmp_path / "index")
+    opened = open_index(tmp_path / "index")
+    assert opened.default_params == choice.index.default_params
+    np.testing.assert_array_equal(
+        opened.search(queries[:20], 10).rows, choice.index.search(queries[:20], 10).rows
+    )
 
 
 def test_the_fastest_of_all_candidates(documents: Any, queries: Any) -> None:

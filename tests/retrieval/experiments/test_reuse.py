@@ -90,7 +90,11 @@ def test_keys_follow_the_files_that_matter(
 ) -> None:
     values = config(tmp_path, train={"ft": training(tmp_path / "m", [])})
     values["train"]["ft"]["negatives"] = None
+    dense = {"type": "dense", "model": str(tmp_path / "m")}
+    for chosen in ("auto", "query_graph"):  # by queries, and linked by them
+        values["retrievers"][chosen] = {"encoder": dense, "index": {"type": chosen}}
     nodes = {"retrievers.bm25": retriever, "train.ft": model}
+    nodes |= {"retrievers.auto": retriever or model, "retrievers.query_graph": retriever or model}
     before = {node: keys(values, node) for node in nodes}
     touched(tmp_path / "data" / file)
     for node, changes in nodes.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from command_line import Call
 from small_world import SUBJECTS, WordEncoder, documents, write_beir
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.indexing import FlatIndex, QueryGraphIndex
+from sluice.indexing import AutoIndex, FlatIndex, QueryGraphIndex
+from sluice.indexing.auto.candidates import candidates
 from sluice.retrieval import Document, Retriever
+from sluice.retrieval.retrievers.corpus import fill_index
 
 SMALL: dict[str, Any] = {"neighbours": 5, "depth": 3, "entries": 2, "candidates": 3}
 ASKED = {f"t{number}": f"{word} number" for number, word in enumerate(SUBJECTS)}
@@ -47,6 +50,31 @@ def test_too_few_queries_are_refused(queries: Any) -> None:
         ConfigError, match=r"links documents by training queries, and there are [04]"
     ):
         Retriever.build(WordEncoder(), documents(), index=QueryGraphIndex(**SMALL), queries=queries)
+
+
+def test_the_autopilot_tries_it_with_queries_that_it_does_not_measure_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def few(*given: Any, **named: Any) -> Iterator[Any]:
+        kinds = ("HNSW32", "query_graph")
+        return (each for each in candidates(*given, **named) if each.kind in kinds)
+
+    monkeypatch.setattr("sluice.indexing.auto.trials.candidates", few)
+    monkeypatch.setattr("sluice.indexing.auto.recall.SECONDS", 0.01)
+    monkeypatch.setattr(fill_index, "QUERIES", 4)
+    queries = {**ASKED, "again": ASKED["t0"]}
+    others = fill_index._not_asked(queries)
+    asked = [text for name, text in queries.items() if name not in others]
+    assert len(set(asked)) == 4
+    assert not set(asked) & set(others.values())
+    tried = []
+    for least in (len(others), len(others) + 1):  # enough of the others, and one too few
+        monkeypatch.setattr("sluice.indexing.auto.index.FEWEST_QUERIES", least)
+        recipe = AutoIndex(0.9, exact_below=2)
+        built = Retriever.build(WordEncoder(), documents(), index=recipe, queries=queries)
+        tried.append({row["name"] for row in built.index.notes["auto"]["table"]})
+    assert ["query_graph" in names for names in tried] == [True, False]
+    assert all("HNSW32" in names for names in tried)
 
 
 def test_an_experiment_from_the_command_line(tmp_path: Path, bert: Path, sluice: Call) -> None:
