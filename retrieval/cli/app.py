@@ -21,12 +21,11 @@ from sluice.retrieval.cli import (
     fit,
     judging,
     model,
-    plot,
-    score,
     search,
     serve,
     training_data,
 )
+from sluice.retrieval.cli.outputs import plot, score
 from sluice.retrieval.cli.terminal.options import Command
 from sluice.retrieval.cli.terminal.output import LogFormatter, echo
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.figures import (
+from sluice.encoders.foundation.disk.figures import (
     COLOURS,
     DECADE,
     GREY,
@@ -18,6 +17,7 @@ from sluice.encoders.foundation.figures import (
     styled,
     tidied,
 )
+from sluice.encoders.foundation.errors import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

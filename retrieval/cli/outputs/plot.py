@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from sluice.encoders.foundation.figures import check_format, save_figure
+from sluice.encoders.foundation.disk.figures import check_format, save_figure
 from sluice.retrieval.cli.terminal.options import Allow, Command, allowed, argument, option
 from sluice.retrieval.cli.terminal.output import echo
 
