@@ -1,8 +1,10 @@
 #!/usr/bin/env python
-"""Make docs/gallery.md and its figures in docs/images, from the output of the quickstart.
+r"""Make docs/gallery.md and its figures in docs/images, from the output of the quickstart.
 
     sluice run quickstart
-    sluice tune quickstart tune.measure=nDCG@10 output=runs/quickstart
+    sluice tune quickstart tune.queries=30 tune.timed_queries=10 tune.budget.p95_ms=500 \
+        'tune.pipelines=["bm25", "(bm25 | dense) >> cross(depth={d}, interpolate=0.5)"]' \
+        'tune.choices={d: [0, 5, 20]}'
     scripts/make_gallery.py [runs/quickstart] [--only-page]
 
 Nothing is trained here; the recall and the times of the indexes are measured over the vectors of
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sluice.encoders.foundation.figures import save_figure
+from sluice.encoders.foundation.disk.figures import save_figure
 from sluice.indexing import FaissIndex, FlatIndex
 from sluice.retrieval import Retriever, load_dataset
 from sluice.retrieval.evaluation.plots import Point, draw_tradeoff
@@ -57,7 +59,7 @@ PLATES = (
     Plate(
         "training", "Training curves",
         "Loss, dev measures, learning rate and whatever else the runs logged, overlaid. A star "
-        "marks the best value of a dev measure. It works while a training still runs.",
+        "marks the best value of a dev measure. It can be drawn while training still runs.",
         f'plot_training("{RUN}")', f"sluice plot training {RUN}", plot_training,
     ),
     Plate(
@@ -110,7 +112,7 @@ The functions return a `matplotlib` figure and need the extra `plots`
 (`pip install 'sluice-ir[plots]'`):
 
 ```python
-from sluice.encoders.foundation.figures import save_figure
+from sluice.retrieval.evaluation.plots import save_figure
 from sluice.retrieval.studies import plot_training
 
 save_figure(plot_training("{RUN}"), "curves.pdf")

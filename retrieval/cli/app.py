@@ -21,11 +21,10 @@ from sluice.retrieval.cli import (
     fit,
     judging,
     model,
-    plot,
-    score,
     search,
     serve,
 )
+from sluice.retrieval.cli.outputs import plot, score
 from sluice.retrieval.cli.teaching import training_data
 from sluice.retrieval.cli.terminal.options import Command
 from sluice.retrieval.cli.terminal.output import LogFormatter, echo

@@ -13,7 +13,7 @@ import typer
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError, suggest
 from sluice.encoders.foundation.numbers import duration, spelled_bytes
-from sluice.retrieval.cli.reproduce import reproduce
+from sluice.retrieval.cli.outputs.reproduce import reproduce
 from sluice.retrieval.cli.terminal.messages import say, show
 from sluice.retrieval.cli.terminal.options import (
     Allow,

@@ -112,7 +112,7 @@ def agreement(
     Example:
       sluice labels agreement qrels.tsv labels.tsv --runs a.trec --runs b.trec -m nDCG@10
     """
-    from sluice.retrieval.cli.score import DEFAULT
+    from sluice.retrieval.cli.outputs.score import DEFAULT
     from sluice.retrieval.runs.run import Run
     from sluice.retrieval.runs.trec_files import read_qrels
     from sluice.retrieval.studies.judging.circularity import circular, rankers_of_run

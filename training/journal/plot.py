@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.figures import (
+from sluice.encoders.foundation.disk.figures import (
     COLOURS,
     DASHES,
     axes_of,
@@ -23,6 +22,7 @@ from sluice.encoders.foundation.figures import (
     styled,
     tidied,
 )
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.training.journal.curves import Curves, Panel, panels_of
 
 if TYPE_CHECKING:

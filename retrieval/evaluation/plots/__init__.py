@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.foundation.figures import save_figure as save_figure
+    from sluice.encoders.foundation.disk.figures import save_figure as save_figure
     from sluice.retrieval.evaluation.plots.depths import draw_depths as draw_depths
     from sluice.retrieval.evaluation.plots.differences import draw_differences as draw_differences
     from sluice.retrieval.evaluation.plots.tradeoff import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.figures import (
+from sluice.encoders.foundation.disk.figures import (
     COLOURS,
     DASHES,
     MARKERS,
@@ -16,6 +15,7 @@ from sluice.encoders.foundation.figures import (
     styled,
     tidied,
 )
+from sluice.encoders.foundation.errors import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.figures import axes_of, figure_of, plain_text, styled, tidied
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.figures import axes_of, figure_of, plain_text, styled, tidied
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.evaluation.comparison import aligned
 from sluice.retrieval.evaluation.measures import parse_measure

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.figures import (
+from sluice.encoders.foundation.disk.figures import (
     COLOURS,
     DECADE,
     GREY,
@@ -18,6 +17,7 @@ from sluice.encoders.foundation.figures import (
     styled,
     tidied,
 )
+from sluice.encoders.foundation.errors import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,7 +79,8 @@ def draw_tradeoff(
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")
         if sum(bool(point.label) for group in lines.values() for point in group) <= NAMED:
-            for place, group in enumerate(lines.values()):
+            named = [group for group in lines.values() if any(point.label for point in group)]
+            for place, group in enumerate(named):
                 _name(axes, group, right=place % 2 == 0)
         axes.margins(x=0.12, y=0.12)
         axes.set_xlabel(cost)
@@ -99,11 +100,11 @@ def _line(axes: Axes, place: int, name: str, points: Sequence[Point]) -> None:
 
 
 def _name(axes: Axes, points: Sequence[Point], *, right: bool) -> None:
-    """Write the labels of a line on one side of it, so that its neighbour has the other."""
+    """Write a line's labels right below its points, or left above: its neighbour has the other."""
     for point in points:
         if point.label:
             axes.annotate(
-                plain_text(point.label), (point.cost, point.value), xytext=(6 if right else -6, 0),
-                textcoords="offset points", fontsize=7, ha="left" if right else "right",
-                va="center",
+                plain_text(point.label), (point.cost, point.value),
+                xytext=(5, -5) if right else (-5, 5), textcoords="offset points", fontsize=7,
+                ha="left" if right else "right", va="center",
             )  # fmt: skip

@@ -14,9 +14,9 @@ import numpy as np
 import yaml
 
 from sluice.encoders.foundation.disk.csv_text import csv_text
+from sluice.encoders.foundation.disk.figures import save_figure
 from sluice.encoders.foundation.disk.files import write_json, write_text
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
-from sluice.encoders.foundation.figures import save_figure
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import check_measures
 from sluice.retrieval.config.sections import ExperimentConfig, TuneConfig

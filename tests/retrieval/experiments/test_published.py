@@ -13,8 +13,8 @@ from sluice.retrieval import Run, evaluate, load_dataset
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.experiments.checks import check_experiment
-from sluice.retrieval.experiments.published import listed, repeating
-from sluice.retrieval.experiments.published.listed import published_run, published_runs
+from sluice.retrieval.experiments.reproduction import listed, repeating
+from sluice.retrieval.experiments.reproduction.listed import published_run, published_runs
 
 
 @pytest.fixture

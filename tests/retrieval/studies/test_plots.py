@@ -179,3 +179,13 @@ def test_command_line(sluice: Call, evaluated: Path, tuned: Path, tmp_path: Path
     ):
         code, _, err = sluice("plot", *words)
         assert (code, said in err) == (2, True), err
+
+
+def test_a_folder_that_leads_elsewhere_is_not_written_to(sluice: Call, tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "given" / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    (tmp_path / "given" / "plots").symlink_to(tmp_path / "elsewhere")
+    code, _, err = sluice("plot", "training", tmp_path / "given")
+    assert (code, list((tmp_path / "elsewhere").iterdir())) == (2, []), err
+    assert sluice("plot", "training", tmp_path / "given", "--output", tmp_path / "x.svg")[0] == 0

@@ -49,7 +49,7 @@ function controls() {
   document.getElementById("conclusion").textContent = set.conclusion;
   const failed = set.failed.map((text) => el("p", {}, text));
   document.getElementById("about").replaceChildren(
-    el("p", {}, `Made by sluice report from ${summary.folder}. Everything shown lies in this file; it reads nothing else.`), ...failed,
+    el("p", {}, `Made by sluice report from ${summary.folder}. Everything shown lies in this file; it reads nothing else. Figures for slides and papers: sluice plot tradeoff, differences, depths and training, with the folder's path.`), ...failed,
     ...Object.entries(summary.failed).map(([name, why]) => el("p", {}, `${name} could not be evaluated: ${why}`)));
 }
 

@@ -284,3 +284,5 @@ def test_a_phone_has_no_sideways_scrolling(window: Browser, report: Path, width:
     assert window.run("return document.documentElement.scrollWidth") <= width
     small = "return Math.min(...[...document.querySelectorAll('svg text')].map(t => parseFloat(getComputedStyle(t).fontSize)))"  # fmt: skip # noqa: E501
     assert window.run(small) >= 11
+    colour = "return [...document.querySelector('#detail tr.current').children].map(c => getComputedStyle(c.closest('tr')).backgroundColor === getComputedStyle(c).backgroundColor || getComputedStyle(c).backgroundColor === 'rgba(0, 0, 0, 0)')"  # fmt: skip # noqa: E501
+    assert all(window.run(colour))  # the name that stays in view is marked as its row is

@@ -18,7 +18,7 @@ from sluice.retrieval.datasets.dataset import DATA_FOLDER, load_dataset
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.published.listed import PublishedRun
+from sluice.retrieval.experiments.reproduction.listed import PublishedRun
 
 OUTPUT = Path("runs/published")  # a folder in it for each run
 

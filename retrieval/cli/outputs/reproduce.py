@@ -88,7 +88,7 @@ def reproduce(
             "reproduce: no FOLDER; give the output folder of run or evaluate, or --published NAME "
             "(sluice reproduce --list has the names)"
         )
-    from sluice.retrieval.experiments.reproduction import (
+    from sluice.retrieval.experiments.reproduction.recorded import (
         TOLERANCE,
         reproduce as reproduce_experiment,
     )
@@ -106,8 +106,8 @@ def _reproduce_published(
     names: list[str], output: Path | None, tolerance: float | None, dataset: str | None
 ) -> None:
     """List the published runs, or repeat those named; exit code 1 if a figure is off."""
-    from sluice.retrieval.experiments.published.listed import published_run, published_runs
-    from sluice.retrieval.experiments.published.repeating import listing, repeat
+    from sluice.retrieval.experiments.reproduction.listed import published_run, published_runs
+    from sluice.retrieval.experiments.reproduction.repeating import listing, repeat
 
     if not names:
         echo(str(listing(published_runs().values())))

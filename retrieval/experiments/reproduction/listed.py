@@ -49,7 +49,7 @@ class PublishedRun:
 @functools.cache
 def published_runs() -> dict[str, PublishedRun]:
     """Return every published run by its name, that of system and collection: ``bm25-scifact``."""
-    text = (files("sluice.retrieval.experiments.published") / LIST).read_text(encoding="utf-8")
+    text = (files("sluice.retrieval.experiments.reproduction") / LIST).read_text(encoding="utf-8")
     runs = {}
     for system, entry in yaml.safe_load(text).items():
         for dataset, figures in entry["figures"].items():

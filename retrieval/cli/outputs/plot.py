@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from sluice.encoders.foundation.figures import check_format, save_figure
+from sluice.encoders.foundation.disk.figures import check_format, save_figure
+from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.cli.terminal.options import Allow, Command, allowed, argument, option
 from sluice.retrieval.cli.terminal.output import echo
 
@@ -46,6 +47,8 @@ def training(
     from sluice.retrieval.studies.plots import plot_training
 
     path = _path(output, folders[0], "training")
+    if output is None:
+        refuse_links(folders[0], ())  # plots/ in somebody's folder may lead elsewhere
     _write(plot_training(*folders, panel=panel), path)
 
 

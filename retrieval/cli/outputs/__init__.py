@@ -1,0 +1,4 @@
+"""The verbs that read what others wrote: score, compare, plot, reproduce.
+
+May import: `retrieval.cli.terminal`, `retrieval.studies` and below.
+"""

@@ -1,4 +1,0 @@
-"""Runs whose figures others have published, repeated and compared.
-
-May import: `retrieval.experiments` and below.
-"""
