@@ -142,9 +142,8 @@ class DenseEncoder(TextEncoder):
         Lengths are in tokens. Prompts are put before the text: ``instruction`` fills their
         ``{task}`` (queries without a prompt get ``Instruct: {task}``), and ``few_shot`` puts
         answered examples ``{query, document}`` before the queries' prompt. ``backend`` is torch, or
-        an engine for the graph ``backend_file`` (``onnx/model.onnx``) that
-        ``sluice model export`` wrote to the folder; None is the one the folder was saved with.
-        ``weights`` int8 or int4 keeps the matrices in so many bits, see ``quantised``.
+        an engine for the graph ``backend_file`` (``onnx/model.onnx``) of ``sluice model export``;
+        None is the folder's. ``weights`` int8 or int4 keeps matrices in so many bits.
         """
         from transformers import AutoModel
 

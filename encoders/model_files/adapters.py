@@ -69,12 +69,13 @@ class Tuned:
     def of(
         cls, module: nn.Module, settings: Mapping[str, Any], frozen: tuple[nn.Parameter, ...] = ()
     ) -> Tuned:
-        """Count the parameters of a module that learn now."""
+        """Count the parameters of a module that learn now, among them all and what is coded."""
         parameters = list(module.parameters())
+        matrices = {id(codes): codes.rows * codes.width for _, codes in coded(module)}
         return cls(
             dict(settings),
             sum(p.numel() for p in parameters if p.requires_grad),
-            sum(p.numel() for p in parameters),
+            sum(p.numel() for p in parameters) + sum(matrices.values()),
             frozen,
         )
 

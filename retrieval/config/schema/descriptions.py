@@ -124,7 +124,7 @@ WORDS: Mapping[str, str] = {
     "dtype": "The arithmetic: float32, bfloat16 (faster, less exact), or auto (what suits the "
     "hardware).",
     "weights": "The bits of the large matrices: float32, int8 (a quarter of the memory), or int4 "
-    "(an eighth, less exact); left out, as the model's folder says.",
+    "(about a sixth, less exact); left out, as the model's folder says.",
     "batch_tokens": "Tokens encoded together; less takes less memory. Left out, chosen.",
     "backend": "torch, onnx or openvino; the latter two run a graph of `sluice model export`.",
     "backend_file": "The graph's file in the model's folder, for onnx and openvino.",

@@ -242,7 +242,9 @@ def test_a_language_model_has_the_codes_of_tied_words_once(tmp_path: Path) -> No
 def test_what_trains_beside_codes(settings: dict[str, Any], bert: Path, tmp_path: Path) -> None:
     encoder = DenseEncoder.from_pretrained(bert, weights="int8", device="cpu")
     before = {k: v.clone() for k, v in encoder.module.state_dict().items() if "matrix" in k}
-    tune(encoder, settings)
+    tuned = tune(encoder, settings)
+    whole = tune(DenseEncoder.from_pretrained(bert, device="cpu"), settings)
+    assert (tuned.trainable, tuned.total) == (whole.trainable, whole.total)
     batch = encoder.embed(encoder.tokenize(TEXTS, "document"), "document")
     (batch @ torch.ones(batch.shape[1])).sum().backward()
     assert any(bool(p.grad.any()) for p in encoder.module.parameters() if p.grad is not None)
