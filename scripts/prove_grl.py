@@ -95,7 +95,8 @@ def written(encoder: Any, examples: list[Any]) -> dict[str, float]:
             sums, lengths = own.log_probabilities(features, rows // 2, rows)
         means.append((sums / lengths).numpy().reshape(-1, 2))
     both = np.concatenate(means)
-    return {"preferred": float((both[:, 0] > both[:, 1]).mean()), "entropy": -both[:, 0].mean()}
+    preferred = float((both[:, 0] > both[:, 1]).mean())
+    return {"preferred": preferred, "entropy": -float(both[:, 0].mean())}
 
 
 def main() -> None:

@@ -44,10 +44,11 @@ class ModelGenerator:
     """A transformers model with an encoder and a decoder (doc2query), or a decoder alone.
 
     ``prompt`` is what the model reads, with ``{text}`` for title and text of the document, which is
-    cut to ``document_length`` tokens (384). A ``soft`` prompt, learnt with the same model, has both
-    and is read before them, its example pairs too. What a decoder alone writes is cut at the first
-    line break. ``by`` is ``DiverseBeams`` or ``TopKSampling``. Only safetensors are loaded and no
-    code of the folder is run. ``ModelError`` for a model that does not write from left to right.
+    cut to ``document_length`` tokens (384, or what there is room for). A ``soft`` prompt, learnt
+    with the same model, has both and is read before them, its example pairs too. What a decoder
+    alone writes is cut at the first line break. ``by`` is ``DiverseBeams`` or ``TopKSampling``.
+    Only safetensors are loaded and no code of the folder is run. ``ModelError`` for a model that
+    does not write from left to right.
     """
 
     def __init__(
@@ -82,6 +83,9 @@ class ModelGenerator:
         self.ends = end_tokens(model, tokenizer)
         padding = tokenizer.pad_token_id
         self.pad = self.ends[0] if padding is None else int(padding)  # is masked either way
+        if soft is None and document_length is None:
+            room = self.room(by.length) - self.prompted_by(self.prompt, 1).fixed(0)
+            length = min(length, max(room, 1))
         self._length = length
         self._batch = batch
         self._seed = seed

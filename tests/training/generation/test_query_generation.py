@@ -182,6 +182,13 @@ def test_fingerprints_follow_what_decides(t5: Path, gpt2: Path) -> None:
     assert len({first, *(other.fingerprint for other in others)}) == 6
 
 
+def test_a_document_is_cut_to_what_there_is_room_for(gpt2: Path) -> None:
+    generator = loaded(gpt2)  # of 64 positions, 32 of which it writes
+    ids, _ = generator._tokens([Passage("x", "", "gold " * 200)])
+    assert ids.shape[1] == 32
+    assert generator.queries([Passage("x", "", "gold " * 200)])
+
+
 def test_a_decoder_writes_one_line(gpt2: Path) -> None:
     generator = loaded(gpt2, prompt="{text} query")
     ids, mask = generator._tokens(DOCUMENTS[:2])
