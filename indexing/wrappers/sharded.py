@@ -327,9 +327,7 @@ class ShardedIndex(Index):
         ]
         threads = len(self._parts) > 1 and thread_count() > 1
         if parameters.get(HEDGE) is not None and not any(self._replicas):
-            log.warning(
-                "hedge_ms: no shard has a replica in replicas/, so it does nothing"
-            )
+            log.warning("hedge_ms: no shard has a replica in replicas/, so it does nothing")
         answers = ask_all(asked, Patience(*seconds), self._pool if threads else None)
         if answers.absent:
             absent = {
