@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.model_files.quantised import bytes_of
+from sluice.encoders.model_files.weights.quantised import bytes_of
 from sluice.retrieval import Retriever, evaluate, load_dataset
 
 

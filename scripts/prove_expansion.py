@@ -40,7 +40,7 @@ def measured(dataset: Any, documents: list[Any], folder: Path) -> dict[str, floa
 def main() -> None:
     from sluice.retrieval import load_dataset
     from sluice.retrieval.datasets.beir import read_documents
-    from sluice.retrieval.training_data.query_generation import generate_queries
+    from sluice.retrieval.training_data.written.query_generation import generate_queries
     from sluice.training.generation.decoding import DiverseBeams
     from sluice.training.generation.query_generation import KeySentences, ModelGenerator
 

@@ -45,7 +45,11 @@ def main() -> None:
     from sluice.retrieval import Run
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.documents.document import Document
-    from sluice.retrieval.training_data.full_rankings import Windows, passes_needed, rank_dataset
+    from sluice.retrieval.training_data.written.full_rankings import (
+        Windows,
+        passes_needed,
+        rank_dataset,
+    )
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--lists", type=int, default=20)

@@ -259,7 +259,7 @@ def _check_dev(
 def _check_precision(encoder: BiEncoder | PairEncoder | SpanWriter) -> None:
     import torch
 
-    from sluice.encoders.model_files.quantised import weights_of
+    from sluice.encoders.model_files.weights.quantised import weights_of
 
     weights = weights_of(encoder.module)
     if weights != "float32" and not any(hasattr(m, "tuned") for m in encoder.module.modules()):

@@ -28,7 +28,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.loading import quiet_transformers
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.model_files.quantised import weights_of
+from sluice.encoders.model_files.weights.quantised import weights_of
 
 Quantisation: TypeAlias = Literal["int8"]
 QUANTISED_FILES = {"int8": "onnx/model_qint8.onnx"}

@@ -40,7 +40,7 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings, weights_type
 from sluice.encoders.model_files.probes import write_probes
-from sluice.encoders.model_files.quantised import Weights
+from sluice.encoders.model_files.weights.quantised import Weights
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
 from sluice.encoders.transformer.end_token import end_texts
 from sluice.encoders.transformer.model import Features

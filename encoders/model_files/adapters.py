@@ -17,7 +17,7 @@ from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import check_version, write_json
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import ADAPTER, read_object
-from sluice.encoders.model_files.quantised import (
+from sluice.encoders.model_files.weights.quantised import (
     Codes,
     PlainState,
     QuantisedLinear,

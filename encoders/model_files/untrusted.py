@@ -10,7 +10,7 @@ from typing import Any
 from sluice.encoders.foundation.disk.files import read_model_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import read_object
-from sluice.encoders.model_files.weights import (
+from sluice.encoders.model_files.weights.files import (
     EXPLICIT,
     check_weights,
     has_weights,

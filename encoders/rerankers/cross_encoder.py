@@ -31,8 +31,8 @@ from sluice.encoders.model_files.loading import (
 )
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
-from sluice.encoders.model_files.quantised import Weights
 from sluice.encoders.model_files.registry import kind_of
+from sluice.encoders.model_files.weights.quantised import Weights
 from sluice.encoders.rerankers.labels import label_count, one_score, relevant_label
 from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.rerankers.recipes import recipe_of

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.layout import read_object
 from sluice.encoders.model_files.router import STATIC
-from sluice.encoders.model_files.weights import PICKLED, WEIGHTS, refuse_pickle
+from sluice.encoders.model_files.weights.files import PICKLED, WEIGHTS, refuse_pickle
 from sluice.encoders.transformer.tokens import Ids
 
 STATIC_TYPE = f"sentence_transformers.sparse_encoder.models.{STATIC}"

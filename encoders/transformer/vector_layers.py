@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import VectorModule, read_object
-from sluice.encoders.model_files.weights import PICKLED, WEIGHTS, refuse_pickle
+from sluice.encoders.model_files.weights.files import PICKLED, WEIGHTS, refuse_pickle
 
 # Activations that have no settings and work on each number alone.
 ACTIVATIONS: dict[str, type[nn.Module]] = {

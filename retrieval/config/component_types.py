@@ -37,7 +37,7 @@ EXAMPLES: Final = {
     "corpus": "sluice.retrieval.training_data.files.corpus_mixture:CorpusExamples",
     "fields": "sluice.retrieval.training_data.files.field_examples:FieldExamples",
     "file": "sluice.retrieval.training_data.files.examples:FileExamples",
-    "generated": "sluice.retrieval.training_data.files.generated_examples:GeneratedExamples",
+    "generated": "sluice.retrieval.training_data.written.generated_examples:GeneratedExamples",
     "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
     "indexing": "sluice.retrieval.training_data.files.indexing_examples:IndexingExamples",
     "quality": "sluice.retrieval.training_data.files.quality_examples:QualityExamples",

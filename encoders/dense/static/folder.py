@@ -18,7 +18,7 @@ from sluice.encoders.model_files.layout import (
     read_object,
 )
 from sluice.encoders.model_files.router import write_prompts
-from sluice.encoders.model_files.weights import PICKLED, WEIGHTS, refuse_pickle
+from sluice.encoders.model_files.weights.files import PICKLED, WEIGHTS, refuse_pickle
 
 MODULE = "StaticEmbedding"
 TOKENIZER = "tokenizer.json"

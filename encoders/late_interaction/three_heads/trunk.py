@@ -24,7 +24,7 @@ from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, pa
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
-from sluice.encoders.model_files.weights import refuse_pickle
+from sluice.encoders.model_files.weights.files import refuse_pickle
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder

@@ -22,7 +22,7 @@ from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
 from sluice.encoders.foundation.errors import ConfigError, ModelError, listed
 from sluice.encoders.model_files.locate import is_path, local_folder
 from sluice.encoders.model_files.pickles import process
-from sluice.encoders.model_files.weights import (
+from sluice.encoders.model_files.weights.files import (
     INDEX,
     PICKLED,
     PICKLED_INDEX,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import read_object
-from sluice.encoders.model_files.weights import PICKLED, WEIGHTS, refuse_pickle
+from sluice.encoders.model_files.weights.files import PICKLED, WEIGHTS, refuse_pickle
 from sluice.encoders.splade.term_selection import keep_top
 
 # The matrix is one for both halves; a file has it by either name.

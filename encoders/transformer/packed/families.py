@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sluice.encoders.model_files.identity import modules_of
-from sluice.encoders.model_files.quantised import QuantisedLinear
+from sluice.encoders.model_files.weights.quantised import QuantisedLinear
 from sluice.encoders.transformer.packed.linear import Activation, activation_of
 
 _MAKERS = ("transformers.", "torch.", QuantisedLinear.__module__)

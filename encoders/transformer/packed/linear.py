@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sluice.encoders.model_files.quantised import Codes, QuantisedLinear
+from sluice.encoders.model_files.weights.quantised import Codes, QuantisedLinear
 
 Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu"]
 

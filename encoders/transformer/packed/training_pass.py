@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.model_files.quantised import QuantisedLinear
+from sluice.encoders.model_files.weights.quantised import QuantisedLinear
 from sluice.encoders.transformer.packed.attention import Span, spans
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
 from sluice.encoders.transformer.packed.model import embedded

@@ -251,7 +251,7 @@ def prompt(
       sluice teach prompt openai-community/gpt2 scifact --output prompts/scifact
     """
     from sluice.retrieval.datasets.dataset import load_dataset
-    from sluice.retrieval.training_data.soft_prompts import labelled_pairs, learnt_prompt
+    from sluice.retrieval.training_data.written.soft_prompts import labelled_pairs, learnt_prompt
     from sluice.training.generation.decoding import DiverseBeams
     from sluice.training.generation.prompt_tuning import PromptTuning
     from sluice.training.generation.query_generation import ModelGenerator
@@ -330,7 +330,7 @@ def generate(
       sluice teach generate gpt2 scifact --output q.jsonl --soft-prompt prompts/scifact
     """
     from sluice.retrieval.datasets.dataset import load_dataset
-    from sluice.retrieval.training_data.query_generation import generate_queries
+    from sluice.retrieval.training_data.written.query_generation import generate_queries
 
     check_choice(by, "--by", ("beams", "sampling"))
     data = load_dataset(dataset, None)

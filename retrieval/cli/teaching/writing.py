@@ -59,7 +59,7 @@ def rewrite(
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.rewriting import (
+    from sluice.retrieval.training_data.written.rewriting import (
         PROMPT,
         open_language_model,
         rewrite_corpus,
@@ -119,8 +119,8 @@ def describe(
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.descriptions import PROMPT, describe_corpus
-    from sluice.retrieval.training_data.rewriting import open_language_model
+    from sluice.retrieval.training_data.written.descriptions import PROMPT, describe_corpus
+    from sluice.retrieval.training_data.written.rewriting import open_language_model
 
     report = describe_corpus(
         open_language_model(model, "MODEL"), load_dataset(dataset, None), output,
@@ -177,8 +177,8 @@ def rank(
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.generative.listwise import LISTWISE
     from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.full_rankings import Windows, rank_dataset
-    from sluice.retrieval.training_data.rewriting import open_language_model
+    from sluice.retrieval.training_data.written.full_rankings import Windows, rank_dataset
+    from sluice.retrieval.training_data.written.rewriting import open_language_model
 
     report = rank_dataset(
         open_language_model(model, "MODEL"), load_dataset(dataset, split), candidates, output,

@@ -56,7 +56,7 @@ KERNEL = {"encoders/foundation/machine.py"}
 # Complete where something else says so: a checkpoint by its mark, lines by their ends.
 MARKED = {
     "retrieval/serving/judging/log.py",
-    "retrieval/training_data/query_generation.py",
+    "retrieval/training_data/written/query_generation.py",
     "training/journal/log.py",
     "training/loop/checkpoint.py",
     "training/loop/trainer.py",

@@ -18,9 +18,10 @@ from tuned_encoders import TEXTS, move, named, outputs
 from sluice.encoders import CrossEncoder, DenseEncoder
 from sluice.encoders.backends.export import export_onnx
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.model_files import quantised
+from sluice.encoders.model_files.weights import quantised
 from sluice.encoders.model_files.probes import verify_probes
-from sluice.encoders.model_files.quantised import (
+from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.model_files.weights.quantised import (
     Codes,
     QuantisedEmbedding,
     QuantisedLinear,
@@ -28,7 +29,6 @@ from sluice.encoders.model_files.quantised import (
     quantise,
     weights_of,
 )
-from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 from sluice.encoders.tuning.tune import merge, tune
 

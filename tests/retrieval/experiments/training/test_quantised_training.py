@@ -12,8 +12,8 @@ from small_training import refused, short_training
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.model_files.quantised import weights_of
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.model_files.weights.quantised import weights_of
 from sluice.retrieval import load_pipeline, run, train
 from sluice.training.example import Example
 from sluice.training.fit_encoder import fit

@@ -23,7 +23,11 @@ from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.stages.transforms.writer import Limits
 from sluice.retrieval.training_data.example_sources import file_examples
-from sluice.retrieval.training_data.full_rankings import Windows, passes_needed, rank_dataset
+from sluice.retrieval.training_data.written.full_rankings import (
+    Windows,
+    passes_needed,
+    rank_dataset,
+)
 
 
 class Ordering:

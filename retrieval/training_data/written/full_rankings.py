@@ -21,7 +21,7 @@ from sluice.retrieval.stages.generative.answers import read_order
 from sluice.retrieval.stages.generative.listwise import LISTWISE, TOKENS_EACH, windows
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
 from sluice.retrieval.training_data.files.examples import document_texts
-from sluice.retrieval.training_data.rewriting import ENDINGS
+from sluice.retrieval.training_data.written.rewriting import ENDINGS
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

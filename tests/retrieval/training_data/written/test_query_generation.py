@@ -13,7 +13,7 @@ from sluice.indexing import InvertedIndex
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.training_data.example_sources import file_examples
-from sluice.retrieval.training_data.query_generation import consistent, generate_queries
+from sluice.retrieval.training_data.written.query_generation import consistent, generate_queries
 from sluice.training.generation.inverse_cloze import Passage
 
 

@@ -18,8 +18,8 @@ from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.examples import FileExamples
 from sluice.retrieval.training_data.files.source import ExampleSource
-from sluice.retrieval.training_data.query_generation import generate_queries
-from sluice.retrieval.training_data.soft_prompts import (
+from sluice.retrieval.training_data.written.query_generation import generate_queries
+from sluice.retrieval.training_data.written.soft_prompts import (
     Labelled,
     held_out,
     labelled_pairs,

@@ -17,12 +17,12 @@ from sluice.retrieval import Dataset, Document, load_dataset
 from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.datasets.source import MemorySource
 from sluice.retrieval.experiments.training.checks import check_training
-from sluice.retrieval.training_data.files.generated_examples import (
+from sluice.retrieval.training_data.written.generated_examples import (
     GeneratedExamples,
     drawn_documents,
 )
-from sluice.retrieval.training_data.query_generation import consistent
-from sluice.retrieval.training_data.soft_prompts import labelled_pairs
+from sluice.retrieval.training_data.written.query_generation import consistent
+from sluice.retrieval.training_data.written.soft_prompts import labelled_pairs
 from sluice.training.generation import prompt_learner
 from sluice.training.generation.query_generation import ModelGenerator
 
