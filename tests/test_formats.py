@@ -13,7 +13,11 @@ from small_world import WordEncoder, documents
 
 from sluice.encoders.foundation.errors import SluiceError
 
-RESERVED = {"shards": [{"folder": "s1"}], "probes": [{"text": "gold"}], "of_tomorrow": 1}
+RESERVED = {
+    "replicas": [{"folder": "s1"}],
+    "probes": [{"text": "gold"}],
+    "of_tomorrow": 1,
+}
 NEWER = r"made by a newer version of Sluice, in format 99 \(this one reads up to \d\); upgrade"
 
 

@@ -19,7 +19,7 @@ class OwnWriting:
     """The network of a dense encoder under the head of its family's language model.
 
     Head and token embeddings are one matrix, so that nothing is added to the encoder.
-    ``ConfigError`` for a network that is no decoder, or whose head has weights of its own.
+    ``ConfigError`` for a network that is not a decoder, or whose head has weights of its own.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -35,8 +35,8 @@ class OwnWriting:
         known = type(network.config) in MODEL_FOR_CAUSAL_LM_MAPPING
         if not (known and reads_as_decoder(network)):
             raise ConfigError(
-                f"grl: {name} is no decoder and cannot write; take one (GPT-2, Llama, Qwen, ...) "
-                "with attention: bidirectional"
+                f"grl: {name} is not a decoder and cannot write; take one (GPT-2, Llama, Qwen, "
+                "...) with attention: bidirectional"
             )
         with torch.device("meta"):
             whole = AutoModelForCausalLM.from_config(network.config)

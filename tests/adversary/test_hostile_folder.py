@@ -30,7 +30,7 @@ NOT_OPENERS = {
     "open_backend", "open_generation", "open_array", "open_inner", "open_segment", "open_segments",
     "open_bytes", "open_columns", "open_section", "open_placed_encoder", "open_lists", "open_judge",
     "open_pipeline", "load_yaml", "load_state", "load_examples", "open_database", "Engine.open",
-    "ModelSpec.open", "open_judging",
+    "ModelSpec.open", "open_judging", "open_sharded_index", "open_sharded_store",
 }  # fmt: skip
 Commands = dict[str, list[list[object]]]
 
@@ -120,6 +120,13 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         "teach describe": [[model, data, "--output", made / "described.jsonl", "--documents", 1]],
         "teach rank": [[model, data, "--candidates", bm25, "--output", made / "ranked.jsonl"]],
         "teach generate": [[model, data, "--output", made / "queries.jsonl", "--documents", 1]],
+        "teach prompt": [[model, data, "--output", made / "prompt", "--pairs", 2]],
+        "reshard": [[bm25, 2]],
+        "plot training": [[folder, "--output", made / "training.svg"]],
+        "plot tradeoff": [[folder, "--output", made / "tradeoff.svg"]],
+        "plot cascades": [[folder, "--output", made / "cascades.svg"]],
+        "plot differences": [[folder, "--output", made / "differences.svg"]],
+        "plot depths": [[folder, "--output", made / "depths.svg"]],
         "fit fusion": [[own, "bm25", "dense", "--output", made / "fusion.json"]],
         "fit rerank": [[own, "both", "--output", made / "rerank.json"]],
         "fit cut-off": [[own, "bm25", "--output", made / "cut.json"]],

@@ -44,9 +44,9 @@ class ModelGenerator:
     """A transformers model with an encoder and a decoder (doc2query), or a decoder alone.
 
     ``prompt`` is what the model reads, with ``{text}`` for title and text of the document, which is
-    cut to ``document_length`` tokens (384, or what there is room for). A ``soft`` prompt, learnt
-    with the same model, has both and is read before them, its example pairs too. What a decoder
-    alone writes is cut at the first line break. ``by`` is ``DiverseBeams`` or ``TopKSampling``.
+    cut to ``document_length`` tokens (384, or fewer if the model has less room). A ``soft`` prompt,
+    learnt with the same model, has both and is read before them, its example pairs too. What a
+    decoder alone writes is cut at the first line break. ``by`` is ``DiverseBeams`` or ``TopKSampling``.
     Only safetensors are loaded and no code of the folder is run. ``ModelError`` for a model that
     does not write from left to right.
     """

@@ -49,7 +49,7 @@ class GeneratedExamples(ExampleSource):
     queries for each of ``documents`` other documents, drawn by seed. One is kept where BM25 finds
     its document among the first ``consistency``; null keeps all. With ``judgements`` the pairs are
     learnt too. ``pairs: 0`` writes without a soft prompt. What is learnt and written is kept beside
-    the training run, and a killed one goes on from there.
+    the training run, and a killed one continues from there.
     (Peng et al. 2023, arXiv 2307.08303.)
     """
 

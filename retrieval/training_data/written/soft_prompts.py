@@ -1,4 +1,4 @@
-"""Soft prompts learnt on a few judgements of a dataset, kept so that a killed call goes on."""
+"""Soft prompts learnt on a few judgements of a dataset, kept so that a killed call continues."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def learnt_prompt(
     """Return the soft prompt in ``folder``, or learn it and write it there.
 
     The last fifth of the pairs is held out. Beside the folder lies, while it is learnt, the last
-    epoch (``.state``), from which a killed call goes on.
+    epoch (``.state``), from which a killed call continues.
     """
     from sluice.training.generation.prompt_learner import learn_prompt
     from sluice.training.generation.query_prompt import Shot

@@ -42,6 +42,7 @@ INSIDE = {
     "retrieval/stages/ltr/collection_terms.py",
     "retrieval/training_data/files/in_memory.py",
     "retrieval/training_data/teachers/distillation.py",
+    "training/generation/soft_prompt.py",
     "training/loop/kept_weights.py",
     "training/negatives/provenance_file.py",
 }

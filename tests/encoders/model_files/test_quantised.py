@@ -18,9 +18,9 @@ from tuned_encoders import TEXTS, move, named, outputs
 from sluice.encoders import CrossEncoder, DenseEncoder
 from sluice.encoders.backends.export import export_onnx
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.model_files.weights import quantised
 from sluice.encoders.model_files.probes import verify_probes
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.model_files.weights import quantised
 from sluice.encoders.model_files.weights.quantised import (
     Codes,
     QuantisedEmbedding,

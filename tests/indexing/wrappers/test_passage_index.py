@@ -232,8 +232,9 @@ def test_what_inner_may_be() -> None:
         PassageIndex(full)
     emptied = PassageIndex(InvertedIndex(n_terms=7)).empty()
     assert emptied.inner.n_terms == 7  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match="FlatIndex: cannot be emptied"):
-        PassageIndex(FlatIndex()).empty()
+    augmented = AugmentedIndex({"type": "flat", "metric": "l2"}, {"type": "mips_to_l2"})
+    with pytest.raises(ConfigError, match="AugmentedIndex: cannot be emptied"):
+        PassageIndex(augmented).empty()
 
 
 def test_the_innermost_index_holds_the_vectors() -> None:

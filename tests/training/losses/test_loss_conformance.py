@@ -33,7 +33,8 @@ SKIP: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOSSES)
+# `grl` binds the decoder that it trains, and there is none in a batch of vectors: test_grl.
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "grl"])
 def test_losses_of_the_table(name: str) -> None:
     spec = {"type": name, **ARGUMENTS.get(name, {})}
     check_loss(lambda: build(spec, LOSSES, where="loss"), skip=SKIP.get(name, ()))

@@ -74,6 +74,7 @@ SAME_VALUE = {
     "decoupled_softmax.chunk": "test_chunks_hold_no_whole_matrix",
 }
 ELSEWHERE = {
+    "grl": "trains a decoder that writes: test_grl",
     "info_nce.logq": "needs the counts of a training: test_losses_contrast",
     "identifiers": "has batches of its own: test_identifiers",
     "masked_language": "has batches of its own: test_masked_settings",

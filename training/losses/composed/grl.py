@@ -198,7 +198,7 @@ def preference(chosen: Tensor, rejected: Tensor, beta: float) -> Tensor:
 def agreement(logits: Tensor, written: Tensor) -> Tensor:
     """Return the mean over rows of ``KL(softmax(written) || softmax(logits))``, both ``[n, m]``.
 
-    NaN is no document. No gradient reaches ``written``.
+    NaN stands for none. No gradient reaches ``written``.
     """
     there = ~written.isnan()
     teacher = written.detach().masked_fill(~there, float("-inf")).softmax(dim=1)
