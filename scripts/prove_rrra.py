@@ -7,7 +7,10 @@ A fifth of the train positives is hidden. An adapter (RRRA, stage 2) is fitted o
 vectors of an encoder: as it is, or with ``--tune STEPS`` trained on the rest first (stage 1), and
 with ``--joint STEPS`` beside the adapter afterwards (stage 3, ``loss: rrra``). Then the first 100
 hits of each query that are no known positive are scored, and the area under the curve says how
-often a hidden positive stands above another. Nothing is read of test queries.
+often a hidden positive stands above another. With ``--filtered STEPS`` the encoder is trained on
+the rest with hard negatives from its own hits, hidden positives among them: as they come, those
+left out that the adapter judges too likely, and those first that it judges unlikely; then each is
+measured on the dev queries. Nothing is read of test queries.
 """
 
 from __future__ import annotations
@@ -46,6 +49,67 @@ def retriever_of(model: Path | str, dataset: Any, place: Path) -> Any:
         encoder = DenseEncoder.from_pretrained(model, document_length=128, dtype="bfloat16")
         Retriever.build(encoder, dataset.corpus, path=place)
     return Retriever.open(place)
+
+
+def write_folder(folder: Path, whole: Any, left: Any, dev: Any) -> None:
+    """Write a BEIR folder whose train split lacks the hidden positives."""
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as stream:
+        for each in whole.corpus:
+            line = {"_id": each.id, "title": each.title, "text": each.text}
+            stream.write(json.dumps(line) + "\n")
+    splits = {"train": (whole, left), "dev": (dev, dev.qrels)}
+    with (folder / "queries.jsonl").open("w", encoding="utf-8") as stream:
+        for data, qrels in splits.values():
+            for query in qrels:
+                stream.write(json.dumps({"_id": query, "text": data.queries[query]}) + "\n")
+    for split, (_, qrels) in splits.items():
+        with (folder / "qrels" / f"{split}.tsv").open("w", encoding="utf-8") as stream:
+            stream.write("query-id\tcorpus-id\tscore\n")
+            for query, grades in qrels.items():
+                stream.writelines(f"{query}\t{doc}\t{grade}\n" for doc, grade in grades.items())
+
+
+def filtered(
+    retriever: Any, whole: Any, left: Any, adapted: Any, asked: argparse.Namespace, seed: int
+) -> dict[str, float]:
+    """Return the dev nDCG@10 of trainings on negatives that nobody, or the adapter, judged."""
+    from sluice.retrieval import evaluate, load_dataset, train
+    from sluice.retrieval.datasets.dataset import training_splits
+    from sluice.retrieval.evaluation.significance import paired_t_test
+
+    home = asked.output / Path(asked.dataset).name / f"filtered-{asked.filtered}-{seed}"
+    adapted.save_pretrained(home / "adapter")
+    _, dev = training_splits(asked.dataset, seed)
+    write_folder(home / "data", whole, left, dev)
+    data = load_dataset(home / "data", "train")
+    judge = {"judge": {"type": "rrra", "model": str(home / "adapter")}}
+    negatives = {"type": "mined", "retriever": str(retriever.path), "per_query": 3}
+    arms: dict[str, dict[str, Any]] = {
+        "as they come": {"mode": "naive"},
+        "judged, likely ones left out": {**judge, "mode": "judge"},
+        "judged, unlikely ones first": {**judge, "judge_gamma": 1.0, "mode": "naive"},
+    }
+    found, plain = {}, np.array([])
+    for name, arm in arms.items():
+        place = home / name.replace(",", "").replace(" ", "-")
+        model = train({
+            "dataset": str(home / "data"), "output": str(place), "seed": seed,
+            "encoder": {"type": "dense", "model": MODEL, **LENGTHS},
+            "loss": {"type": "info_nce", "temperature": 0.05}, "negatives": {**negatives, **arm},
+            "trainer": {"max_steps": asked.filtered, "per_device_train_batch_size": 16,
+                        "learning_rate": 5.0e-5, "bf16": True, "save_strategy": "no",
+                        "logging_steps": 20},
+        })  # fmt: skip
+        run = retriever_of(model, data, place / "index").run(
+            {query: dev.queries[query] for query in dev.qrels}, k=DEPTH
+        )
+        values = np.array(list(evaluate(run, dev.qrels, ["nDCG@10"]).per_query["nDCG@10"].values()))
+        plain = plain if len(plain) else values
+        found[f"negatives {name}: nDCG@10"] = float(values.mean())
+        if name != "as they come":
+            found[f"negatives {name}: p"] = paired_t_test(values, plain)
+    return found
 
 
 def areas(retriever: Any, data: Any, hidden: Any, scorers: Any) -> dict[str, float]:
@@ -110,6 +174,8 @@ def measured(asked: argparse.Namespace, seed: int) -> dict[str, float]:
     retriever = retriever_of(model, data, place)
     adapted = fit_adapter(retriever, data, seed=seed)
     found = areas(retriever, data, hidden, {"fitted": adapted.adapter})
+    if asked.filtered:
+        found |= filtered(retriever, whole, left, adapted, asked, seed)
     if asked.joint and asked.tune:
         start = own / "adapter"
         adapted.save_pretrained(start)
@@ -129,6 +195,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
     parser.add_argument("--tune", type=int, default=0, metavar="STEPS")
     parser.add_argument("--joint", type=int, default=0, metavar="STEPS")
+    parser.add_argument("--filtered", type=int, default=0, metavar="STEPS")
     asked = parser.parse_args()
     rows = [measured(asked, seed) for seed in asked.seeds]
     for name in rows[0]:
