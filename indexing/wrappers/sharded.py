@@ -62,7 +62,7 @@ class ShardedIndex(Index):
         self._replicas = [list(each) for each in replicas] or [[] for _ in parts]
         self.shard_rows = rows
         self.changed: set[int] = set()  # parts that differ from what was opened
-        present = [part for part in parts if part is not None]
+        present = [part for part in map(self._readable, range(len(parts))) if part is not None]
         if not present:
             raise IndexFormatError(
                 f"no shard can be opened: {'; '.join(self.absent.values())[:500]}"
@@ -119,10 +119,15 @@ class ShardedIndex(Index):
     def part(self, row: int) -> tuple[Index, int]:
         """Return the index that holds a row of the collection, and its own row there."""
         ((shard, _, local),) = self.shard_rows.parted([row])
-        part = self._parts[shard]
+        part = self._readable(shard)
         if part is None:
             self._refuse_absent({self.names[shard]: self.absent[self.names[shard]]})
         return part, int(local[0])
+
+    def _readable(self, shard: int) -> Index | None:
+        """Return a shard's part, or its replica where that is missing."""
+        part, copies = self._parts[shard], self._replicas[shard]
+        return copies[0] if part is None and copies else part
 
     # What all parts have in common.
 
@@ -216,7 +221,7 @@ class ShardedIndex(Index):
         numbers = np.full(len(np.asarray(rows)), -1, dtype=np.int64)
         own = self._own_params(params or {})
         for shard, places, local in self.shard_rows.parted(rows):
-            part: Any = self._parts[shard]
+            part: Any = self._readable(shard)
             if part is not None:
                 numbers[places] = part.winning_passages(vector, local, params=own)
         return numbers

@@ -24,7 +24,7 @@ from sluice.encoders.foundation.errors import (
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, GraphIndex, InvertedIndex, TokenIndex
 from sluice.indexing.wrappers.partial import partial_results
 from sluice.indexing.wrappers.sharded import ShardedIndex
-from sluice.retrieval import Document, Retriever
+from sluice.retrieval import Document, Retriever, evaluate
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
 from sluice.retrieval.retrievers.shards import saving
@@ -312,10 +312,43 @@ def test_a_missing_shard_is_an_error_or_named(folder: Path) -> None:
     assert list(absent) == ["shard-1"]
     assert [hit.text for hit in hits]
     for changed in (retriever, allowed):
-        with pytest.raises(IndexFormatError, match="shard-1"):
+        with pytest.raises(IndexFormatError, match="shard-1: the shard is missing; put it back"):
             changed.add([Document("n", "", "gold")])
-    with pytest.raises(IndexFormatError, match="shard-1"):
+    with pytest.raises(IndexFormatError, match="shard-1: the shard is missing; put it back"):
         verify_retriever(folder)
+    with pytest.raises(IndexFormatError, match=r"shard-1 cannot be read .*; put the shard back"):
+        list(allowed)
+    for counted in (run, run.top(3)):
+        with pytest.raises(DataError, match="searched without shard-1"):
+            evaluate(counted, {"q": {"d01": 1}})
+
+
+def test_a_shard_whose_documents_are_gone(folder: Path) -> None:
+    shutil.rmtree(shard(folder, 1) / "documents")
+    with pytest.raises(SluiceError, match=r"^shard-1: .*documents.*; put the shard back"):
+        Retriever.open(folder).run(QUERIES)
+    run = Retriever.open(folder, params={"partial": "allow"}).run(QUERIES)
+    assert run.partial == ("shard-1",)
+    assert {query: list(hits) for query, hits in run.items()} == without(folder, 1)
+
+
+def test_a_replica_stands_in_for_a_whole_folder(folder: Path) -> None:
+    Retriever.open(folder).delete(["d03", "d04"])
+    whole = bm25(corpus())
+    whole.delete(["d03", "d04"])
+    (folder / "replicas").mkdir()
+    for number in (0, 1, 2):
+        shutil.move(shard(folder, number), folder / f"replicas/shard-{number}")
+    retriever = Retriever.open(folder)
+    assert answers(retriever) == answers(whole)
+    assert retriever.run(QUERIES).partial == ()
+    assert [each.id for each in retriever] == [each.id for each in whole]
+    explained = [
+        each.explain("gold river", "d11")._replace(plan=None) for each in (whole, retriever)
+    ]
+    assert explained[0] == explained[1]
+    with pytest.raises(IndexFormatError, match="the shard is missing"):
+        retriever.add([Document("n", "", "gold")])
 
 
 def test_nothing_is_partial_without_cause(folder: Path) -> None:
