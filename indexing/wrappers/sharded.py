@@ -14,21 +14,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
-from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index, Parameters
 from sluice.indexing.kernels.threads import thread_count
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
-from sluice.indexing.wrappers.fan_out import Patience, ask_all
+from sluice.indexing.wrappers.fan_out import (
+    DEADLINE,
+    HEDGE,
+    OWN_PARAMETERS,
+    PARTIAL,
+    Patience,
+    ask_all,
+    check_patience,
+)
 from sluice.indexing.wrappers.partial import note_absent
 from sluice.indexing.wrappers.shard_rows import ShardRows
 
 log = logging.getLogger("sluice")
 
-PARTIAL, DEADLINE, HEDGE = "partial", "deadline_ms", "hedge_ms"  # search parameters of its own
-OWN_PARAMETERS = (PARTIAL, DEADLINE, HEDGE)
-CHOICES = ("error", "allow")
 # Types that answer a query from one shard as they would from all, or nearly.
 SHARDABLE = ("flat", "faiss", "inverted", "tokens", "funnel", "augmented", "passages")
 
@@ -137,9 +141,9 @@ class ShardedIndex(Index):
         return self.first.form
 
     @property
-    def kind(self) -> type[Index]:
-        """The class of the parts."""
-        return type(self.first)
+    def by_passages(self) -> bool:
+        """Whether the parts hold passages."""
+        return self.first.by_passages
 
     @property
     def width(self) -> int | None:
@@ -388,18 +392,3 @@ class ShardedIndex(Index):
 
     def _not_alone(self, done: str) -> NoReturn:
         raise ConfigError(f"ShardedIndex: is {done} with its retriever, part by part")
-
-
-def check_patience(params: Parameters) -> None:
-    """Raise ``ConfigError`` for a wrong value of ``partial``, ``deadline_ms`` or ``hedge_ms``."""
-    if params.get(PARTIAL, CHOICES[0]) not in CHOICES:
-        raise ConfigError(
-            f"params: partial: {params[PARTIAL]!r:.80}; expected error, or allow, which goes "
-            "without the shards that do not answer"
-        )
-    for name in (DEADLINE, HEDGE):
-        value = params.get(name)
-        if value is not None and not (is_number(value) and 0 < value < float("inf")):
-            raise ConfigError(
-                f"params: {name}: {value!r:.80}; expected milliseconds, a number above 0"
-            )

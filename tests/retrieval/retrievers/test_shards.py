@@ -22,13 +22,16 @@ from sluice.encoders.foundation.errors import (
     SluiceError,
 )
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, GraphIndex, InvertedIndex, TokenIndex
+from sluice.indexing.wrappers.log_normaliser import log_normalisers
 from sluice.indexing.wrappers.partial import partial_results
 from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval import Document, Retriever, evaluate
+from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
 from sluice.retrieval.retrievers.shards import saving
 from sluice.retrieval.retrievers.shards.store import owners_of, shard_count
+from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vectors
 
 QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}
 ALLOW = ["small_world:WordEncoder"]
@@ -541,3 +544,15 @@ def test_searches_while_the_documents_change(folder: Path) -> None:
         each.join()
     assert all(len(texts) == 1 for texts in seen)
     assert {"unheard turn3"} == {hit.text for hit in retriever.search("unheard", 40)}
+
+
+def test_passages_in_shards_have_no_single_vectors(tmp_path: Path) -> None:
+    for shards in (None, 3):
+        sparse = bm25_passages(corpus(), shards=shards, path=tmp_path / f"sparse-{shards}")
+        with pytest.raises(ConfigError, match="documents are indexed in passages"):
+            export_retriever(sparse, tmp_path / "out", "vectors")
+        dense = word_passages(corpus(), shards=shards, path=tmp_path / f"dense-{shards}")
+        with pytest.raises(ConfigError, match="indexes passages, of which a document has several"):
+            check_single_vectors(dense.state, "mmr")
+        with pytest.raises(ConfigError, match="has no single vector to normalise"):
+            log_normalisers(dense.index, np.ones((2, 3), np.float32), 1.0)
