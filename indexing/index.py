@@ -112,6 +112,11 @@ class Index(ABC):
         return self
 
     @property
+    def by_passages(self) -> bool:
+        """Whether a document has a vector, or a matrix, for each of its passages."""
+        return False
+
+    @property
     def form(self) -> type[Index]:
         """The class that holds the vectors as they were encoded; that of each of several shards."""
         return type(self.innermost)

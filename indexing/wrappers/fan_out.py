@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
+from sluice.encoders.foundation.numbers import is_number
+
+PARTIAL, DEADLINE, HEDGE = (
+    "partial",
+    "deadline_ms",
+    "hedge_ms",
+)  # search parameters of a search in shards
+OWN_PARAMETERS = (PARTIAL, DEADLINE, HEDGE)
+CHOICES = ("error", "allow")
 
 Answer = TypeVar("Answer")
 Ask = Callable[[], Answer]
@@ -140,3 +149,18 @@ class _Race(Generic[Answer]):
                 self._queue.put((shard, None, error))
 
         threading.Thread(target=work, name=f"shard-{shard}", daemon=True).start()
+
+
+def check_patience(params: Mapping[str, Any]) -> None:
+    """Raise ``ConfigError`` for a wrong value of ``partial``, ``deadline_ms`` or ``hedge_ms``."""
+    if params.get(PARTIAL, CHOICES[0]) not in CHOICES:
+        raise ConfigError(
+            f"params: partial: {params[PARTIAL]!r:.80}; expected error, or allow, which goes "
+            "without the shards that do not answer"
+        )
+    for name in (DEADLINE, HEDGE):
+        value = params.get(name)
+        if value is not None and not (is_number(value) and 0 < value < float("inf")):
+            raise ConfigError(
+                f"params: {name}: {value!r:.80}; expected milliseconds, a number above 0"
+            )

@@ -12,7 +12,6 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import checked_metric
-from sluice.indexing.wrappers.passages import PassageIndex
 
 ENTRIES = 1 << 22  # similarities in a block: 16 MiB
 
@@ -29,7 +28,7 @@ def log_normalisers(
     similarities; cost n x rows products. ``ConfigError`` for an index of passages, one that cannot
     give its vectors back, and a bank that is empty (below two of one's own).
     """
-    if isinstance(index, PassageIndex):
+    if index.by_passages:
         raise ConfigError(
             "index: a document with several passages has no single vector to normalise; use a "
             "retriever without passages"

@@ -78,6 +78,11 @@ class PassageIndex(WrappingIndex):
         return index
 
     @property
+    def by_passages(self) -> bool:
+        """Whether a document has several vectors: yes."""
+        return True
+
+    @property
     def innermost(self) -> Index:
         """The index of the passages' vectors."""
         return self.inner.innermost

@@ -14,21 +14,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
-from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index, Parameters
 from sluice.indexing.kernels.threads import thread_count
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
-from sluice.indexing.wrappers.fan_out import Patience, ask_all
+from sluice.indexing.wrappers.fan_out import (
+    DEADLINE,
+    HEDGE,
+    OWN_PARAMETERS,
+    PARTIAL,
+    Patience,
+    ask_all,
+    check_patience,
+)
 from sluice.indexing.wrappers.partial import note_absent
 from sluice.indexing.wrappers.shard_rows import ShardRows
 
 log = logging.getLogger("sluice")
 
-PARTIAL, DEADLINE, HEDGE = "partial", "deadline_ms", "hedge_ms"  # search parameters of its own
-OWN_PARAMETERS = (PARTIAL, DEADLINE, HEDGE)
-CHOICES = ("error", "allow")
 # Types that answer a query from one shard as they would from all, or nearly.
 SHARDABLE = ("flat", "faiss", "inverted", "tokens", "funnel", "augmented", "passages")
 
@@ -62,7 +66,7 @@ class ShardedIndex(Index):
         self._replicas = [list(each) for each in replicas] or [[] for _ in parts]
         self.shard_rows = rows
         self.changed: set[int] = set()  # parts that differ from what was opened
-        present = [part for part in parts if part is not None]
+        present = [part for part in map(self._readable, range(len(parts))) if part is not None]
         if not present:
             raise IndexFormatError(
                 f"no shard can be opened: {'; '.join(self.absent.values())[:500]}"
@@ -119,10 +123,15 @@ class ShardedIndex(Index):
     def part(self, row: int) -> tuple[Index, int]:
         """Return the index that holds a row of the collection, and its own row there."""
         ((shard, _, local),) = self.shard_rows.parted([row])
-        part = self._parts[shard]
+        part = self._readable(shard)
         if part is None:
             self._refuse_absent({self.names[shard]: self.absent[self.names[shard]]})
         return part, int(local[0])
+
+    def _readable(self, shard: int) -> Index | None:
+        """Return a shard's part, or its replica where that is missing."""
+        part, copies = self._parts[shard], self._replicas[shard]
+        return copies[0] if part is None and copies else part
 
     # What all parts have in common.
 
@@ -132,9 +141,9 @@ class ShardedIndex(Index):
         return self.first.form
 
     @property
-    def kind(self) -> type[Index]:
-        """The class of the parts."""
-        return type(self.first)
+    def by_passages(self) -> bool:
+        """Whether the parts hold passages."""
+        return self.first.by_passages
 
     @property
     def width(self) -> int | None:
@@ -216,7 +225,7 @@ class ShardedIndex(Index):
         numbers = np.full(len(np.asarray(rows)), -1, dtype=np.int64)
         own = self._own_params(params or {})
         for shard, places, local in self.shard_rows.parted(rows):
-            part: Any = self._parts[shard]
+            part: Any = self._readable(shard)
             if part is not None:
                 numbers[places] = part.winning_passages(vector, local, params=own)
         return numbers
@@ -383,18 +392,3 @@ class ShardedIndex(Index):
 
     def _not_alone(self, done: str) -> NoReturn:
         raise ConfigError(f"ShardedIndex: is {done} with its retriever, part by part")
-
-
-def check_patience(params: Parameters) -> None:
-    """Raise ``ConfigError`` for a wrong value of ``partial``, ``deadline_ms`` or ``hedge_ms``."""
-    if params.get(PARTIAL, CHOICES[0]) not in CHOICES:
-        raise ConfigError(
-            f"params: partial: {params[PARTIAL]!r:.80}; expected error, or allow, which goes "
-            "without the shards that do not answer"
-        )
-    for name in (DEADLINE, HEDGE):
-        value = params.get(name)
-        if value is not None and not (is_number(value) and 0 < value < float("inf")):
-            raise ConfigError(
-                f"params: {name}: {value!r:.80}; expected milliseconds, a number above 0"
-            )

@@ -295,7 +295,7 @@ def _check_search(section: RetrieverSection, where: str) -> None:
         TokenIndex,
         TrieIndex,
     )
-    from sluice.indexing.wrappers.sharded import OWN_PARAMETERS, check_patience
+    from sluice.indexing.wrappers.fan_out import OWN_PARAMETERS, check_patience
 
     index: Any = None
     if section.index is None:  # as ``Retriever.build`` chooses

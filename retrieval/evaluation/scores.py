@@ -112,12 +112,13 @@ def evaluate(
     drops a hit whose id is the query's own, as BEIR does. ``level`` is the least grade that counts
     as relevant, by default the dataset's: see ``at_level``. Queries whose qrels hold
     no judgement at all do not exist, as in a qrels file. Raises ``ConfigError`` for an unknown
-    measure and ``DataError`` if no query of the run has judgements.
+    measure and ``DataError`` if no query of the run has judgements, or shards were missing.
     """
     least = getattr(truth, "level", 1) if level is None else level
     parsed = at_level(_measures(measures), least)
     qrels = _checked(truth.qrels if isinstance(truth, Truth) else truth)
     run = _run_of(system, truth, qrels, parsed, ignore_identical_ids)
+    run.check_whole()
     queries = [query for query, grades in qrels.items() if grades]
     missing = sum(query not in run for query in queries)
     if not queries:

@@ -157,7 +157,12 @@ def _stored(retriever: Retriever) -> Callable[[], Iterator[csr_array[Any]]]:
     from sluice.indexing import InvertedIndex
 
     index, store = retriever.index, retriever.store
-    if index.innermost is not index or not issubclass(index.form, InvertedIndex):
+    if index.by_passages:
+        raise ConfigError(
+            f"{retriever.path}: its documents are indexed in passages, and files hold vectors by "
+            "document; export an index of whole documents"
+        )
+    if not issubclass(index.form, InvertedIndex):
         raise ConfigError(
             f"{retriever.path}: its index is a {type(index).__name__}; exchange formats hold the "
             "sparse vectors of an InvertedIndex; dense ones go to npy, parquet or safetensors"

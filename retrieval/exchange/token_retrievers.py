@@ -71,7 +71,7 @@ def export_tokens(
 
     index: Any = retriever.index
     inner = index.innermost
-    if inner is not index:
+    if index.by_passages:
         raise ConfigError(
             f"{retriever.path}: its documents are indexed in passages, and files hold vectors by "
             "document; export an index of whole documents"

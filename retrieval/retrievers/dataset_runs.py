@@ -35,9 +35,13 @@ def asked(dataset: Dataset, source: Stage | Run | None = None) -> Queries:
 
 
 def run_on(source: Stage | Run, dataset: Dataset, depth: int = DEPTH) -> Run:
-    """Return the lists of ``source`` for a dataset's queries, without the queries themselves."""
+    """Return the lists of ``source`` for a dataset's queries, without the queries themselves.
+
+    ``DataError`` for lists that lack the documents of a shard.
+    """
     queries = asked(dataset, source)
     run = source if isinstance(source, Run) else source.run(queries, None, depth)
+    run.check_whole()
     if not isinstance(queries, SelfExcluding):
         return run
     reason = dataset.identical_ids().reason

@@ -80,8 +80,8 @@ def explained(
     The plan is that of a search for ``k`` hits. ``ConfigError`` for an index of single dense
     vectors, ``DataError`` for an unknown document.
     """
+    from sluice.indexing.wrappers.fan_out import OWN_PARAMETERS
     from sluice.indexing.wrappers.passages import PassageIndex
-    from sluice.indexing.wrappers.sharded import OWN_PARAMETERS
 
     whole = retriever.index
     tokens = holds_tokens(whole)

@@ -144,7 +144,17 @@ class Run(Mapping[str, Ranking]):
             raise ConfigError(f"top({k}): expected 0 or more documents")
         if self._columns is not None:
             return Run.from_columns(self._columns.top(k), name=self.name)
-        return Run({query: ranking[:k] for query, ranking in self.items()}, name=self.name)
+        run = Run({query: ranking[:k] for query, ranking in self.items()}, name=self.name)
+        run.partial = self.partial
+        return run
+
+    def check_whole(self) -> None:
+        """Raise ``DataError`` where shards are missing: nothing is measured or learnt by it."""
+        if self.partial:
+            raise DataError(
+                f"{self.name}: searched without {', '.join(self.partial)}, and what is measured or "
+                "learnt needs all shards; put them back, or raise deadline_ms"
+            )
 
     def to_dict(self) -> dict[str, dict[str, float]]:
         """Return ``query id -> {document id: score}``, from which trec_eval reads the same order.

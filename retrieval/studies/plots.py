@@ -206,10 +206,10 @@ def _setting(config: ExperimentConfig | None, system: str) -> tuple[str, str]:
     if config is not None:
         name = config.pipelines.get(system, system) if config.pipelines else system
         retriever = config.retrievers.get(name)
-    if retriever is None or not retriever.search:
+    if retriever is None:
         return f"system {system}", ""
     label = ", ".join(f"{key} {value}" for key, value in retriever.search.items())
-    return repr(retriever.as_built), label
+    return repr(retriever.as_built), label or "default"
 
 
 def _line(group: list[tuple[str, str, Point]]) -> tuple[str, list[Point]]:

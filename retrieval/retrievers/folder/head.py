@@ -106,6 +106,15 @@ def read_head(path: Path) -> Head:
     return checked_head(facts, path / HEAD)
 
 
+def read_shard(folder: Path) -> Head:
+    """Read the ``retriever.json`` of a shard, see ``read_head``."""
+    if not (folder / HEAD).exists():
+        raise IndexFormatError(
+            f"{folder}: the shard is missing; put it back, as from a copy, or rebuild the retriever"
+        )
+    return read_head(folder)
+
+
 def checked_head(facts: Any, where: Path) -> Head:
     """Return the head of facts that a file has; ``IndexFormatError`` for others."""
     known = {each.name for each in fields(Head)}

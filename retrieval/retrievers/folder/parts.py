@@ -32,6 +32,7 @@ from sluice.retrieval.retrievers.folder.head import (
     Head,
     pinned_shards,
     read_head,
+    read_shard,
     write_head,
 )
 from sluice.retrieval.retrievers.folder.placed_encoder import place_encoder
@@ -76,7 +77,7 @@ def roll_back(path: Path) -> None:
     """
     head = read_head(path)
     for folder, own in pinned_shards(path, head).values():
-        if read_head(folder) != own:
+        if read_shard(folder) != own:
             restore(folder, own)
         else:
             roll_back(folder)

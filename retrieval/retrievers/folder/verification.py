@@ -10,7 +10,13 @@ from sluice.encoders.foundation.disk.generations import verify
 from sluice.encoders.foundation.errors import IndexFormatError, ModelError, SluiceError
 from sluice.encoders.model_files.probes import PROBES, verify_probes
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.retrieval.retrievers.folder.head import DOCUMENTS, INDEX, pinned_shards, read_head
+from sluice.retrieval.retrievers.folder.head import (
+    DOCUMENTS,
+    INDEX,
+    pinned_shards,
+    read_head,
+    read_shard,
+)
 from sluice.retrieval.retrievers.folder.placed_encoder import check_encoder, opened_unchecked
 
 
@@ -24,7 +30,7 @@ def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
     head = read_head(path)
     files = verify(path / INDEX, generation=head.index_generation)
     for folder, own in pinned_shards(path, head).values():
-        if read_head(folder) != own:
+        if read_shard(folder) != own:
             raise IndexFormatError(
                 f"{folder}: changed by itself, and a shard is changed through the whole, {path}; "
                 "the next sluice add, update or delete there undoes it"

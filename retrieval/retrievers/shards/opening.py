@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection
 from pathlib import Path
@@ -32,26 +33,38 @@ FORMAT, VERSION = "sluice.shards", 1  # of the folder that says where each row i
 
 
 def open_sharded_store(path: Path, head: Head) -> ShardedStore:
-    """Open the documents of every shard that can be opened."""
+    """Open the documents of every shard that can be opened, of others those of a replica."""
     rows = _open_rows(path, head)
     stores: list[DocumentStore | None] = []
+    absent: dict[str, str] = {}
+    replicas: dict[int, DocumentStore] = {}
     pinned = pinned_shards(path, head)
-    for shard, (folder, own) in enumerate(pinned.values()):
+    for shard, (name, (folder, own)) in enumerate(pinned.items()):
+        count = len(rows.rows[shard])
         try:
-            store = open_documents(folder / DOCUMENTS, generation=own.documents_generation)
-            if store.rows_total != len(rows.rows[shard]):
-                raise IndexFormatError(
-                    f"{folder}: {store.rows_total:,} rows, {len(rows.rows[shard]):,} are noted; "
-                    "put back the shard that was built with the others"
-                )
+            stores.append(_opened_documents(folder, own, count))
         except (SluiceError, OSError) as error:
             _raise_if_newer(path, head, error)
             stores.append(None)
-        else:
-            stores.append(store)
+            absent[name] = str(error)
+            with contextlib.suppress(SluiceError, OSError):  # its index says why it is not used
+                replica = path / REPLICAS / name
+                _check_state(replica, own)
+                replicas[shard] = _opened_documents(replica, own, count)
     return ShardedStore(
-        path, stores, rows, names=list(pinned), generation=head.documents_generation
-    )
+        path, stores, rows, names=list(pinned), generation=head.documents_generation,
+        absent=absent, replicas=replicas,
+    )  # fmt: skip
+
+
+def _opened_documents(folder: Path, own: Head, rows: int) -> DocumentStore:
+    store = open_documents(folder / DOCUMENTS, generation=own.documents_generation)
+    if store.rows_total != rows:
+        raise IndexFormatError(
+            f"{folder}: {store.rows_total:,} rows, {rows:,} are noted; put back the shard that was "
+            "built with the others"
+        )
+    return store
 
 
 def open_sharded_index(
@@ -59,8 +72,8 @@ def open_sharded_index(
 ) -> ShardedIndex:
     """Open the index of every shard that can be opened, and of replicas of the same state.
 
-    A shard that cannot is noted with the reason: a search raises it, or goes without. ``store`` has
-    the documents of the same state.
+    A shard that cannot, or whose documents cannot be read, is noted with the reason: a search
+    raises it, or goes without. ``store`` has the documents of the same state.
     """
     if not isinstance(store, ShardedStore):
         raise TypeError("the documents are not in shards")
@@ -69,6 +82,11 @@ def open_sharded_index(
     replicas: list[list[Index]] = []
     for shard, (name, (folder, own)) in enumerate(pinned_shards(path, head).items()):
         count = len(store.shard_rows.rows[shard])
+        if store.readable(shard) is None:  # what is found there could not be named
+            parts.append(None)
+            absent[name] = store.absent[name]
+            replicas.append([])
+            continue
         try:
             parts.append(_opened(folder, own, head, count, allow))
         except (SluiceError, OSError) as error:
@@ -103,15 +121,21 @@ def _replicas(
     if not folder.is_dir():
         return []
     try:
-        found = read_head(folder)
-        if (found.index_generation, found.encoder_fingerprint) != (
-            own.index_generation, own.encoder_fingerprint
-        ):  # fmt: skip
-            raise IndexFormatError(f"{folder}: of another state than the shard; copy it again")
+        _check_state(folder, own)
         return [_opened(folder, own, head, rows, allow)]
     except (SluiceError, OSError) as error:
         log.warning("replica not used: %s", error)
         return []
+
+
+def _check_state(replica: Path, own: Head) -> None:
+    found = read_head(replica)
+    states = [
+        (each.index_generation, each.documents_generation, each.encoder_fingerprint)
+        for each in (found, own)
+    ]
+    if states[0] != states[1]:
+        raise IndexFormatError(f"{replica}: of another state than the shard; copy it again")
 
 
 def _raise_if_newer(path: Path, head: Head, error: Exception) -> None:

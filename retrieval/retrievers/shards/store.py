@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +55,9 @@ def owners_of(document_ids: Iterable[str], shards: int) -> NDArray[np.int64]:
 class ShardedStore(DocumentStore):
     """A collection's documents, each in the store of its shard; rows are the collection's.
 
-    ``rows`` is shared with the index. A store that is None could not be opened: its documents are
-    not found, and nothing can be changed.
+    ``rows`` is shared with the index. A store that is None could not be opened, and ``absent`` has
+    the reason: nothing can be changed, and its documents are read in its replica of ``replicas``,
+    or not found.
     """
 
     def __init__(
@@ -67,9 +68,12 @@ class ShardedStore(DocumentStore):
         *,
         names: Sequence[str],
         generation: str = "",
+        absent: Mapping[str, str] | None = None,
+        replicas: Mapping[int, DocumentStore] | None = None,
     ) -> None:
         self.path, self.names, self.generation = path, list(names), generation
         self.stores, self.shard_rows = list(stores), rows
+        self.absent, self._replicas = dict(absent or {}), dict(replicas or {})
         self.changed: set[int] = set()  # shards whose documents differ from what was opened
 
     @classmethod
@@ -103,9 +107,15 @@ class ShardedStore(DocumentStore):
         return made
 
     def _present(self) -> Iterator[tuple[int, DocumentStore]]:
-        for shard, store in enumerate(self.stores):
+        for shard in range(len(self.stores)):
+            store = self.readable(shard)
             if store is not None:
                 yield shard, store
+
+    def readable(self, shard: int) -> DocumentStore | None:
+        """Return the store, or the replica, that a shard's documents are read in; None without."""
+        store = self.stores[shard]
+        return self._replicas.get(shard) if store is None else store
 
     def _all(self) -> list[DocumentStore]:
         stores = [store for store in self.stores if store is not None]
@@ -120,7 +130,8 @@ class ShardedStore(DocumentStore):
     @property
     def fingerprint(self) -> str:  # type: ignore[override]
         """A hash of the documents and deletions."""
-        return fingerprint_of(*[store and store.fingerprint for store in self.stores])
+        found = map(self.readable, range(len(self.stores)))
+        return fingerprint_of(*[store and store.fingerprint for store in found])
 
     @property
     def deleted(self) -> NDArray[np.int64]:  # type: ignore[override]
@@ -161,8 +172,14 @@ class ShardedStore(DocumentStore):
         return self._store(int(self.shard_rows.owners[row]))
 
     def _store(self, shard: int) -> DocumentStore:
-        store = self.stores[shard]
-        return self._all()[shard] if store is None else store
+        store = self.readable(shard)
+        if store is None:
+            name = self.names[shard]
+            raise IndexFormatError(
+                f"{self.path}: {name} cannot be read ({self.absent.get(name, 'it is missing')}); "
+                "put the shard back"
+            )
+        return store
 
     def rows(self, document_ids: Sequence[str]) -> NDArray[np.int64]:
         """Return the row of each id, -1 where no document has it."""

@@ -94,8 +94,6 @@ def retriever_state(stage: Stage, caller: str) -> RetrieverState:
 
 def check_single_vectors(state: RetrieverState, caller: str) -> None:
     """Raise ``ConfigError`` for a retriever of passages or of token vectors."""
-    from sluice.indexing.wrappers.passages import PassageIndex
-
     if holds_tokens(state.index):
         raise ConfigError(
             f"{caller}: {state.path} holds a vector for each token, and {caller} compares single "
@@ -116,7 +114,7 @@ def check_single_vectors(state: RetrieverState, caller: str) -> None:
             f"{caller}: {state.name} has several vectors a document, and {caller} compares single "
             f"ones; search it by itself: {state.name}"
         )
-    if isinstance(state.index, PassageIndex):
+    if state.index.by_passages:
         raise ConfigError(
             f"{caller}: {state.path} indexes passages, of which a document has several vectors; "
             "build the retriever without passages, or with aggregate: mean"

@@ -38,7 +38,7 @@ class TermReader:
         searched: Any = retriever.index
         self.passages = searched if isinstance(searched, PassageIndex) else None
         self.index: Any = searched.innermost
-        by_passages = isinstance(searched, ShardedIndex) and searched.form is not searched.kind
+        by_passages = isinstance(searched, ShardedIndex) and searched.by_passages
         self.sparse = issubclass(self.index.form, InvertedIndex) and not by_passages
         self._texts: dict[int, str] = {}
 

@@ -22,13 +22,16 @@ from sluice.encoders.foundation.errors import (
     SluiceError,
 )
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, GraphIndex, InvertedIndex, TokenIndex
+from sluice.indexing.wrappers.log_normaliser import log_normalisers
 from sluice.indexing.wrappers.partial import partial_results
 from sluice.indexing.wrappers.sharded import ShardedIndex
-from sluice.retrieval import Document, Retriever
+from sluice.retrieval import Document, Retriever, evaluate
+from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
 from sluice.retrieval.retrievers.shards import saving
 from sluice.retrieval.retrievers.shards.store import owners_of, shard_count
+from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vectors
 
 QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}
 ALLOW = ["small_world:WordEncoder"]
@@ -312,10 +315,43 @@ def test_a_missing_shard_is_an_error_or_named(folder: Path) -> None:
     assert list(absent) == ["shard-1"]
     assert [hit.text for hit in hits]
     for changed in (retriever, allowed):
-        with pytest.raises(IndexFormatError, match="shard-1"):
+        with pytest.raises(IndexFormatError, match="shard-1: the shard is missing; put it back"):
             changed.add([Document("n", "", "gold")])
-    with pytest.raises(IndexFormatError, match="shard-1"):
+    with pytest.raises(IndexFormatError, match="shard-1: the shard is missing; put it back"):
         verify_retriever(folder)
+    with pytest.raises(IndexFormatError, match=r"shard-1 cannot be read .*; put the shard back"):
+        list(allowed)
+    for counted in (run, run.top(3)):
+        with pytest.raises(DataError, match="searched without shard-1"):
+            evaluate(counted, {"q": {"d01": 1}})
+
+
+def test_a_shard_whose_documents_are_gone(folder: Path) -> None:
+    shutil.rmtree(shard(folder, 1) / "documents")
+    with pytest.raises(SluiceError, match=r"^shard-1: .*documents.*; put the shard back"):
+        Retriever.open(folder).run(QUERIES)
+    run = Retriever.open(folder, params={"partial": "allow"}).run(QUERIES)
+    assert run.partial == ("shard-1",)
+    assert {query: list(hits) for query, hits in run.items()} == without(folder, 1)
+
+
+def test_a_replica_stands_in_for_a_whole_folder(folder: Path) -> None:
+    Retriever.open(folder).delete(["d03", "d04"])
+    whole = bm25(corpus())
+    whole.delete(["d03", "d04"])
+    (folder / "replicas").mkdir()
+    for number in (0, 1, 2):
+        shutil.move(shard(folder, number), folder / f"replicas/shard-{number}")
+    retriever = Retriever.open(folder)
+    assert answers(retriever) == answers(whole)
+    assert retriever.run(QUERIES).partial == ()
+    assert [each.id for each in retriever] == [each.id for each in whole]
+    explained = [
+        each.explain("gold river", "d11")._replace(plan=None) for each in (whole, retriever)
+    ]
+    assert explained[0] == explained[1]
+    with pytest.raises(IndexFormatError, match="the shard is missing"):
+        retriever.add([Document("n", "", "gold")])
 
 
 def test_nothing_is_partial_without_cause(folder: Path) -> None:
@@ -508,3 +544,15 @@ def test_searches_while_the_documents_change(folder: Path) -> None:
         each.join()
     assert all(len(texts) == 1 for texts in seen)
     assert {"unheard turn3"} == {hit.text for hit in retriever.search("unheard", 40)}
+
+
+def test_passages_in_shards_have_no_single_vectors(tmp_path: Path) -> None:
+    for shards in (None, 3):
+        sparse = bm25_passages(corpus(), shards=shards, path=tmp_path / f"sparse-{shards}")
+        with pytest.raises(ConfigError, match="documents are indexed in passages"):
+            export_retriever(sparse, tmp_path / "out", "vectors")
+        dense = word_passages(corpus(), shards=shards, path=tmp_path / f"dense-{shards}")
+        with pytest.raises(ConfigError, match="indexes passages, of which a document has several"):
+            check_single_vectors(dense.state, "mmr")
+        with pytest.raises(ConfigError, match="has no single vector to normalise"):
+            log_normalisers(dense.index, np.ones((2, 3), np.float32), 1.0)

@@ -95,18 +95,24 @@ def test_settings_of_one_index_are_a_line(tmp_path: Path) -> None:
     retrievers = {
         f"ivf-{n}": {"encoder": "bm25", "index": index, "search": {"nprobe": n}} for n in (8, 1)
     }
+    retrievers["ivf"] = {"encoder": "bm25", "index": index}
     config = {"dataset": "d", "retrievers": {**retrievers, "flat": {"encoder": "bm25"}},
               "pipelines": {name: name for name in (*retrievers, "flat")}}  # fmt: skip
     systems = [
         {"name": name, "measures": {"R@10": value}, "latency_ms": {"p50": cost}}
-        for name, value, cost in (("ivf-8", 0.9, 2.0), ("ivf-1", 0.4, 1.0), ("flat", 1.0, 3.0))
+        for name, value, cost in (
+            ("ivf-8", 0.9, 2.0),
+            ("ivf-1", 0.4, 1.0),
+            ("ivf", 0.5, 1.5),
+            ("flat", 1.0, 3.0),
+        )
     ]
     results = {"dataset": "d", "split": "test", "systems": systems, "origin": {"config": config}}
     (tmp_path / "results.json").write_text(json.dumps(results))
     (axes,) = plot_tradeoff(tmp_path).axes
     drawn = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
-    assert drawn == {"ivf": [[1.0, 0.4], [2.0, 0.9]], "flat": [[3.0, 1.0]]}
-    assert sorted(text.get_text() for text in axes.texts) == ["nprobe 1", "nprobe 8"]
+    assert drawn == {"ivf": [[1.0, 0.4], [1.5, 0.5], [2.0, 0.9]], "flat": [[3.0, 1.0]]}
+    assert sorted(text.get_text() for text in axes.texts) == ["default", "nprobe 1", "nprobe 8"]
 
 
 def test_cascades_by_depth(tuned: Path) -> None:
