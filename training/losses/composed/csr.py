@@ -78,15 +78,12 @@ class CSR(Wrapping):
 
     def bind(self, encoder: Any, seed: int) -> None:
         """Take the encoder's autoencoder."""
-        kind = hooks_of(encoder).kind
-        if kind != "csr":
-            raise ConfigError(
-                "loss: csr reconstructs the dense vectors that a CSR encoder's codes are of, and "
-                f"this is a {kind or type(encoder).__name__} encoder; take its inner loss alone"
-            )
         super().bind(encoder, seed)
-        self._head = encoder.autoencoder
-        if not encoder.autoencoder.auxiliary and self.beta not in (0, type(self).beta):
+        if hooks_of(encoder).kind != "csr":
+            return
+        head: SparseAutoencoder = encoder.autoencoder
+        self._head = head
+        if not head.auxiliary and self.beta not in (0, type(self).beta):
             raise ConfigError(
                 f"csr.beta: {self.beta!r} does nothing: the model's k_aux is 0, so that no dead "
                 "latent learns; leave beta out, or set k_aux in the config.json of the autoencoder"

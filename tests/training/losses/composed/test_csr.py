@@ -242,7 +242,7 @@ def test_it_is_around_other_losses_and_for_csr_alone(bert: Path, tmp_path: Path)
         made("csr").over(random_batch(MADE, cosine=False))
     with pytest.raises(ConfigError, match=r"beta: 0.2 does nothing: the model's k_aux is 0"):
         made("csr", beta=0.2).bind(SimpleNamespace(kind="csr", autoencoder=head_of(k_aux=0)), 1)
-    with pytest.raises(ConfigError, match="and this is a dense encoder"):
+    with pytest.raises(ConfigError, match="and this is a DenseEncoder"):
         fit(DenseEncoder.from_pretrained(bert), MADE, made("csr"), output=tmp_path / "out",
             trainer={"max_steps": 1})  # fmt: skip
 
