@@ -19,6 +19,8 @@ INDEX_NAMES: Final = {
 LOSS_NAMES: Final = {
     "adaptivelayer": "matryoshka_2d",
     "binarycrossentropy": "bce",
+    "csr": "csr",
+    "csrreconstruction": "csr, which has a loss over codes beside the reconstruction",
     "distillkldiv": "kl_div",
     "distributedcontrastive": "info_nce",
     "hfcontrastive": "info_nce",

@@ -96,6 +96,7 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
             {"loss": {"type": "csr"}, "negatives": {"type": "live"}},
             "live candidates are frozen codes",
         ),
+        ("train", {"loss": {"type": "CSRLoss"}}, "unknown type 'CSRLoss'; here it is called csr"),
         ("train", {"loss": {"type": "sum", "losses": [{"type": "csr"}]}}, "put it around them"),
         ("retrievers", {"index": {"type": "flat"}}, "a csr encoder takes inverted"),
         ("retrievers", {"encoder": {"type": "splade", "model": "codes"}}, "write type: csr"),

@@ -100,7 +100,7 @@ class CSR(Wrapping):
             )
         latents = len(head.weight)
         sides = [batch.queries, batch.documents]
-        changes = {}
+        changes: dict[str, Any] = {}
         for name in ("answered", "negative_queries"):
             further = getattr(batch, name)
             if further is not None:

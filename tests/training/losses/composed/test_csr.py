@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -300,3 +301,23 @@ def test_five_steps_also_by_a_gradient_cache(
         again.embed_layers(features, "query", (2, 1))
     with pytest.raises(ConfigError, match="sparsity: is for vectors of terms alone"):
         trained(folder, tmp_path / "sparse", sparsity={"document": {"type": "flops", "weight": 1}})
+
+
+def test_what_was_counted_is_resumed(folder: Path, tmp_path: Path) -> None:
+    def run(output: Path) -> tuple[CsrEncoder, Any]:
+        encoder = CsrEncoder.from_pretrained(folder)
+        report = fit(
+            encoder, examples(4), made("csr"), output=output,
+            trainer={"max_steps": 2, "per_device_train_batch_size": 4, "save_steps": 1},
+        )  # fmt: skip
+        return encoder, report
+
+    whole, _ = run(tmp_path / "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    shutil.rmtree(tmp_path / "killed" / "checkpoint-2")
+    resumed, report = run(tmp_path / "killed")
+    assert report.resumed_step == 1
+    again = resumed.module.state_dict()
+    for name, value in whole.module.state_dict().items():
+        assert torch.equal(value, again[name]), name
+    assert whole.autoencoder.idle.max() == 95 + 2
