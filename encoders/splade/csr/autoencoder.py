@@ -123,7 +123,9 @@ class SparseAutoencoder(nn.Module):
         normalize = config.get("normalize", False)
         if not isinstance(normalize, bool):
             raise ModelError(f"{file}: normalize is {normalize!r}; expected true or false")
-        others = {key: config[key] for key in TRAINING if config.get(key) is not None}
+        others = {key: config[key] for key in TRAINING if key in config}
+        if "k_aux" in others and others["k_aux"] is None:  # as they write that there is none
+            others["k_aux"] = 0
         for key, value in others.items():
             if type(value) is not int or value < 0:
                 raise ModelError(f"{file}: {key} is {value!r}; expected a whole number, 0 or more")

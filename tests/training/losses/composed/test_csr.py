@@ -239,6 +239,10 @@ def test_it_is_around_other_losses_and_for_csr_alone(bert: Path, tmp_path: Path)
     ):
         with pytest.raises(ConfigError, match="put it around them"):
             made(kind, **inside)
+    none = save_csr(bert, tmp_path / "none")
+    file = none / "2_SparseAutoEncoder" / "config.json"
+    file.write_text(file.read_text().replace('"k_aux": 16', '"k_aux": null'))
+    assert CsrEncoder.from_pretrained(none).autoencoder.auxiliary == 0
     with pytest.raises(ConfigError, match="csr: the batch is of no encoder with an autoencoder"):
         made("csr").over(random_batch(MADE, cosine=False))
     with pytest.raises(ConfigError, match=r"beta: 0.2 does nothing: the model's k_aux is 0"):
