@@ -329,7 +329,10 @@ class EncoderBase:
 
     @hook
     def embed_layers(self) -> Callable[..., Any] | None:
-        """Returns the vectors of several layers, see ``DenseEncoder.embed_layers``."""
+        """Returns the vectors of several layers, see ``DenseEncoder.embed_layers``.
+
+        The layer 0 is a CSR encoder's: its codes, and after them the dense vectors they are of.
+        """
         return None
 
     @hook

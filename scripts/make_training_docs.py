@@ -44,7 +44,8 @@ def row(name: str, place: str) -> str:
     module, _, cls = place.partition(":")
     loss = getattr(importlib.import_module(module), cls)(**ARGUMENTS.get(name, {}))
     encoders = loss.encoders or tuple(NAMES)
-    named = {**NAMES, "three_heads": "three heads"}  # which this loss alone trains
+    # Which one loss alone trains.
+    named = {**NAMES, "three_heads": "three heads", "csr": "CSR"}
     uses = [] if set(encoders) == set(NAMES) else [named[encoder] for encoder in encoders]
     if loss.needs_teacher:
         uses.append("`teacher`")

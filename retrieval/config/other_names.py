@@ -19,6 +19,8 @@ INDEX_NAMES: Final = {
 LOSS_NAMES: Final = {
     "adaptivelayer": "matryoshka_2d",
     "binarycrossentropy": "bce",
+    "csr": "csr",
+    "csrreconstruction": "csr, which has a loss over codes beside the reconstruction",
     "distillkldiv": "kl_div",
     "distributedcontrastive": "info_nce",
     "hfcontrastive": "info_nce",
@@ -83,10 +85,13 @@ def refuse_other_loss(name: str, where: str) -> None:
     raise ConfigError(f"{where}.type: unknown type {name!r}; {here}")
 
 
-def losses_for(kind: str) -> list[str]:
-    """Return the names of the losses that train a type of encoder, ``info_nce`` first."""
+def losses_for(kind: str, own: str = "") -> list[str]:
+    """Return the names of the losses that train a type of encoder, ``info_nce`` first.
+
+    ``own`` is the type that is trained as that one is, if it has losses of its own.
+    """
     every = () if kind in ("three_heads", *WRITERS) else (kind,)  # heads that belong together, none
-    names = [name for name in LOSSES if kind in (_encoders(name) or every)]
+    names = [n for n in LOSSES if {kind, own} & set(_encoders(n) or every)]
     return sorted(names, key=lambda name: (name != "info_nce", name))
 
 

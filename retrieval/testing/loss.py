@@ -41,8 +41,8 @@ def check_loss(make: Callable[[], Any], *, skip: Collection[str] = ()) -> None:
     loss = as_loss(make())
     own = getattr(loss, "loss", loss) if type(loss).__name__ == "Adapted" else loss
     name = f"loss {getattr(own, '__name__', type(own).__name__)}"
-    # It learns from texts without vectors, or from those of three heads: no batch is for it.
-    if loss.texts_alone or loss.encoders == ("three_heads",) or writes(loss):
+    # It learns from texts without vectors, or from those inside an encoder: no batch is for it.
+    if loss.texts_alone or loss.encoders in (("three_heads",), ("csr",)) or writes(loss):
         verify(name, [hooks], LossCase(make, "matrix"), ())
         return
     for layout in layouts(loss):
@@ -58,7 +58,7 @@ def hooks(case: LossCase) -> None:
         expect(names == wanted, f"__call__ takes {', '.join(names)}; expected {', '.join(wanted)}")
     trainable = {
         "dense", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens", "towers",
-        "three_heads", "cross_encoder", *WRITERS,
+        "three_heads", "csr", "cross_encoder", *WRITERS,
     }  # fmt: skip
     kinds = {
         "encoders": all(kind in trainable or ":" in kind for kind in loss.encoders or ()),

@@ -102,6 +102,7 @@ def choose_parts(
         fits = not (live or sparse or teacher is not None or scoring)
         return _writing(encoder, hooks, seed=seed, fits=fits)
     made = _scoring(encoder, hooks, scoring, live=live, sparse=sparse)
+    _check_codes(encoder, hooks, live=live, sparse=sparse)
     by_batch = hooks.teacher_matrix or hooks.teacher_vectors
     if by_batch and (live or isinstance(encoder, PairEncoder)):
         raise ConfigError(
@@ -162,6 +163,24 @@ def _check_negative_queries(
             "loss: misfits learns from queries that documents of the batch do not answer; live "
             "candidates have none, and a cross-encoder has no vectors of them: leave negatives: "
             "{type: live} out, or train a dense or splade encoder"
+        )
+
+
+def _check_codes(
+    encoder: BiEncoder | PairEncoder, loss: LossBase, *, live: bool, sparse: bool
+) -> None:
+    if loss.encoders != ("csr",):
+        return
+    if hooks_of(encoder).kind != "csr":
+        raise ConfigError(
+            "loss: csr reconstructs the dense vectors that a CSR encoder's codes are of, and this "
+            f"is a {type(encoder).__name__}; take the loss inside it alone"
+        )
+    if live or sparse:
+        key = "negatives: {type: live}" if live else "sparsity"
+        raise ConfigError(
+            f"{key}: is for vectors of terms alone, and the loss csr reads the dense ones below "
+            "the codes too; leave it out"
         )
 
 

@@ -13,6 +13,7 @@ LOSSES: dict[str, str] = {
     "bce": "sluice.training.losses.contrastive.bce:BCE",
     "bixse": "sluice.training.losses.contrastive.bixse:BiXSE",
     "clp": "sluice.training.losses.composed.clp:CLP",
+    "csr": "sluice.training.losses.composed.csr:CSR",
     "decoupled_softmax": "sluice.training.losses.contrastive.decoupled_softmax:DecoupledSoftmax",
     "dse": "sluice.training.losses.composed.dse:DSE",
     "entries": "sluice.training.losses.distillation.entries:Entries",

@@ -128,6 +128,7 @@ class LossBase:
         """The layers whose vectors are wanted, as a method of the step.
 
         They are numbered from 1 and named the last first. None: the encoder's own vectors alone.
+        0 asks a CSR encoder for its codes and, after them, the dense vectors that they are of.
         """
         return None
 

@@ -18,9 +18,12 @@ from sluice.encoders.splade.term_selection import keep_top
 
 # The matrix is one for both halves; a file has it by either name.
 MATRIX, TIED = "encoder.weight", "decoder.linear.weight"
-THEIRS: tuple[str, ...] = ("k_aux", "dead_threshold")  # settings that their training reads
-IDLE = "stats_last_nonzero"  # steps since each latent was active, counted by their training
+# Settings that the loss `csr` reads: the dead latents that the auxiliary reconstruction is made of,
+# and the batches without use after which a latent is dead.
+TRAINING: dict[str, int] = {"k_aux": 512, "dead_threshold": 30}
+IDLE = "stats_last_nonzero"  # batches since each latent was active, counted in training
 SPREAD = 1e-5  # added to the standard deviation of a vector
+ACTIVE = 1e-5  # a code's least weight of a latent in use
 
 
 class SparseAutoencoder(nn.Module):
@@ -28,8 +31,8 @@ class SparseAutoencoder(nn.Module):
 
     ``W`` ``[latents, inputs]``, ``b`` ``[inputs]``, ``c`` ``[latents]``; with ``normalize`` x is
     first moved to mean 0 and divided by its standard deviation (of n - 1) plus 1e-5. ``others`` are
-    settings that only its authors' training reads. (Wen et al. 2025, Beyond Matryoshka, arXiv
-    2503.01776, section 3; k-sparse autoencoders: Makhzani and Frey 2013, arXiv 1312.5663.)
+    settings that only training by the loss ``csr`` reads. (Wen et al. 2025, Beyond Matryoshka,
+    arXiv 2503.01776, section 3; k-sparse autoencoders: Makhzani and Frey 2013, arXiv 1312.5663.)
     """
 
     def __init__(
@@ -47,14 +50,46 @@ class SparseAutoencoder(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return codes float32 ``[n, latents]`` of vectors ``[n, inputs]``."""
-        vectors = vectors.float()
         # In float32 whatever the encoder computes in: rounding would choose other latents.
         with torch.autocast(vectors.device.type, enabled=False):
-            if self.normalize:
-                vectors = vectors - vectors.mean(dim=-1, keepdim=True)
-                vectors = vectors / (vectors.std(dim=-1, keepdim=True) + SPREAD)
-            latents = nn.functional.linear(vectors - self.pre_bias, self.weight, self.latent_bias)
-            return torch.relu(keep_top(latents, self.top_k))
+            scaled, _, _ = self.scaled(vectors.float())
+            return torch.relu(keep_top(self.latents(scaled), self.top_k))
+
+    def scaled(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return vectors ``[n, inputs]`` as they are coded, their means and standard deviations.
+
+        The last two are 0 and 1 without ``normalize``.
+        """
+        if not self.normalize:
+            return vectors, vectors.new_zeros(1), vectors.new_ones(1)
+        mean = vectors.mean(dim=-1, keepdim=True)
+        centred = vectors - mean
+        spread = centred.std(dim=-1, keepdim=True)
+        return centred / (spread + SPREAD), mean, spread
+
+    def latents(self, scaled: Tensor) -> Tensor:
+        """Return all latents ``[n, latents]`` of scaled vectors, of any sign."""
+        return nn.functional.linear(scaled - self.pre_bias, self.weight, self.latent_bias)
+
+    def decoded(self, codes: Tensor) -> Tensor:
+        """Return the scaled vectors ``[n, inputs]`` that codes stand for: ``codes W + b``."""
+        return codes @ self.weight + self.pre_bias
+
+    @property
+    def auxiliary(self) -> int:
+        """The most dead latents of an auxiliary reconstruction; 0: there is none."""
+        return int(self.others.get("k_aux", TRAINING["k_aux"]))
+
+    def dead(self) -> Tensor:
+        """Return ``[latents]``: whether a latent was in no code for ``dead_threshold`` batches."""
+        threshold: int = self.others.get("dead_threshold", TRAINING["dead_threshold"])
+        return self.idle > threshold
+
+    @torch.no_grad()
+    def count(self, codes: Tensor) -> None:
+        """Count a batch of codes ``[n, latents]``: those that it uses begin again."""
+        used = (codes > ACTIVE).any(dim=0)
+        self.idle.masked_fill_(used, 0).add_(1)
 
     def write(self, folder: Path) -> None:
         """Write the module's folder as sentence-transformers does."""
@@ -88,7 +123,12 @@ class SparseAutoencoder(nn.Module):
         normalize = config.get("normalize", False)
         if not isinstance(normalize, bool):
             raise ModelError(f"{file}: normalize is {normalize!r}; expected true or false")
-        others = {key: config[key] for key in THEIRS if key in config}
+        others = {key: config[key] for key in TRAINING if key in config}
+        if "k_aux" in others and others["k_aux"] is None:  # as they write that there is none
+            others["k_aux"] = 0
+        for key, value in others.items():
+            if type(value) is not int or value < 0:
+                raise ModelError(f"{file}: {key} is {value!r}; expected a whole number, 0 or more")
         state = _state(folder, latents, inputs)
         return cls(state, top_k=top_k, normalize=normalize, others=others)
 

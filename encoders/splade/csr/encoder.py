@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from torch import Tensor, nn
 
 from sluice.encoders.backends.devices import Dtype
@@ -140,9 +141,25 @@ class CsrEncoder(TextEncoder):
 
     def embed(self, features: Features, side: Side) -> Tensor:
         """Return the codes ``[n, latents]`` of tokenised texts, float32, with gradients."""
-        codes = self._codes(self.dense.embed(features, side))
+        return self.embed_both(features, side)[0]
+
+    def embed_both(self, features: Features, side: Side) -> tuple[Tensor, Tensor]:
+        """Return the codes, and the dense vectors ``[n, inputs]`` that they are of."""
+        vectors = self.dense.embed(features, side)
         empty = ~features["attention_mask"].any(dim=1, keepdim=True)
-        return codes.masked_fill(empty, 0.0)
+        return self._codes(vectors).masked_fill(empty, 0.0), vectors.masked_fill(empty, 0.0)
+
+    def embed_layers(self, features: Features, side: Side, layers: Sequence[int]) -> Tensor:
+        """Return the codes and the dense vectors side by side, ``[n, latents + inputs]``.
+
+        Those are what the layer 0 is, and there is no other: ``ConfigError``.
+        """
+        if tuple(layers) != (0,):
+            raise ConfigError(
+                f"loss: needs the vectors of layers {tuple(layers)}, and a CSR encoder has codes "
+                "of its last one alone; take the loss csr, or one over scores, such as info_nce"
+            )
+        return torch.cat(self.embed_both(features, side), dim=1)
 
     def _codes(self, vectors: Tensor) -> Tensor:
         codes: Tensor = self.autoencoder(vectors)

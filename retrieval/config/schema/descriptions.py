@@ -243,6 +243,8 @@ WORDS: Mapping[str, str] = {
     "angle.temperature": "Divides the angles: less makes the loss look at the worst pairs.",
     "cosine_weight": "The weight of the same loss over cosines; 0: none.",
     "target_temperature": "Divides the labels or the teacher's scores.",
+    "csr.beta": "The weight of the reconstruction that dead latents make of what codes lose.",
+    "csr.gamma": "The weight of the loss over codes.",
     "dse.coefficient": "The weight of the structural term.",
     "dse.head_learning_rate": "The learning rate of the pair head; left out, the trainer's.",
     "info_nce.same_side": "Whether queries, and positives, are compared with each other too.",

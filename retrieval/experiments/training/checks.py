@@ -210,11 +210,13 @@ def _check_kind(loss: LossBase, kind: str | None, own: str, name: str, prefix: s
         encoders = ("encoders of vectors",)
     if encoders is None and kind == "three_heads":  # one head, and the others share its network
         encoders = ("dense", "splade", "tokens")
-    if encoders is not None and kind in (*ENCODERS, *RERANKERS) and kind not in encoders:
+    if encoders is None or kind not in (*ENCODERS, *RERANKERS):
+        return
+    if kind not in encoders and own not in encoders:
         called = f"{own} encoder" if own == kind else f"{own} encoder, trained as {kind},"
         raise ConfigError(
             f"{prefix}loss: {name} trains {', '.join(encoders)}; a {called} takes "
-            f"{', '.join(losses_for(kind))}"
+            f"{', '.join(losses_for(kind, own))}"
         )
 
 

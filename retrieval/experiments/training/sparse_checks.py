@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_codes(section: TrainingSection, prefix: str) -> None:
-    """Raise ``ConfigError`` for a loss over words, or sparsity, of a CSR encoder."""
+    """Raise ``ConfigError`` for a loss over words, sparsity or live candidates of a CSR encoder."""
     if section.encoder.get("type") != "csr":
         return
     _refuse_words(section, prefix, "CSR")
@@ -21,6 +21,11 @@ def check_codes(section: TrainingSection, prefix: str) -> None:
         raise ConfigError(
             f"{prefix}sparsity: a CSR encoder keeps top_k latents of every text, trained or not; "
             "leave it out, and set encoder.top_k for fewer"
+        )
+    if section.loss["type"] == "csr" and (section.negatives or {}).get("type") == "live":
+        raise ConfigError(
+            f"{prefix}negatives: live candidates are frozen codes, and csr reconstructs the dense "
+            "vectors of both sides; mine the negatives, or take a loss over scores, such as adore"
         )
 
 

@@ -195,6 +195,8 @@ def first(folder: Path) -> None:
         (config(hidden_dim=10**12), "expected numbers of .*1000000000000, 32"),
         (config(k=97), "k is 97; expected 1 to 96"),
         (config(normalize="yes"), "normalize is 'yes'"),
+        (config(k_aux=-1), "k_aux is -1; expected a whole number, 0 or more"),
+        (config(dead_threshold="30"), "dead_threshold is '30'; expected a whole number"),
         (weights(lambda s: s.pop("pre_bias")), "holds .*expected numbers of"),
         (weights(lambda s: s["pre_bias"].fill_(float("nan"))), "pre_bias has numbers that are not"),
         (

@@ -25,8 +25,11 @@ def settings(folder: Path, model: Path) -> dict[str, Any]:
         "train": {
             "codes": {
                 "encoder": {"type": "csr", "model": str(model), "top_k": 6},
-                "loss": {"type": "info_nce", "temperature": 1.0}, "head_learning_rate": 0.01,
-                "trainer": {"max_steps": 2, "per_device_train_batch_size": 4},
+                "loss": {"type": "csr", "beta": 0.2}, "head_learning_rate": 0.01,
+                "trainer": {
+                    "max_steps": 5, "per_device_train_batch_size": 40, "learning_rate": 1.0e-3,
+                    "logging_steps": 1,
+                },
             },
         },
         "retrievers": {
@@ -52,6 +55,10 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     assert {each["name"] for each in systems} == {"codes", "both"}
     model = CsrEncoder.from_pretrained(output / "models" / "codes")
     assert model.top_k == 6
+    lines = next(output.rglob("metrics.jsonl")).read_text().splitlines()
+    journal = [line for line in map(json.loads, lines) if "loss" in line]
+    assert journal[-1]["loss"] < journal[0]["loss"]
+    assert {"reconstruction", "auxiliary", "dead_latents"} <= set(journal[0])
     card = (output / "models" / "codes" / "README.md").read_text()
     assert "from sentence_transformers import SparseEncoder\n" in card
     hits = load_pipeline(output, "codes").search("gold river", 500)
@@ -69,6 +76,28 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     [
         ("train", {"loss": {"type": "masked_language"}}, "and a CSR encoder has none"),
         ("train", {"sparsity": {"target_doc_terms": 4}}, r"keeps top_k latents .* encoder\.top_k"),
+        (
+            "train",
+            {"loss": {"type": "csr"}, "encoder": {"type": "splade", "model": "m"}},
+            "loss: csr trains csr; a splade encoder takes info_nce",
+        ),
+        (
+            "train",
+            {"loss": {"type": "csr"}, "encoder": {"type": "dense", "model": "m"}},
+            "loss: csr trains csr; a dense encoder takes info_nce",
+        ),
+        (
+            "train",
+            {"loss": {"type": "rrra"}},
+            "rrra trains dense; a csr encoder, trained as splade, .* csr,",
+        ),
+        (
+            "train",
+            {"loss": {"type": "csr"}, "negatives": {"type": "live"}},
+            "live candidates are frozen codes",
+        ),
+        ("train", {"loss": {"type": "CSRLoss"}}, "unknown type 'CSRLoss'; here it is called csr"),
+        ("train", {"loss": {"type": "sum", "losses": [{"type": "csr"}]}}, "put it around them"),
         ("retrievers", {"index": {"type": "flat"}}, "a csr encoder takes inverted"),
         ("retrievers", {"encoder": {"type": "splade", "model": "codes"}}, "write type: csr"),
     ],

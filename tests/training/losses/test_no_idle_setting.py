@@ -76,6 +76,7 @@ SAME_VALUE = {
 ELSEWHERE = {
     "grl": "trains a decoder that writes: test_grl",
     "info_nce.logq": "needs the counts of a training: test_losses_contrast",
+    "csr": "reads what is below the codes: test_csr",
     "identifiers": "has batches of its own: test_identifiers",
     "masked_language": "has batches of its own: test_masked_settings",
     "spans": "has batches of its own: test_spans",

@@ -243,3 +243,8 @@ def refuse_alone(loss: LossBase, name: str, where: str) -> None:
             f"{where}: {name} trains what a {kinds} encoder writes, which has no vectors for other "
             f"losses, and cannot be combined: train with loss: {{type: {name}}} alone"
         )
+    if loss.encoders == ("csr",):
+        raise ConfigError(
+            f"{where}: {name} reads the dense vectors below the codes, which other losses do not "
+            f"know; put it around them: {{type: {name}, loss: {{type: sum, losses: [...]}}}}"
+        )
