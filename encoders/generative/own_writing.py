@@ -11,6 +11,7 @@ from torch import Tensor
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.loading import lengths_of
+from sluice.encoders.model_files.quantised import QuantisedEmbedding, QuantisedLinear
 from sluice.encoders.transformer.decoder_attention import causal_attention, reads_as_decoder
 from sluice.encoders.transformer.model import Features
 
@@ -41,7 +42,11 @@ class OwnWriting:
         with torch.device("meta"):
             whole = AutoModelForCausalLM.from_config(network.config)
         setattr(whole, whole.base_model_prefix, network)
-        whole.tie_weights()
+        table, head = network.get_input_embeddings(), whole.get_output_embeddings()
+        if not isinstance(table, QuantisedEmbedding):
+            whole.tie_weights()
+        elif whole.config.tie_word_embeddings:
+            whole.set_output_embeddings(QuantisedLinear(table.matrix, head.bias))
         apart = [name for name, value in whole.named_parameters() if value.is_meta]
         if apart:
             raise ConfigError(

@@ -57,27 +57,38 @@ def placed_topics(
     form = form_of_table(path)
     if form not in (None, "tsv"):
         return partial(_rows, path, columns)
-    if form is None and (kind := _marked(path)) is not None:
-        return partial(kind, path)
+    if form is None and (kind := _marked(path, columns)) is not None:
+        return kind
     first = next(read_lines(path), None)
     if first is None:
         raise DataError(f"{path}: empty; expected one query a line")
     if form is None and "\t" not in first[1]:
+        _refuse(columns, path, "a query in each line")
         return partial(_lines, path)
     return partial(_columns, path, columns)
 
 
-def _marked(path: Path) -> Callable[[Path], Iterator[tuple[str, Query]]] | None:
+def _marked(path: Path, columns: Columns) -> Placed | None:
     """Return the reader of a file whose first lines hold marks, None for plain lines."""
     for _, line in islice(read_lines(path), 20):
         bare = line.strip()
-        if bare.startswith("<top>"):
-            return partial(_trec, topics=TOPIC)
-        if bare.startswith(("<topic ", "<topic>")):
-            return partial(_trec, topics=XML_TOPIC)
+        for marks, topics in ((("<top>",), TOPIC), (("<topic ", "<topic>"), XML_TOPIC)):
+            if bare.startswith(marks):
+                _refuse(columns, path, "TREC topics")
+                return partial(_trec, path, topics=topics)
         if bare.startswith("{"):
-            return partial(_json_lines)
+            return partial(_json_lines, path, columns)
     return None
+
+
+def _refuse(columns: Columns, path: Path, form: str) -> None:
+    """Raise ``DataError`` where columns are named of a file that has none."""
+    if any(columns):
+        names = [name for name in (columns.id, *columns.texts) if name is not None]
+        raise DataError(
+            f"{path}: holds {form} and has no columns, so none is named "
+            f"{listed(map(repr, names))}; leave the columns of queries out"
+        )
 
 
 def _trec(path: Path, *, topics: re.Pattern[str]) -> Iterator[tuple[str, Query]]:
@@ -93,11 +104,11 @@ def _trec(path: Path, *, topics: re.Pattern[str]) -> Iterator[tuple[str, Query]]
         yield place, (name[1], " ".join(title[1].split()))
 
 
-def _json_lines(path: Path) -> Iterator[tuple[str, Query]]:
+def _json_lines(path: Path, columns: Columns) -> Iterator[tuple[str, Query]]:
     from sluice.retrieval.documents.jsonl import read_objects
 
     rows = ((f"{path}:{n}", row) for n, row in read_objects(path, "{'id': ..., 'text': ...}"))
-    return _named(path, rows, Columns())
+    return _named(path, rows, columns)
 
 
 def _rows(path: Path, columns: Columns) -> Iterator[tuple[str, Query]]:
@@ -111,6 +122,10 @@ def _lines(path: Path) -> Iterator[tuple[str, Query]]:
 
 def _columns(path: Path, columns: Columns) -> Iterator[tuple[str, Query]]:
     """Yield the queries of lines with tabs; the first line may name the columns."""
+    return _named(path, _tabbed(path, columns), columns)
+
+
+def _tabbed(path: Path, columns: Columns) -> Iterator[tuple[str, Mapping[str, Any]]]:
     names: list[str] | None = None
     for number, line in read_lines(path):
         place, cells = f"{path}:{number}", line.split("\t")
@@ -125,8 +140,7 @@ def _columns(path: Path, columns: Columns) -> Iterator[tuple[str, Query]]:
                 f"{place}: {len(cells)} tab-separated columns, expected {len(names)}: id<TAB>text, "
                 "or a first line that names the columns"
             )
-        row = dict(zip(names, cells, strict=True))
-        yield from _named(path, iter([(place, row)]), columns)
+        yield place, dict(zip(names, cells, strict=True))
 
 
 def _named(

@@ -89,7 +89,7 @@ class ExpertEncoder(DenseEncoder):
             model, pooling=pooling, projection=projection, normalize=normalize,
             instruction=instruction, query_prompt=query_prompt, document_prompt=document_prompt,
             query_length=query_length, document_length=document_length, device=device, dtype=dtype,
-            batch_tokens=batch_tokens, backend="torch", seed=seed,
+            weights="float32", batch_tokens=batch_tokens, backend="torch", seed=seed,
         )  # fmt: skip
         assert isinstance(encoder, cls)
         encoder._views = {}

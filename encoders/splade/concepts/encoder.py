@@ -130,7 +130,7 @@ class ConceptEncoder(TextEncoder):
             model, pooling=pooling, projection=projection, normalize=True,
             query_prompt=query_prompt, document_prompt=document_prompt,
             query_length=query_length, document_length=document_length, device=device, dtype=dtype,
-            batch_tokens=batch_tokens, backend="torch", seed=seed,
+            weights="float32", batch_tokens=batch_tokens, backend="torch", seed=seed,
         )  # fmt: skip
         if saved:
             return cls._opened(dense, folder, layout.sidecar)

@@ -184,15 +184,13 @@ class _Asking:
         """Return the lists in order, without those of which a window had no usable answer."""
         orders = {query: list(own) for query, own in lists.items()}
         passes = {query: self.over.passes_over(len(own)) for query, own in orders.items()}
-        open_lists = dict.fromkeys(orders)  # those that a pass may still change
-        for number in range(max(passes.values())):
-            before = {query: list(orders[query]) for query in open_lists if number < passes[query]}
-            silent = self._pass(orders, before)
-            for query in silent:
+        changed = list(orders)
+        number = 0
+        while before := {q: list(orders[q]) for q in changed if number < passes[q]}:
+            for query in self._pass(orders, before):
                 del orders[query]
-            open_lists = dict.fromkeys(q for q in before if q in orders and orders[q] != before[q])
-            if not open_lists:
-                break
+            changed = [q for q in before if q in orders and orders[q] != before[q]]
+            number += 1
         return orders
 
     def _pass(self, orders: dict[str, list[str]], queries: Collection[str]) -> set[str]:

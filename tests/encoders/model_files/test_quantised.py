@@ -17,6 +17,7 @@ from tuned_encoders import TEXTS, move, named, outputs
 
 from sluice.encoders import CrossEncoder, DenseEncoder
 from sluice.encoders.backends.export import export_onnx
+from sluice.encoders.dense.experts.encoder import ExpertEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.probes import verify_probes
 from sluice.encoders.model_files.registry import open_encoder
@@ -30,6 +31,7 @@ from sluice.encoders.model_files.weights.quantised import (
     weights_of,
 )
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
+from sluice.encoders.splade.concepts.encoder import ConceptEncoder
 from sluice.encoders.tuning.tune import merge, tune
 
 BITS = [("int8", 8), ("int4", 4)]
@@ -264,6 +266,19 @@ def test_what_trains_beside_codes(settings: dict[str, Any], bert: Path, tmp_path
     encoder.save_pretrained(tmp_path / "merged")
     again = DenseEncoder.from_pretrained(tmp_path / "merged", device="cpu")
     np.testing.assert_allclose(again.encode_documents(TEXTS), vectors, atol=1e-5)
+
+
+def test_types_without_the_setting_read_a_coded_folder_as_numbers(
+    bert: Path, tmp_path: Path
+) -> None:
+    DenseEncoder.from_pretrained(bert, weights="int8", device="cpu").save_pretrained(tmp_path / "m")
+    experts = ExpertEncoder.from_pretrained(tmp_path / "m", experts=["a", "b"], device="cpu")
+    assert weights_of(experts.module) == "float32"
+    (tmp_path / "words.txt").write_text("river\ngold\n")
+    concepts = ConceptEncoder.from_pretrained(
+        tmp_path / "m", vocabulary=str(tmp_path / "words.txt"), device="cpu"
+    )
+    assert weights_of(concepts.module) == "float32"
 
 
 def test_what_is_refused(bert: Path, tmp_path: Path) -> None:

@@ -226,3 +226,24 @@ def test_paths_are_found_beside_the_file(
     assert load_config(file, ExperimentConfig).dataset == str(own / "deep")
     file.write_text("dataset: pydocs\n")
     assert load_config(file, ExperimentConfig).dataset == "pydocs"
+
+
+def test_named_columns_of_files_without_ids_or_marks(tmp_path: Path) -> None:
+    table = tmp_path / "q.tsv"
+    table.write_text("question\tanswer\nriver gold\ta\nstone\tb\n")
+    assert list(read_topics(table, text="question")) == [("1", "river gold"), ("2", "stone")]
+    lines = tmp_path / "queries.txt"
+    lines.write_text('{"question": "river gold", "text": "not this"}\n')
+    assert list(read_topics(lines, text="question")) == [("1", "river gold")]
+
+
+@pytest.mark.parametrize(
+    ("content", "form"),
+    [("river gold\n", "a query in each line"),
+     ("<top>\n<num> 1\n<title> river gold\n</top>\n", "TREC topics")],
+)  # fmt: skip
+def test_columns_are_refused_where_there_are_none(tmp_path: Path, content: str, form: str) -> None:
+    file = tmp_path / "queries.txt"
+    file.write_text(content)
+    with pytest.raises(DataError, match=f"holds {form} and has no columns, so none is named 'q'"):
+        list(read_topics(file, text="q"))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from families import bare_decoder
 from tiny_generators import save_gpt2
 from torch import Tensor
 
@@ -218,3 +219,18 @@ def test_what_cannot_be_trained(gpt2: Path, bert: Path, tmp_path: Path) -> None:
     leaves = batch.with_vectors(batch.queries.detach().requires_grad_(), batch.documents)
     with pytest.raises(ConfigError, match="leave gradient_cache out"):
         loss.over(leaves)
+
+
+def test_beside_codes_the_head_has_those_of_the_words(tmp_path: Path) -> None:
+    encoder = DenseEncoder.from_pretrained(
+        bare_decoder(tmp_path / "m"), attention="bidirectional", weights="int8", device="cpu"
+    )
+    sides = {"query": encoder.tokenize(QUERIES[:1], "query"),
+             "document": encoder.tokenize(DOCUMENTS[:1], "document")}  # fmt: skip
+    row = torch.zeros(1, dtype=torch.long)
+    value, count = OwnWriting(encoder).log_probabilities(sides, row, row)
+    encoder.save_pretrained(tmp_path / "saved")  # what the codes stand for
+    plain = DenseEncoder.from_pretrained(tmp_path / "saved", weights="float32", device="cpu")
+    expected, _ = OwnWriting(plain).log_probabilities(sides, row, row)
+    assert int(count) > 1
+    assert value.item() == pytest.approx(expected.item(), rel=1e-4)

@@ -131,6 +131,13 @@ def test_a_pass_that_changes_nothing_is_the_last(tmp_path: Path) -> None:
     assert model.asked < 5 * whole + 5  # the list in order had one pass
 
 
+def test_a_short_list_has_no_passes_after_its_own(tmp_path: Path) -> None:
+    """Those of the long list end before, since it is in order."""
+    data, run = world(tmp_path, [list(range(29, -1, -1)), [1, 2]])
+    rank_dataset(Ordering(), data, run, tmp_path / "r.jsonl", over=Windows(10, 5))
+    assert [row["doc_ids"][0] for row in rows_in(tmp_path / "r.jsonl")] == ["d29", "d2"]
+
+
 def test_lists_without_an_answer_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
