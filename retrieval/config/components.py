@@ -9,7 +9,6 @@ from typing import Any, get_args
 from sluice.encoders.encoder import encodes
 from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.layout import (
     Layout,
     read_layout,
@@ -280,7 +279,7 @@ def _check_passages(section: RetrieverSection, where: str) -> None:
         check_one_process(section.encoding, where.removesuffix("passages"))
     noted = layout.sidecar.get("document_length") or layout.max_length
     lengths = [of.get("document_length") or noted, positions]
-    most = min((each for each in lengths if is_number(each)), default=passages.length)
+    most = min((each for each in lengths if isinstance(each, int)), default=passages.length)
     if passages.length > most:
         raise ConfigError(
             f"{where}.length: {passages.length} tokens; the encoder reads {most} of a document, "
