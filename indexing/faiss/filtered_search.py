@@ -1,4 +1,4 @@
-"""Searches a FAISS index among the allowed rows only."""
+"""Searches a FAISS index among the allowed rows only, and fills the lines that are left short."""
 
 from __future__ import annotations
 
@@ -40,29 +40,66 @@ BEAM = 2
 PROBED = 16
 
 
+def whole_search(engine: Engine, queries: Dense, k: int, params: Parameters) -> Neighbours:
+    """Return the ``k`` nearest rows of each query, of at least ``k``.
+
+    A walk over a graph ends when ``efSearch`` rows are nearer than the next, by when it may have
+    met fewer than a larger ``k``; and to some rows no link leads. Its short lines are filled, and
+    those of every type where ``k`` is all rows.
+    """
+    nearest = engine.search(queries, k, params)
+    if k < engine.rows and engine.traits.reach != "graph":
+        return nearest
+    return _filled(engine, queries, k, None, params, nearest)
+
+
 def masked_search(
     engine: Engine, queries: Dense, k: int, allowed: Mask, params: Parameters
 ) -> Neighbours:
     """Return the ``k`` nearest allowed rows of each query, of at least ``k`` allowed ones.
 
     Few allowed rows are all scored where the type can read them back. Else a graph or the probed
-    lists may hold too few for a query: it is then searched in all lists of an inverted file, and
-    if that is not enough, scored with every allowed row. Places stay -1 only where a type can do
-    neither.
+    lists may hold too few for a query: it is then searched in all lists of an inverted file, or
+    with ``efSearch`` ``k``, and if that is not enough, scored with every allowed row. Places stay
+    -1 only where a type can do neither.
     """
     live, traits = int(np.count_nonzero(allowed)), engine.traits
     if traits.scores_stored and exact_pays(engine, k, live, len(queries), params, full=False):
         return engine.stored_best(queries, k, allowed)
     params = widened(engine, k, live, params)
-    scores, rows = _selected(engine, queries, k, allowed, params)
-    short = _short(rows)
-    if len(short) and "nprobe" in traits.parameters:
-        everywhere = {**params, "nprobe": traits.lists, "max_codes": 0}
-        scores[short], rows[short] = _selected(engine, queries[short], k, allowed, everywhere)
+    nearest = _selected(engine, queries, k, allowed, params)
+    return _filled(engine, queries, k, allowed, params, nearest)
+
+
+def _filled(
+    engine: Engine,
+    queries: Dense,
+    k: int,
+    allowed: Mask | None,
+    params: Parameters,
+    nearest: Neighbours,
+) -> Neighbours:
+    """Search again for the lines that have empty places, further; then score every row for them."""
+    scores, rows = nearest
+    short, traits = _short(rows), engine.traits
+    further: dict[str, Any] = {}
+    if "nprobe" in traits.parameters:
+        further = {"nprobe": traits.lists, "max_codes": 0}
+    elif "efSearch" in traits.parameters and params.get("efSearch", traits.beam) < k:
+        further = {"efSearch": k}
+    if len(short) and further:
+        far = {**params, **further}
+        again = (
+            engine.search(queries[short], k, far)
+            if allowed is None
+            else _selected(engine, queries[short], k, allowed, far)
+        )
+        scores[short], rows[short] = again
         short = short[_short(rows[short])]
     if len(short):
+        every = np.ones(engine.rows, np.bool_) if allowed is None else allowed
         with suppress(RuntimeError):  # a type that cannot give its vectors back
-            scores[short], rows[short] = engine.stored_best(queries[short], k, allowed)
+            scores[short], rows[short] = engine.stored_best(queries[short], k, every)
     return Neighbours(scores, rows)
 
 

@@ -22,7 +22,7 @@ from sluice.indexing.faiss.factory import (
     names_of,
     probe,
 )
-from sluice.indexing.faiss.filtered_search import exact_pays, masked_search
+from sluice.indexing.faiss.filtered_search import exact_pays, masked_search, whole_search
 from sluice.indexing.faiss.reading_back import compacted, decoded_documents
 from sluice.indexing.faiss.structure import POINTS_PER_CENTROID
 from sluice.indexing.flat.index import FlatIndex
@@ -69,7 +69,9 @@ class FaissIndex(Index):
     selectivity (``filtered_search.py`` has the rule and its measurements). A query that still gets
     fewer than ``k`` hits, though so many rows are allowed, is scored with all of them; its line
     stays short only if the type cannot give vectors back and none are kept. Without deletions and
-    ``keep`` a line is as short as FAISS leaves it.
+    ``keep`` the same holds for graphs, whose walk with ``efSearch`` below ``k`` may meet fewer, and
+    for any type where ``k`` reaches the corpus; other lines of inverted files are as short as the
+    ``nprobe`` lists leave them.
 
     ``compact`` rebuilds the index, with the quantisers it has, from the full vectors, or else from
     those it can read back, which for quantised types are the decoded ones. FAISS uses as many
@@ -224,7 +226,7 @@ class FaissIndex(Index):
         live = self.rows if allowed is None else int(np.count_nonzero(allowed))
         places = min(max(depth, 1) * k, live)
         if allowed is None:
-            nearest = engine.search(queries, places, params)
+            nearest = whole_search(engine, queries, places, params)
         elif full is not None and exact_pays(engine, places, live, len(queries), params, full=True):
             return full.search(queries, k, keep=allowed)
         else:

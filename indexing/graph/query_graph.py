@@ -164,5 +164,10 @@ class QueryGraphIndex(GraphIndex):
             raise IndexFormatError(f"{folder}: {error}") from None
         queries, width = (fact(facts, name, int, folder) for name in ("queries", "query_width"))
         index._vectors = DenseRows.read(folder, facts)
+        if queries and index.width not in (None, width):
+            raise IndexFormatError(
+                f"{folder}: training queries of {width} dimensions, and documents of "
+                f"{index.width}; rebuild the index"
+            )
         index._links.restore(folder, index._vectors, queries, width)
         return index

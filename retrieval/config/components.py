@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, get_args
 
 from sluice.encoders.encoder import encodes
 from sluice.encoders.foundation.build import build, check
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files.layout import (
+    Layout,
+    read_layout,
+    read_object,
+    transformer_folder,
+)
+from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import ENCODERS, KNOWN, TYPES, Made
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
@@ -21,6 +29,7 @@ from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase, as_loss
 
 Allow = Collection[str] | None  # classes of your own that types may name; None is all
+POSITIONS = "max_position_embeddings"
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
 # Built-in types by the vectors they make or hold; an index around another may hold either.
@@ -219,9 +228,7 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
             f"{where}.encoding: a {section.encoder['type']} encoder makes token ids of documents, "
             "which are not kept as vectors are; leave it out"
         )
-    if section.passages is not None and section.passages.late:
-        _check_late(section.encoder, f"{where}.passages.late")
-        check_one_process(section.encoding, f"{where}.")
+    _check_passages(section, f"{where}.passages")
     if section.sharded:
         _check_shards(section, f"{where}.{'shards' if section.shards else 'shard_size'}")
     if section.search:
@@ -245,15 +252,39 @@ def _check_shards(section: RetrieverSection, where: str) -> None:
         )
 
 
-def _check_late(spec: Mapping[str, Any], where: str) -> None:
-    """Refuse late chunking of what is known to have no means of token states."""
-    of = {**spec, **towers_in(spec).get("document", {})}
-    kind, pooling = of["type"], of.get("pooling")
-    if kind in ENCODERS and (kind not in ("dense", "towers") or pooling not in (None, "mean")):
-        what = f"a {kind} encoder" if pooling is None else f"pooling: {pooling}"
+def _check_passages(section: RetrieverSection, where: str) -> None:
+    """Refuse passages that the encoder does not read whole, or has no means of, as far as known.
+
+    A model's folder that is here says its pooling and length; one that cannot be read is refused
+    where it is opened.
+    """
+    passages = section.passages
+    if passages is None:
+        return
+    of = {**section.encoder, **towers_in(section.encoder).get("document", {})}
+    kind, pooling, layout, positions = of["type"], of.get("pooling"), Layout(), None
+    folder = local_folder(str(of.get("model"))) if kind == "dense" else None
+    if folder is not None:
+        with suppress(ModelError):
+            layout = read_layout(folder)
+            positions = read_object(transformer_folder(folder) / "config.json").get(POSITIONS)
+    pooling = pooling or layout.pooling or None
+    if passages.late:
+        if kind in ENCODERS and (kind not in ("dense", "towers") or pooling not in (None, "mean")):
+            what = f"a {kind} encoder" if pooling is None else f"pooling: {pooling}"
+            raise ConfigError(
+                f"{where}.late: {what} makes no means of token states; late chunking needs a dense "
+                "encoder with pooling: mean: leave late out"
+            )
+        check_one_process(section.encoding, where.removesuffix("passages"))
+    noted = layout.sidecar.get("document_length") or layout.max_length
+    lengths = [of.get("document_length") or noted, positions]
+    most = min((each for each in lengths if isinstance(each, int)), default=passages.length)
+    if passages.length > most:
         raise ConfigError(
-            f"{where}: {what} makes no means of token states; late chunking needs a dense encoder "
-            "with pooling: mean: leave late out"
+            f"{where}.length: {passages.length} tokens; the encoder reads {most} of a document, "
+            "special tokens among them: take a smaller length, or a larger document_length if the "
+            "model allows it"
         )
 
 

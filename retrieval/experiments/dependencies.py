@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.model_files.registry import ASKING, REMOTE
+from sluice.encoders.model_files.registry import ASKING
 from sluice.encoders.vectors.forms import EXACT
 from sluice.retrieval.config.components import towers_in
 from sluice.retrieval.config.file_keys import (
@@ -25,6 +25,7 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.config.trust import without_keys
 from sluice.retrieval.pipelines.expression import names_in
+from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
 from sluice.retrieval.training_data.example_sources import (
     example_files,
@@ -181,17 +182,15 @@ class Dependencies:
             for key in ("passages", "prune", "search", "shards", "shard_size"):
                 if not getattr(section, key):
                     del plain[key]
-            if plain["encoder"]["type"] == REMOTE:
-                told = without_keys(plain["encoder"])
-                plain["encoder"] = {key: told[key] for key in told if key not in ASKING}
+            plain["encoder"] = _without_asking(plain["encoder"])
             if section.prune is not None:
                 plain["prune"] = section.prune.model_dump(exclude_none=True)
             if "passages" in plain and not plain["passages"]["headings"]:
                 del plain["passages"]["headings"]  # as before there was such a setting
             if section.encoding is not None and section.encoding.store != EXACT:
                 plain["store"] = section.encoding.store  # all of encoding that changes the vectors
-        elif isinstance(section, Mapping) and section.get("type") == "http_rerank":
-            plain = without_keys(section)
+        elif isinstance(section, Mapping):
+            plain = _without_asking(section)
         below = [self.recipe(node) for node in needs]
         return fingerprint_of(
             plain, normalised_dataset(self.config.dataset), self.config.seed, below
@@ -235,6 +234,13 @@ class Dependencies:
     def _section(self, node: str) -> Any:
         kind, _, name = node.partition(".")
         return getattr(self.config, kind)[name]
+
+
+def _without_asking(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a component; one behind HTTP without its key, and without how its server is asked."""
+    if spec.get("type") not in REMOTE:
+        return spec
+    return {name: value for name, value in without_keys(spec).items() if name not in ASKING}
 
 
 def read_by(reranker: Mapping[str, Any]) -> str | None:

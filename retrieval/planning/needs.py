@@ -106,6 +106,12 @@ def missing_splits(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
                     f"{place}examples: the dataset has {listed}, and training needs train; give "
                     "examples of your own: examples: pairs.csv"
                 )
+            spec = section.examples or {}
+            if spec.get("type") == "indexing" and spec.get("judgements") and "train" not in splits:
+                yield (
+                    f"{place}examples.judgements: the dataset has {listed}, and judgements to "
+                    "learn are those of train; leave judgements out"
+                )
         if not isinstance(config, ExperimentConfig):
             continue
         evaluated = config.evaluate.split

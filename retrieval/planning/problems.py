@@ -151,6 +151,12 @@ class _Mended:
         for removed in self.removed:
             if removed == place or removed.startswith((f"{place}.", f"{place}[")):
                 return False
+            above, _, key = removed.rpartition(".")
+            if place.startswith(f"{above}.") and above:
+                if key == "encoder" and "encoder" in text:
+                    return False  # about the encoder that stands in
+                if re.search(rf"\b{re.escape(key)}: ", text.removeprefix(f"{place}: ")):
+                    return False  # about the default of a key that was taken out
             section, _, name = removed.partition(".")
             if section in ("pipelines", *STAND_INS) and "." not in name:
                 if place.startswith(f"{removed}.") and "encoder" in text:

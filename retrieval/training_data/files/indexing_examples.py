@@ -133,4 +133,10 @@ class IndexingExamples(ExampleSource):
         needed = {name for own in qrels.values() for name, grade in own.items() if grade > 0}
         texts = {d.id: d.full_text for d in dataset.corpus if d.id in needed}
         there = {q: {d: g for d, g in own.items() if d in texts} for q, own in qrels.items()}
-        return list(pair_examples(dataset.queries, there, texts))
+        examples = list(pair_examples(dataset.queries, there, texts))
+        if not examples:
+            raise DataError(
+                f"{dataset.name}: examples.judgements: no document of the corpus is judged "
+                "relevant to a training query; leave judgements out"
+            )
+        return examples

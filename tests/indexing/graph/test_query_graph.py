@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,19 @@ def test_an_edited_folder_is_refused(name: str, tmp_path: Path) -> None:
     forge(tmp_path / "index", file)
     with pytest.raises(IndexFormatError, match="names rows that the index does not have"):
         open_index(tmp_path / "index").search(QUERIES, 3)
+
+
+def test_training_queries_of_another_width_are_refused_when_opened(tmp_path: Path) -> None:
+    made().save(tmp_path / "index")
+    (file,) = (tmp_path / "index").rglob("queries.npy")
+    np.save(file, np.load(file)[:, :3])
+    for manifest in (tmp_path / "index").rglob("manifest.json"):
+        facts = json.loads(manifest.read_text())
+        facts["index"]["query_width"] = 3
+        manifest.write_text(json.dumps(facts))
+    forge(tmp_path / "index", file)
+    with pytest.raises(IndexFormatError, match="queries of 3 dimensions, and documents of 6"):
+        open_index(tmp_path / "index")
 
 
 def test_inside_another_index_it_would_learn_nothing() -> None:

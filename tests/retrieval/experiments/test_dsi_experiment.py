@@ -22,6 +22,7 @@ from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, chec
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.training.checks import check_training
+from sluice.retrieval.planning.problems import problems
 from sluice.retrieval.training_data.files.indexing_examples import IndexingExamples
 from sluice.training.example import Example, Text
 from sluice.training.losses.identifiers import Identifiers
@@ -226,6 +227,35 @@ def test_settings_that_mean_nothing(
         check_training(section, "")
 
 
+def test_one_wrong_key_is_one_problem(t5: Path, tmp_path: Path, bert: Path) -> None:
+    facts = settings(tmp_path, t5, bert)
+    writer = facts["train"]["writer"]
+    encoder, by = writer["encoder"], {"type": "dense", "model": str(bert)}
+    for changes, says in (
+        ({"ids_by": {"type": "bm25"}}, "encoder.ids_by.type: unknown type 'bm25'"),
+        ({"ids_by": "x"}, "encoder.ids_by: 'x'; expected an encoder"),
+        ({"branches": 1}, "encoder.branches is 1"),
+        ({"ids": "sematic"}, "encoder.ids: 'sematic'; expected one of"),
+        ({"ids_by": None}, "encoder.ids_by: missing: semantic ids"),
+    ):
+        writer["encoder"] = {**encoder, "ids_by": by, **changes}
+        [found] = problems(facts)
+        assert found.startswith(f"train.writer.{says}")
+    writer["encoder"] = {**encoder, "ids": "sematic"}
+    writer["examples"] = {"type": "indexing", "words": -1}
+    facts["retrievers"]["dsi"]["index"] = {"type": "flat"}
+    assert len(problems(facts)) == 3  # other problems are told still
+
+
+def test_judgements_need_a_train_split(t5: Path, tmp_path: Path, bert: Path) -> None:
+    facts = settings(tmp_path, t5, bert)
+    (tmp_path / "data" / "qrels" / "train.tsv").unlink()
+    [found] = problems(facts)
+    assert found.startswith("train.writer.examples.judgements: the dataset has dev, test, and")
+    facts["train"]["writer"]["examples"] = {"type": "indexing", "words": 8}
+    assert problems(facts) == []
+
+
 def test_what_makes_the_vectors_is_trained_before(t5: Path, tmp_path: Path, bert: Path) -> None:
     facts = settings(tmp_path, t5, bert)
     writer = facts["train"]["writer"]
@@ -265,6 +295,9 @@ def test_texts_and_queries_to_learn_from(tmp_path: Path) -> None:
         IndexingExamples(mentions=2).examples(data, 1)
     with pytest.raises(DataError, match=r"examples.judgements: it has no train split"):
         IndexingExamples(judgements=True).examples(data.with_split(None), 1)
+    useless = Dataset.from_memory(data.corpus, {"q": "gold"}, {"q": {"d00": 0}}, name="useless")
+    with pytest.raises(DataError, match=r"useless: examples.judgements: no document of the corpus"):
+        IndexingExamples(judgements=True).examples(useless, 1)
 
 
 def test_the_tasks_of_corpus_brain_ask_by_the_documents_own_ids(t5: Path) -> None:

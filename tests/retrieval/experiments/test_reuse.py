@@ -66,6 +66,26 @@ def test_settings_that_came_later_leave_earlier_models_as_they_are() -> None:
     assert len({usual, recipe(shares=[0.5]), recipe(margin=0)}) == 3
 
 
+@pytest.mark.parametrize(
+    ("kind", "asking"),
+    [
+        ("http_rerank", {"timeout_s": 5, "retries": 0, "backoff_s": 2, "batch_size": 8, "price": 1,
+                         "concurrency": 2, "requests_per_minute": 9, "api_key_file": "key"}),
+        ("http", {"timeout_s": 5, "retries": 0, "backoff_s": 2, "concurrency": 2}),
+    ],
+)  # fmt: skip
+def test_how_a_server_is_asked_decides_no_recipe(kind: str, asking: dict[str, Any]) -> None:
+    def recipe(**options: Any) -> str:
+        reranker = {"type": kind, "url": "http://127.0.0.1:9/v1", "model": "m", **options}
+        values = {"dataset": "scifact", "retrievers": {"bm25": BM25}, "rerankers": {"r": reranker}}
+        return Dependencies(checked(values, ExperimentConfig)).recipe("rerankers.r")
+
+    usual = recipe()
+    for name, value in asking.items():
+        assert recipe(**{name: value}) == usual, name
+    assert len({usual, recipe(model="n"), recipe(url="http://127.0.0.1:9/v2")}) == 3
+
+
 def test_a_name_and_a_mapping_of_it_have_one_key(tmp_path: Path) -> None:
     values = config(tmp_path)
     name = values["dataset"]

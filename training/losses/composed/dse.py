@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sluice.encoders.dense.pair_head import PairHead, draw_pair_head
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.composed.headed import Headed
+from sluice.training.losses.composed.wrapper import of_vectors, plain_inside
 from sluice.training.losses.math.width import width_of
-
-HEAD = "head."  # before the names of the head's tensors
 
 
 @dataclass(eq=False)
-class DSE(Wrapping):
+class DSE(Headed[PairHead]):
     """``coefficient MSE(head, teacher) + (1 - coefficient) loss``, trained with its head.
 
     The head (``sluice.encoders.dense.pair_head``, ``hidden`` wide) scores a pair from [u, v, u * v,
@@ -40,37 +38,21 @@ class DSE(Wrapping):
     coefficient: float = 0.5
     hidden: int = 512
     task: Literal["head", "vectors"] = "head"
-    head_learning_rate: float | None = None
 
     def __post_init__(self) -> None:
-        Wrapping.__post_init__(self)
-        self.head: PairHead | None = None
+        Headed.__post_init__(self)
         if not 0 <= self.coefficient <= 1:
             raise ConfigError(f"dse.coefficient: {self.coefficient!r}, expected 0 to 1")
         if self.hidden < 1:
             raise ConfigError(f"dse.hidden: {self.hidden!r}, expected 1 or more")
         if self.task not in ("head", "vectors"):
             raise ConfigError(f"dse.task: {self.task!r}, expected 'head' or 'vectors'")
-        if self.head_learning_rate is not None and not self.head_learning_rate > 0:
-            raise ConfigError(
-                f"dse.head_learning_rate: {self.head_learning_rate!r}, expected above 0"
-            )
         plain_inside(self, "the head scores queries with documents only")
-
-    @property
-    def encoders(self) -> tuple[str, ...]:
-        """The vectors must be short enough to be joined, whatever the inner loss trains."""
-        return ("dense",)
 
     @property
     def needs_teacher(self) -> bool:
         """Unless the teacher weighs nothing."""
         return self.coefficient > 0 or super().needs_teacher
-
-    @property
-    def learning_rate(self) -> float | None:
-        """``head_learning_rate``, else the inner loss's."""
-        return self.head_learning_rate or super().learning_rate
 
     def bind(self, encoder: Any, seed: int) -> None:
         """Draw the head for the encoder's vectors."""
@@ -104,29 +86,3 @@ class DSE(Wrapping):
         total = share.sum().clamp(min=torch.finfo(squares.dtype).tiny)
         mixed: Tensor = value + self.coefficient * (squares * share).sum() / total
         return mixed
-
-    def parameters(self) -> Iterable[nn.Parameter]:
-        """Return the head's and the inner loss's parameters."""
-        return [*self._head().parameters(), *super().parameters()]
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the head's weights beside the inner loss's tensors."""
-        own = {HEAD + name: value.detach() for name, value in self._head().state_dict().items()}
-        return {**super().state(), **own}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take what ``state`` returned."""
-        super().restore(state)
-        self._head().load_state_dict(
-            {k.removeprefix(HEAD): v for k, v in state.items() if k.startswith(HEAD)}
-        )
-
-    def save(self, folder: str | Path) -> None:
-        """Write the head beside the trained model."""
-        super().save(folder)
-        self._head().save(folder)
-
-    def _head(self) -> PairHead:
-        if self.head is None:
-            raise ConfigError("dse: has no head yet; call bind(encoder, seed) before training")
-        return self.head

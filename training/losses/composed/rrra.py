@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from sluice.encoders.dense.error_adapter import FILE, ErrorAdapter
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.composed.headed import Headed
+from sluice.training.losses.composed.wrapper import of_vectors, plain_inside
 from sluice.training.losses.math.width import width_of
 
-HEAD = "adapter."  # before the names of the adapter's tensors
 KINDS = 4  # true and false negatives and positives
 
 
 @dataclass(eq=False)
-class RRRA(Wrapping):
+class RRRA(Headed[ErrorAdapter]):
     """``loss + adapter_weight L``, L the cross-entropy of relevance as an adapter gives it.
 
     Pairs are the cells that count of the batch. Among a query's documents the ``top`` of the
@@ -38,16 +38,15 @@ class RRRA(Wrapping):
     paper = "RRRA, stage 3 (its figures are disputed; measured in other-representations.md)"
 
     called: ClassVar[str] = "rrra"
+    head_name: ClassVar[str] = "adapter"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce"}
 
     adapter: str | None = None
     adapter_weight: float = 0.1
     top: int = 4
-    head_learning_rate: float | None = None
 
     def __post_init__(self) -> None:
-        Wrapping.__post_init__(self)
-        self.head: ErrorAdapter | None = None
+        Headed.__post_init__(self)
         finite_number(self.adapter_weight, "rrra.adapter_weight", 0.0)
         whole_number(self.top, "rrra.top", 1)
         if not self.adapter_weight > 0:
@@ -57,21 +56,7 @@ class RRRA(Wrapping):
                 f"rrra.adapter: {self.adapter} has no {FILE}; `sluice fit adapter` makes such a "
                 "folder, or leave it out"
             )
-        if self.head_learning_rate is not None and not self.head_learning_rate > 0:
-            raise ConfigError(
-                f"rrra.head_learning_rate: {self.head_learning_rate!r}, expected above 0"
-            )
         plain_inside(self, "the adapter compares queries with documents only")
-
-    @property
-    def encoders(self) -> tuple[str, ...]:
-        """The adapter reads one dense vector of each text."""
-        return ("dense",)
-
-    @property
-    def learning_rate(self) -> float | None:
-        """``head_learning_rate``, else the inner loss's."""
-        return self.head_learning_rate or super().learning_rate
 
     def bind(self, encoder: Any, seed: int) -> None:
         """Load the adapter, or draw one, for the encoder's vectors."""
@@ -120,29 +105,3 @@ class RRRA(Wrapping):
             cosines = cosines.masked_fill(~mask, -torch.inf)
             places = cosines.topk(min(self.top, cosines.shape[1]), dim=1).indices
             return torch.zeros_like(mask).scatter(1, places, True) & mask
-
-    def parameters(self) -> Iterable[nn.Parameter]:
-        """Return the adapter's and the inner loss's parameters."""
-        return [*self._head().parameters(), *super().parameters()]
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the adapter's weights beside the inner loss's tensors."""
-        own = {HEAD + name: value.detach() for name, value in self._head().state_dict().items()}
-        return {**super().state(), **own}
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take what ``state`` returned."""
-        super().restore(state)
-        self._head().load_state_dict(
-            {k.removeprefix(HEAD): v for k, v in state.items() if k.startswith(HEAD)}
-        )
-
-    def save(self, folder: str | Path) -> None:
-        """Write the adapter beside the trained model."""
-        super().save(folder)
-        self._head().save(folder)
-
-    def _head(self) -> ErrorAdapter:
-        if self.head is None:
-            raise ConfigError("rrra: has no adapter yet; call bind(encoder, seed) before training")
-        return self.head

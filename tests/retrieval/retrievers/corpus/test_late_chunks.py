@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sluice.retrieval import Document, Passages, Retriever, load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.planning.problems import problems
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.late_chunks import LateEncoder, grouped
 
@@ -245,3 +247,30 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
         facts["retrievers"]["late"]["encoder"] = encoder
         with pytest.raises(ConfigError, match=rf"retrievers\.late\.passages\.late: {says}"):
             check_experiment(checked(facts, ExperimentConfig))
+
+
+def test_what_a_models_folder_says_is_refused_before_any_work(bert: Path, tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    DenseEncoder.from_pretrained(bert, pooling="cls", document_length=40).save_pretrained(first)
+    whole = {"length": 6, "overlap": 2}
+    late = {**whole, "late": True}
+    most = json.loads((bert / "config.json").read_text())["max_position_embeddings"]
+    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"model": str(first)}, late, r"passages\.late: pooling: cls makes no means"),
+        ({"model": str(first), "pooling": "mean"}, {**late, "length": 41},
+         r"passages\.length: 41 tokens; the encoder reads 40 of"),
+        ({"model": str(bert)}, {**late, "length": most + 1}, f"the encoder reads {most} of"),
+        ({"model": str(bert), "document_length": 9}, {**whole, "length": 10}, "reads 9 of"),
+    ]  # fmt: skip
+    facts: dict[str, Any] = {"dataset": "pydocs", "output": str(tmp_path / "out")}
+    for encoder, passages, says in cases:
+        own = {"encoder": {"type": "dense", **encoder}, "passages": passages}
+        found = problems({**facts, "retrievers": {"late": own}})
+        assert len(found) == 1, found
+        assert re.search(says, found[0])
+    for encoder, passages in (
+        ({"model": str(first), "pooling": "mean"}, late), ({"model": str(first)}, whole),
+        ({"model": str(bert)}, {**late, "length": 9}), ({"model": "not/here"}, late),
+    ):  # fmt: skip
+        own = {"encoder": {"type": "dense", **encoder}, "passages": passages}
+        check_experiment(checked({**facts, "retrievers": {"late": own}}, ExperimentConfig))

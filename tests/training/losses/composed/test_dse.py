@@ -17,6 +17,7 @@ from sluice.encoders.dense.pair_head import PairHead
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.dse import DSE
+from sluice.training.losses.composed.rrra import RRRA
 from sluice.training.losses.contrastive.info_nce import InfoNCE
 
 
@@ -135,3 +136,25 @@ def test_a_pair_head_that_is_ill(tmp_path: Path) -> None:
         PairHead.load(tmp_path)
     with pytest.raises(ConfigError, match="expected 1 or more"):
         PairHead(0)
+
+
+def test_a_head_comes_with_bind_and_goes_on_where_it_was(bert: Path) -> None:
+    """As of every loss with a head: refused before, its tensors named, its rate above 0."""
+    encoder = DenseEncoder.from_pretrained(bert, device="cpu")
+    for kind, name in ((DSE, "head"), (RRRA, "adapter")):
+        loss, other = kind(head_learning_rate=0.5), kind()
+        assert (loss.learning_rate, other.learning_rate) == (0.5, other.inner.learning_rate)
+        assert loss.encoders == ("dense",)
+        with pytest.raises(ConfigError, match=rf"{loss.called}: has no {name} yet; call bind"):
+            loss.parameters()
+        loss.bind(encoder, seed=1)
+        other.bind(encoder, seed=2)
+        state = loss.state()
+        own = {key.removeprefix(f"{name}.") for key in state if key.startswith(f"{name}.")}
+        assert own == set(loss._head().state_dict())
+        other.restore(state)
+        for one, two in zip(loss.parameters(), other.parameters(), strict=True):
+            assert torch.equal(one, two)
+        for wrong in (0.0, -1.0):
+            with pytest.raises(ConfigError, match=rf"{loss.called}.head_learning_rate: "):
+                kind(head_learning_rate=wrong)
