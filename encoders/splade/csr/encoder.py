@@ -106,7 +106,7 @@ class CsrEncoder(TextEncoder):
         dense = _Reader.from_pretrained(
             model, query_prompt=query_prompt, document_prompt=document_prompt,
             query_length=query_length, document_length=document_length, device=device, dtype=dtype,
-            batch_tokens=batch_tokens, backend="torch",
+            weights="float32", batch_tokens=batch_tokens, backend="torch",
         )  # fmt: skip
         place = dict(read_modules(folder))[AUTOENCODER]
         autoencoder = SparseAutoencoder.read(place, dense.dim).to(dense.device)
