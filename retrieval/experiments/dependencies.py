@@ -237,7 +237,7 @@ class Dependencies:
 
 
 def _without_asking(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a component; one behind HTTP without its key, and without how its server is asked."""
+    """Return a component; one behind HTTP without its key, and without how its server is called."""
     if spec.get("type") not in REMOTE:
         return spec
     return {name: value for name, value in without_keys(spec).items() if name not in ASKING}
