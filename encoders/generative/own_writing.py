@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from sluice.encoders.model_files.quantised import QuantisedEmbedding, QuantisedLinear
 from torch import Tensor
 
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.loading import lengths_of
+from sluice.encoders.model_files.weights.quantised import QuantisedEmbedding, QuantisedLinear
 from sluice.encoders.transformer.decoder_attention import causal_attention, reads_as_decoder
 from sluice.encoders.transformer.model import Features
 
