@@ -21,7 +21,7 @@ def provenance(config: Mapping[str, Any], *, seconds: float | None = None) -> di
     """Return the facts of origin for an artefact's manifest."""
     return {
         "config": dict(config),
-        "seconds": None if seconds is None else round(seconds, 2),
+        "seconds": None if seconds is None else round(seconds, 3),
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "git_commit": _git_commit(),
         "packages": versions(),

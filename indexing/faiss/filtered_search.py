@@ -44,11 +44,11 @@ def whole_search(engine: Engine, queries: Dense, k: int, params: Parameters) -> 
     """Return the ``k`` nearest rows of each query, of at least ``k``.
 
     A walk over a graph ends when ``efSearch`` rows are nearer than the next, by when it may have
-    met fewer than a larger ``k``; and to some rows no link leads. Its short lines are filled, and
-    those of every type where ``k`` is all rows.
+    met fewer than a larger ``k``; and to some rows no link leads. Its short lines are filled. Those
+    of inverted files are not: ``nprobe`` says which lists are looked into.
     """
     nearest = engine.search(queries, k, params)
-    if k < engine.rows and engine.traits.reach != "graph":
+    if engine.traits.reach != "graph":
         return nearest
     return _filled(engine, queries, k, None, params, nearest)
 

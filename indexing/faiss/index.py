@@ -69,9 +69,8 @@ class FaissIndex(Index):
     selectivity (``filtered_search.py`` has the rule and its measurements). A query that still gets
     fewer than ``k`` hits, though so many rows are allowed, is scored with all of them; its line
     stays short only if the type cannot give vectors back and none are kept. Without deletions and
-    ``keep`` the same holds for graphs, whose walk with ``efSearch`` below ``k`` may meet fewer, and
-    for any type where ``k`` reaches the corpus; other lines of inverted files are as short as the
-    ``nprobe`` lists leave them.
+    ``keep`` the same holds for graphs, whose walk with ``efSearch`` below ``k`` may meet fewer;
+    lines of inverted files are as short as the ``nprobe`` lists leave them.
 
     ``compact`` rebuilds the index, with the quantisers it has, from the full vectors, or else from
     those it can read back, which for quantised types are the decoded ones. FAISS uses as many

@@ -191,9 +191,9 @@ def test_parameters_of_the_index_are_saved_and_a_call_wins(tmp_path: Path) -> No
     assert probe("IVF32,Flat", "ip") is not None
 
 
-@pytest.mark.parametrize("factory", ["HNSW8", "HNSW4,SQ8", "NSG8", "BHNSW8", "IVF8,Flat", "BIVF8"])
+@pytest.mark.parametrize("factory", ["HNSW8", "HNSW4,SQ8", "NSG8", "BHNSW8"])
 @pytest.mark.parametrize("metric", ["ip", "l2"])
-def test_no_document_is_left_out_where_k_reaches_the_corpus(factory: str, metric: Any) -> None:
+def test_a_graph_leaves_no_document_out(factory: str, metric: Any) -> None:
     """A graph's walk ends before, and no link leads to some: of inner products, short vectors."""
     if factory.startswith("B") and metric == "l2":
         pytest.skip("bits have no distances")
@@ -206,10 +206,9 @@ def test_no_document_is_left_out_where_k_reaches_the_corpus(factory: str, metric
     for k in (300, 1_000):
         hits = index.search(queries, k)
         assert (np.sort(hits.rows[:, :300], axis=1) == np.arange(300)).all()
-        if factory in ("HNSW8", "NSG8", "IVF8,Flat"):
+        if factory in ("HNSW8", "NSG8"):
             np.testing.assert_array_equal(hits.rows, truth.search(queries, k).rows)
-    if "IVF" not in factory:
-        assert (index.search(queries, 250).rows >= 0).all()
+    assert (index.search(queries, 250).rows >= 0).all()
     index.delete([0, 1])
     left = index.search(queries, 300)
     assert (np.sort(left.rows[:, :298], axis=1) == np.arange(2, 300)).all()
