@@ -16,16 +16,26 @@ from sluice.retrieval.cli.terminal.options import (
 )
 from sluice.retrieval.cli.terminal.output import echo
 
+Model = Annotated[
+    str,
+    argument(
+        "MODEL",
+        "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
+        "model: ...}'.",
+    ),
+]
+Answers = Annotated[
+    Path | None,
+    option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
+]
+Budget = Annotated[
+    int | None, option("N", "Most tokens of all prompts and answers.", default="none")
+]
+Documents = Annotated[int | None, option("N", "Only the first N documents.", default="all")]
+
 
 def rewrite(
-    model: Annotated[
-        str,
-        argument(
-            "MODEL",
-            "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
-            "model: ...}'.",
-        ),
-    ],
+    model: Model,
     dataset: DatasetName,
     output: Annotated[Path, option("FILE", "The corpus to write, JSON lines.")],
     prompt: Annotated[
@@ -35,16 +45,9 @@ def rewrite(
         bool, flag("Put the new text in the place of the document's, not behind it.")
     ] = False,
     tokens: Annotated[int, option("N", "Most tokens of a new text.")] = 128,
-    cache: Annotated[
-        Path | None,
-        option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
-    ] = None,
-    budget: Annotated[
-        int | None, option("N", "Most tokens of all prompts and answers.", default="none")
-    ] = None,
-    documents: Annotated[
-        int | None, option("N", "Only the first N documents.", default="all")
-    ] = None,
+    cache: Answers = None,
+    budget: Budget = None,
+    documents: Documents = None,
 ) -> None:
     """Rewrite documents by a language model.
 
@@ -74,14 +77,7 @@ def rewrite(
 
 
 def describe(
-    model: Annotated[
-        str,
-        argument(
-            "MODEL",
-            "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
-            "model: ...}'.",
-        ),
-    ],
+    model: Model,
     dataset: DatasetName,
     output: Annotated[Path, option("FILE", "The training rows to write, JSON lines.")],
     count: Annotated[
@@ -96,16 +92,9 @@ def describe(
         ),
     ] = None,
     tokens: Annotated[int, option("N", "Most tokens of an answer.")] = 512,
-    cache: Annotated[
-        Path | None,
-        option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
-    ] = None,
-    budget: Annotated[
-        int | None, option("N", "Most tokens of all prompts and answers.", default="none")
-    ] = None,
-    documents: Annotated[
-        int | None, option("N", "Only the first N documents.", default="all")
-    ] = None,
+    cache: Answers = None,
+    budget: Budget = None,
+    documents: Documents = None,
 ) -> None:
     """Describe documents by a language model.
 
@@ -132,14 +121,7 @@ def describe(
 
 
 def rank(
-    model: Annotated[
-        str,
-        argument(
-            "MODEL",
-            "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
-            "model: ...}'.",
-        ),
-    ],
+    model: Model,
     dataset: DatasetName,
     candidates: Annotated[str, option("SOURCE", "A run, or a retriever's folder.")],
     output: Annotated[Path, option("FILE", "The training rows to write, JSON lines.")],
@@ -154,13 +136,8 @@ def rank(
         str | None,
         option("TEXT", "The prompt, with {query}, {documents} and {count}, as style: listwise."),
     ] = None,
-    cache: Annotated[
-        Path | None,
-        option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
-    ] = None,
-    budget: Annotated[
-        int | None, option("N", "Most tokens of all prompts and answers.", default="none")
-    ] = None,
+    cache: Answers = None,
+    budget: Budget = None,
     allow: Allow = None,
 ) -> None:
     """Put whole lists in order by a model.
