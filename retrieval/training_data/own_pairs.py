@@ -78,7 +78,7 @@ def training_data(
     """Return what a section is trained on.
 
     Without a dataset the pairs' own documents are the corpus. For dev evaluation a tenth is held
-    out where ``judged_by_examples`` or where there is no dataset: of the pairs' queries, by seed
+    out where ``judged_by_examples`` or without a dataset: of the pairs' queries, by seed
     and text, or of the documents that pairs are made from, by seed and id. Raises ``DataError``
     for fewer than two. ``open_lists`` opens what the examples are searched with; ``folder`` is
     where they keep what took long to make.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 DOCUMENT_LENGTH = 384  # tokens of a document, where there is room for so many
-LEAST = 8  # tokens of a document, below which there is no room
+LEAST = 8  # tokens of a document, fewer are refused
 
 
 def learn_prompt(

@@ -181,7 +181,7 @@ def quantise(model: Any, weights: Weights) -> None:
         linear = model.get_submodule(name)
         codes = Codes(linear.weight, BITS[weights])
         _replace(model, linear, QuantisedLinear(codes, linear.bias))
-        del linear  # before the next: of a large model there is no room for two
+        del linear  # before the next: memory may not hold two of a large model
     _quantise_words(model, model.get_input_embeddings(), words)
     scales = {id(part.scales) for part in model.modules() if isinstance(part, Codes)}
     for value in (*model.parameters(), *model.buffers()):  # read in the 16 bits of their file

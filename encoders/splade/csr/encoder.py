@@ -152,7 +152,7 @@ class CsrEncoder(TextEncoder):
     def embed_layers(self, features: Features, side: Side, layers: Sequence[int]) -> Tensor:
         """Return the codes and the dense vectors side by side, ``[n, latents + inputs]``.
 
-        Those are what the layer 0 is, and there is no other: ``ConfigError``.
+        They are layer 0; ``ConfigError`` for any other.
         """
         if tuple(layers) != (0,):
             raise ConfigError(

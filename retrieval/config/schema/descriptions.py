@@ -36,7 +36,7 @@ WORDS: Mapping[str, str] = {
     "concepts.scale": "What cosines with names are multiplied by at the start, 20.",
     "concepts.threshold": "The cosine with its name above which a text has a concept.",
     "true_false.prompt": "The prompt, with {document} and perhaps {query}; left out, monoT5's, or "
-    "QualT5's where there is no query.",
+    "QualT5's without a query.",
     "true_false.answers": "The two words, the one for relevant first; left out, true and false.",
     "true_false.max_length": "The most tokens of a prompt with its texts.",
     "csr.top_k": "The most latents of a text; left out, as the model's folder says.",

@@ -201,13 +201,12 @@ def csv_rows(path: Path, lines: Iterable[str], delimiter: str) -> Iterator[tuple
     """
     size = 0
 
-    def counted() -> Iterator[str]:
+    def counted() -> Iterator[str]:  # apart from the reader, so that a fault closes the file
         nonlocal size
-        for line in lines:
+        for number, line in enumerate(lines, 1):
             size += len(line)
             if size > LONGEST:
-                place = f"{path}:{reader.line_num + 1}"
-                raise too_long(f"{place}: the row, whose quotation mark may not be closed,")
+                raise too_long(f"{path}:{number}: the row, whose quotation mark may not be closed,")
             yield line
 
     csv.field_size_limit(LONGEST)

@@ -49,12 +49,12 @@ def draw_tradeoff(
     ``cost`` and ``quality`` are the axes' texts, with the unit: ``"median latency, ms"``. ``tried``
     are grey points behind the lines, ``front`` a stair of those that nothing beats, ``chosen`` a
     star. Costs that span a decade and are all above 0 are on a logarithmic axis. Raises
-    ``DataError`` where there is no point, and for a number that is not finite.
+    ``DataError`` without points, and for a number that is not finite.
     """
     groups = [*lines.values(), tried, front, [] if chosen is None else [chosen]]
     points = [point for group in groups for point in group]
     if not points:
-        raise DataError(f"{quality} against {cost}: there are no points to draw")
+        raise DataError(f"{quality} against {cost}: no points to draw")
     for point in points:
         if not (math.isfinite(point.cost) and math.isfinite(point.value)):
             raise DataError(

@@ -34,7 +34,7 @@ class FusionFit:
     is scored by what is chosen on the others; None for one query. ``gain`` is how far that is above
     the best single run, with a 95 % bootstrap interval. ``tried`` counts the fusions that were
     compared, ``why`` says in a sentence what was chosen. Without judgements (``judged`` is false)
-    there are no values. ``names`` are those of the runs, ``parts`` of the stages they are of, where
+    it has no values. ``names`` are those of the runs, ``parts`` of the stages they are of, where
     these are known; ``origin`` is where the fit was made.
     """
 

@@ -97,7 +97,7 @@ class GeneratedExamples(ExampleSource):
             )
         if self.choices is not None and shots == 0:
             raise ConfigError(
-                "choices: there are no examples to choose with shots: 0; leave it out"
+                "choices: with shots: 0 the prompt has no examples to choose; leave it out"
             )
 
     @property

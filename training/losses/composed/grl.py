@@ -36,7 +36,7 @@ class Asked(NamedTuple):
     slots: Tensor
 
     def laid_out(self, values: Tensor) -> Tensor:
-        """Return values ``[n]`` as ``[queries, documents]``, NaN where there is no document."""
+        """Return values ``[n]`` as ``[queries, documents]``, NaN for the places left over."""
         shape = int(self.rows.max()) + 1, int(self.slots.max()) + 1
         return values.new_full(shape, float("nan")).index_put((self.rows, self.slots), values)
 

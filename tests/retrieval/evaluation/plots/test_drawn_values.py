@@ -109,7 +109,7 @@ def test_nothing_global_is_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_empty_and_broken_values_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match="there are no points to draw"):
+    with pytest.raises(DataError, match="no points to draw"):
         draw_tradeoff({"a": []}, cost="ms", quality="AP")
     with pytest.raises(DataError, match=r"p has cost nan and value 1.*finite numbers"):
         draw_tradeoff({"a": [Point(float("nan"), 1, "p")]}, cost="ms", quality="AP")

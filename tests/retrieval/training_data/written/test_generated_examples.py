@@ -194,7 +194,7 @@ def test_the_filter_is_brute_force_bm25() -> None:
         ({"pairs": 0, "tokens": 5}, "tokens: is of the judgements"),
         ({"pairs": 0, "judgements": True}, "judgements: is of the judgements"),
         ({"pairs": 5, "shots": 4}, "shots: 4 examples beside each of 4 pairs"),
-        ({"shots": 0, "choices": 3}, "choices: there are no examples"),
+        ({"shots": 0, "choices": 3}, "choices: with shots: 0"),
         ({"prompt": "write"}, r"prompt: 'write'; expected \{text\}"),
         ({"documents": 0}, "documents is 0"),
         ({"consistency": 0}, "consistency is 0"),
