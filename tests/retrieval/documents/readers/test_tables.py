@@ -1,9 +1,11 @@
 """Files of rows in every form, and the odd ones that people have."""
 
+import gc
 import gzip
 import json
 import logging
 import sqlite3
+import weakref
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from pyarrow import feather, ipc, parquet
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.readers import as_documents
+from sluice.retrieval.documents.readers.tables import csv_rows, text_lines
 
 ROWS = [
     {"path": "a/b.md", "headline": "Gold", "body": "in the river", "year": 2020},
@@ -182,6 +185,23 @@ def test_damaged_files(tmp_path: Path, name: str, content: str, message: str) ->
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=message):
         list(as_documents(tmp_path / name))
+
+
+def test_a_damaged_table_closes_its_file_without_the_collector(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text('text,a\n"x"y,b\nz,c\n')
+    lines = text_lines(file, "utf-8")
+    kept = weakref.ref(lines)
+    rows = csv_rows(file, lines, ",")
+    del lines
+    gc.disable()
+    try:
+        with pytest.raises(DataError, match="not valid csv"):
+            list(rows)
+        del rows
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_a_misspelt_path(tmp_path: Path) -> None:
