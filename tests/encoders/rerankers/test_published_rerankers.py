@@ -98,9 +98,8 @@ def mono_t5(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[str
     folder = tmp_path_factory.mktemp("mono") / name
     tokens = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     size = unigrams(folder, "T5Tokenizer", single="$A </s>", tokens=tokens, words=words)
-    settings = {**T5, "initializer_factor": 1.0}
     network(folder, architecture, vocab_size=size + 128, pad_token_id=0,
-            eos_token_id=1, decoder_start_token_id=0, **settings)  # fmt: skip
+            eos_token_id=1, decoder_start_token_id=0, **T5)  # fmt: skip
     return request.param, folder
 
 
