@@ -41,6 +41,11 @@ class DatabaseIndex(Index):
         return [*super().words, self.address] if self.address else super().words
 
     @property
+    def filters(self) -> bool:
+        """Whether the database has the metadata of every row, so that it can be asked."""
+        return False
+
+    @property
     def differences(self) -> Sequence[str]:
         """How results may differ from those of our exact index; one sentence each, printed."""
         return ()
@@ -66,6 +71,10 @@ class DatabaseIndex(Index):
         if not count or not places:
             return Hits.missing(count, k)
         return self._search_where(queries, places, where, allowed, merged).padded(k)
+
+    @abstractmethod
+    def search_exactly(self, vectors: Any, k: int) -> Hits:
+        """Return the ``k`` best live documents of each query, without the graph if there is one."""
 
     def _search(
         self, queries: Any, k: int, allowed: Mask | None, parameters: dict[str, Any]

@@ -130,7 +130,7 @@ class _Parts:
         index = self.index
         if where is None:
             return index.search(vectors, k, params=params)
-        if not isinstance(index, DatabaseIndex):
+        if not (isinstance(index, DatabaseIndex) and index.filters):
             return index.search(vectors, k, keep=self.matching(where), params=params)
         keep, others = apart_from_ids(self.store, conditions(where))
         return index.search_where(vectors, k, others, keep=keep, params=params)
