@@ -250,6 +250,11 @@ def _check_shards(section: RetrieverSection, where: str) -> None:
             f"{where}: the scores of a {kind} encoder need the whole collection; leave it out"
         )
     index = section.index["type"] if section.index is not None else SHARDABLE[0]
+    if index in DATABASES:
+        raise ConfigError(
+            f"{where}: an index of type {index} lies in a database, which parts it by its own "
+            f"means; leave {where.rpartition('.')[2]} out"
+        )
     if index in INDEXES and index not in SHARDABLE:
         raise ConfigError(
             f"{where}: an index of type {index} learns from the whole collection, or is chosen by "

@@ -12,6 +12,7 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.indexing.databases.pgvector.settings import NON_ZEROS, Settings
 from sluice.indexing.databases.pgvector.table import Row
 from sluice.indexing.databases.pgvector.vectors import pruned
+from sluice.indexing.inverted.statistics import Contribution
 
 
 def row_of(name: str, metadata: Mapping[str, Any]) -> Row:
@@ -45,6 +46,17 @@ def stored_weights(documents: Any, settings: Settings, lost: list[float]) -> Any
     lost[0] += dropped
     lost[1] += float(documents.data.sum(dtype=np.float64))
     return kept
+
+
+def contributions(query: Any, document: Any) -> list[Contribution]:
+    """Return each shared term's part of the product of two sparse rows, in ascending term order."""
+    impacts = dict(zip(document.indices.tolist(), document.data.tolist(), strict=True))
+    weights = zip(query.indices.tolist(), query.data.tolist(), strict=True)
+    return [
+        Contribution(term, weight, impacts[term], weight * impacts[term])
+        for term, weight in weights
+        if term in impacts
+    ]
 
 
 def check_queries(queries: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -12,20 +11,25 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 
-from sluice.encoders.foundation.disk.files import read_json, write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.trust import Allow, refuse_database
 from sluice.indexing.checks import checked_dense, checked_sparse
 from sluice.indexing.databases.conditions import Condition
 from sluice.indexing.databases.index import DatabaseIndex
-from sluice.indexing.databases.pgvector.beside import check_queries, row_of, stored_weights
+from sluice.indexing.databases.pgvector.beside import (
+    check_queries,
+    contributions,
+    row_of,
+    stored_weights,
+)
 from sluice.indexing.databases.pgvector.conditions import where_sql
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
 from sluice.indexing.databases.pgvector.former import former_tables
 from sluice.indexing.databases.pgvector.notes import differences
 from sluice.indexing.databases.pgvector.search import MOST_EF, Asked, Walk, search
-from sluice.indexing.databases.pgvector.settings import Column, Method, Settings
+from sluice.indexing.databases.pgvector.settings import DIMENSIONS, Column, Method, Settings
+from sluice.indexing.databases.pgvector.states import States, table_of_build
 from sluice.indexing.databases.pgvector.table import Row, Table, digest_of
 from sluice.indexing.databases.pgvector.vectors import decoded, encoded
 from sluice.indexing.databases.pgvector.verification import (
@@ -34,6 +38,7 @@ from sluice.indexing.databases.pgvector.verification import (
     write_sample,
 )
 from sluice.indexing.hits import Hits
+from sluice.indexing.inverted.statistics import Contribution
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import Metric
@@ -87,13 +92,10 @@ class PgvectorIndex(DatabaseIndex):
         self._table: Table | None = None
         self._column = column
         self._width = 0
-        self._state = 0  # the last one saved; a change under way makes the next
-        self._mark = self._former = ""  # of the last one saved, and of the one committed before
-        self._writer = ""  # of the changes under way; empty before the first
+        self._states = States()
         self._described = True  # whether every row has the metadata of its document
         self._lost = [0.0, 0.0]  # of all weights, those that ``prune`` dropped, and their sum
-        self._former_tables: dict[str, list[str]] = {}  # to be dropped, with their marks
-        self._folder: Path | None = None  # of the saved state that was opened
+        self.folder: Path | None = None  # of the state that was saved or opened
         self._build: Path | None = None  # the note of a build under way
 
     # What it is.
@@ -170,9 +172,9 @@ class PgvectorIndex(DatabaseIndex):
         first, stop = self.rows, self.rows + int(documents.shape[0])
         vectors = list(encoded(documents, column))
         beside = self._beside(np.arange(first, stop, dtype=np.int64))
-        table = self._table or self._own_table(column, width)
-        with table.changing() as connection:
-            self._begin(connection, table)
+        size = DIMENSIONS[column] if column == "sparsevec" else width
+        table = self._table or table_of_build(self._build, self.settings, column, size)
+        with self._states.changing(table, first) as connection:
             digest = digest_of(vectors, beside) if self._build is not None else ""
             if not digest or not table.copied(connection, first, stop, digest):
                 table.copy(connection, first, vectors, beside)
@@ -189,57 +191,7 @@ class PgvectorIndex(DatabaseIndex):
             return [Row()] * len(rows)
         return [row_of(*each) for each in zip(*self.described(rows), strict=True)]
 
-    def _own_table(self, column: Column, width: int) -> Table:
-        """Return the table of a build that was killed, or a new one."""
-        size = 10**9 if column == "sparsevec" else width
-        own = {"dsn": self.address, "table": self.settings.table, "column": column, "width": size}
-        note = self._build
-        if note is not None and note.exists():
-            begun = read_json(note)
-            if isinstance(begun, dict) and {**begun, "name": ""} == {**own, "name": ""}:
-                table = Table(self.address, str(begun["name"]), column)
-                with connected(self.address) as connection:
-                    try:
-                        mark, _ = table.status(connection)
-                    except IndexFormatError:
-                        mark = "gone"
-                if mark == "":
-                    log.info("pgvector: going on with the table %s of a killed build", table.name)
-                    return table
-        table = Table.new(self.settings, column)
-        if note is not None:
-            note.parent.mkdir(parents=True, exist_ok=True)
-            write_json(note, {**own, "name": table.name})
-        with table.changing() as connection:
-            table.create(connection, size, "")
-        return table
-
     # Changing.
-
-    def _begin(self, connection: Any, table: Table) -> None:
-        """Take the table for changes, inside their transaction; undo what a killed one left."""
-        mark, writer = table.status(connection, change=True)
-        if self._writer:
-            if writer != self._writer:
-                raise IndexFormatError(
-                    f"pgvector: {table.name} was changed by another program meanwhile; nothing "
-                    "was changed now: open the folder again"
-                )
-            return
-        if mark not in (self._mark, self._former):
-            raise IndexFormatError(
-                f"pgvector: {table.name} is in a later state than this folder, which is an older "
-                "copy; change the folder that was changed last, or rebuild this one"
-            )
-        if self._mark:
-            table.undo(connection, self.rows, self._state)
-        self._writer = secrets.token_hex(8)
-        table.set_status(connection, self._mark, self._writer)
-
-    @property
-    def _horizon(self) -> int:
-        """The state that this object sees: a change under way sees its own deletions."""
-        return self._state + bool(self._writer)
 
     def delete(self, rows: Any) -> None:
         """Put tombstones on ``rows``, in the database too; ``DataError`` as of any index."""
@@ -248,22 +200,20 @@ class PgvectorIndex(DatabaseIndex):
             after.delete(rows)
             dying = np.setdiff1d(after.deleted, self._live.deleted)
             if self._table is not None and len(dying):
-                with self._table.changing() as connection:
-                    self._begin(connection, self._table)
-                    self._table.delete(connection, dying, self._horizon)
+                with self._states.changing(self._table, self.rows) as connection:
+                    self._table.delete(connection, dying, self._states.horizon)
             self._live = after
 
     def _keep_only(self, allowed: Mask) -> None:
         if self._table is None:
             return
         old, new = self._table, Table.new(self.settings, self._table.column)
-        with old.changing() as connection:
-            self._begin(connection, old)
-            size = 10**9 if new.column == "sparsevec" else self._width
-            new.create(connection, size, self._writer, parent=old.name)
-            old.compact_into(connection, new, self._horizon)
-        self._former_tables[old.name] = [self._mark, self._former]
-        self._table, self._state, self._mark, self._former = new, 0, "", ""
+        with self._states.changing(old, self.rows) as connection:
+            size = DIMENSIONS[new.column] if new.column == "sparsevec" else self._width
+            new.create(connection, size, self._states.writer, parent=old.name)
+            old.compact_into(connection, new, self._states.horizon)
+        self._states.move(old)
+        self._table = new
 
     # Searching.
 
@@ -293,7 +243,7 @@ class PgvectorIndex(DatabaseIndex):
         if self._column == "sparsevec":
             check_queries(queries)
         text, values = where_sql(where)
-        asked = Asked(self.rows, self._horizon, self._asked_rows(allowed), text, values)
+        asked = Asked(self.rows, self._states.horizon, self._asked_rows(allowed), text, values)
         walk = Walk(**parameters) if self.settings.method == "hnsw" else None
         return self._found(self._table, queries, k, asked, walk)
 
@@ -306,8 +256,19 @@ class PgvectorIndex(DatabaseIndex):
         """Return the ``k`` best live documents of each query, without the graph if there is one."""
         if self._table is None or not k:
             return Hits.missing(len(vectors), k)
-        asked = Asked(self.rows, self._horizon, None, "", ())
+        asked = Asked(self.rows, self._states.horizon, None, "", ())
         return self._found(self._table, self._checked(vectors, "queries"), k, asked, None)
+
+    @property
+    def explains(self) -> bool:
+        """Whether its vectors have terms."""
+        return self._column == "sparsevec"
+
+    def explain(self, query: Any, row: int) -> Sequence[Contribution]:
+        """Return each shared term's part of the score of ``row``, in ascending term order."""
+        if not self.explains:
+            return super().explain(query, row)
+        return contributions(self._checked(query, "query"), self.documents([row]))
 
     def _documents(self, rows: Rows) -> Any:
         if self._table is None or not len(rows):
@@ -326,50 +287,36 @@ class PgvectorIndex(DatabaseIndex):
     # Saving.
 
     def _write(self, folder: Path) -> dict[str, Any]:
-        own = "" if self._table is None else self._table.name
-        self._former_tables |= former_tables(folder, self.address, own)
+        own, first = "" if self._table is None else self._table.name, self.folder is None
+        self._states.dropped |= former_tables(folder, self.address, own)
         if self._table is not None:
-            with self._table.changing() as connection:
-                self._begin(connection, self._table)
+            with self._states.changing(self._table, self.rows) as connection:
                 self._table.cut(connection, self.rows)
                 self._table.index(connection, self.settings)
                 sampled = write_sample(folder, self._table, connection, self._live)
-            self._state += 1
-            self._mark = secrets.token_hex(8)
-            if self.settings.method == "hnsw" and not self._former and len(sampled):
+            self._states.save()
+            if self.settings.method == "hnsw" and first and len(sampled):
                 self.notes["recall"] = measured_recall(self, sampled)
-        if not self._former:
+        if first:
             for sentence in self.differences:
                 log.info("pgvector: %s", sentence)
+        self.folder = folder
         return {
             **asdict(self.settings),
             "column": self._column,
             "wanted_column": self.settings.column,
             "width": self._width,
             "name": None if self._table is None else self._table.name,
-            "state": self._state,
-            "mark": self._mark,
-            "former": self._former,
-            "former_tables": self._former_tables,
+            **self._states.facts(),
             "described": self._described,
             "lost": self._lost,
         }
 
     def settle(self) -> None:
         """Note in the database that the last ``save`` is the current state; drop former tables."""
-        if self._table is None and not self._former_tables:
-            return
-        try:
-            with connected(self.address) as connection, connection.transaction():
-                if self._table is not None:
-                    self._table.set_status(connection, self._mark, self._writer)
-                    self._table.forget_copies(connection)
-                for name, marks in self._former_tables.items():
-                    Table(self.address, name, "vector").drop(connection, marks)
-        except (DataError, IndexFormatError) as error:
-            log.warning("%s; the next change repeats it", error)
-            return
-        self._former, self._former_tables, self._build = self._mark, {}, None
+        if self._table is not None or self._states.dropped:
+            self._states.settle(self._table, self.address)
+            self._build = None
 
     @classmethod
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
@@ -389,22 +336,18 @@ class PgvectorIndex(DatabaseIndex):
         index._column = replace(index.settings, column=facts.get("column")).column
         index.metric = None if index._column == "sparsevec" else index.settings.metric
         index._width = fact(facts, "width", int, folder)
-        index._state = fact(facts, "state", int, folder)
-        index._mark = fact(facts, "mark", str, folder)
-        index._former = fact(facts, "former", str, folder)
-        former = fact(facts, "former_tables", dict, folder)
-        index._former_tables = {str(name): list(map(str, marks)) for name, marks in former.items()}
+        index._states = States.read(facts, folder)
         index._described = fact(facts, "described", bool, folder)
         index._lost = [float(each) for each in fact(facts, "lost", list, folder)][:2]
         if facts.get("name") is not None:
             column = index._column or "vector"
             index._table = Table(dsn, fact(facts, "name", str, folder), column)
-        index._folder = folder
+        index.folder = folder
         return index
 
     def verify(self) -> Sequence[str]:
         """Compare the database with the folder: counts, sampled vectors, and their searches."""
-        if self._table is None or self._folder is None:
+        if self._table is None or self.folder is None:
             return ()
-        saved, graph = (self._state, self._mark, self._former), self.settings.method == "hnsw"
-        return verified(self, self._table, self._folder, saved, graph=graph)
+        graph = self.settings.method == "hnsw"
+        return verified(self, self._table, self.folder, self._states, graph=graph)

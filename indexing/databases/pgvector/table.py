@@ -98,6 +98,19 @@ class Table:
         mark, writer = found
         return mark, writer
 
+    def is_unfinished(self, connection: Any) -> bool:
+        """Return whether the table is there, and of no state yet."""
+        try:
+            return self.status(connection)[0] == ""
+        except IndexFormatError:
+            return False
+
+    def drop_unfinished(self, connection: Any) -> None:
+        """Drop the table of a build that will not go on."""
+        if self.is_unfinished(connection):
+            with connection.transaction():
+                self.drop(connection, [""])
+
     def set_status(self, connection: Any, mark: str, writer: str) -> None:
         """Note the last committed state, and who changes the table."""
         connection.execute(

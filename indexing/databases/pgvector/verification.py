@@ -10,6 +10,7 @@ import numpy as np
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.indexing.databases.pgvector.connection import connected
+from sluice.indexing.databases.pgvector.states import States
 from sluice.indexing.databases.pgvector.table import Table
 from sluice.indexing.live_rows import LiveRows, Rows
 
@@ -32,21 +33,20 @@ def write_sample(folder: Path, table: Table, connection: Any, live: LiveRows) ->
 
 
 def verified(
-    index: DatabaseIndex, table: Table, folder: Path, saved: tuple[int, str, str], *, graph: bool
+    index: DatabaseIndex, table: Table, folder: Path, states: States, *, graph: bool
 ) -> list[str]:
     """Check a table against the folder of a saved state; return what was checked.
 
-    ``saved`` are the number of the state, its mark, and the mark before; ``graph`` is whether there
-    is one. ``IndexFormatError`` for other counts, other vectors, and searches out of order.
+    ``graph`` is whether there is one. ``IndexFormatError`` for other counts, other vectors, and
+    searches out of order.
     """
-    state, mark, former = saved
     with np.load(folder / SAMPLE, allow_pickle=False) as sample:
         rows, ends, data = (sample[name] for name in ("rows", "ends", "data"))
     with connected(table.dsn) as connection:
         found, _ = table.status(connection)
-        counted = table.counts(connection, index.rows, state)
+        counted = table.counts(connection, index.rows, states.number)
         stored = table.vectors(connection, rows)
-    if found not in (mark, former):
+    if found not in (states.mark, states.former):
         raise _differs(table, "another copy of this folder has changed it since")
     expected = (index.rows, index.rows - len(index))
     if counted != expected:

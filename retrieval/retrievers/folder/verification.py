@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from sluice.retrieval.retrievers.folder.head import (
     read_shard,
 )
 from sluice.retrieval.retrievers.folder.placed_encoder import check_encoder, opened_unchecked
+
+log = logging.getLogger("sluice")
 
 
 def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
@@ -40,7 +43,9 @@ def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
     if head.shards is None:
         files += verify(path / DOCUMENTS, generation=head.documents_generation)
     if head.shards is None:  # a shard's index has all it is in its folder
-        open_index(path / INDEX, generation=head.index_generation, allow=allow).verify()
+        index = open_index(path / INDEX, generation=head.index_generation, allow=allow)
+        if checked := index.verify():
+            log.info("%s: as saved in the database: %s", path, ", ".join(checked))
     encoder = opened_unchecked(path, head, allow=allow)
     refuse_moved(path / head.encoder, encoder)
     check_encoder(path, head, encoder)

@@ -241,6 +241,21 @@ def test_what_a_killed_change_left_is_undone(postgres: Postgres, tmp_path: Path)
     assert tables_in(postgres, "undone_") == [name]
 
 
+def test_a_kill_between_the_commit_and_its_note(postgres: Postgres, tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    index = PgvectorIndex(postgres.dsn, table="noted")
+    index.add(DOCUMENTS[:20])
+    index.save(folder)  # and no settle, thrice
+    for row in (3, 4):
+        opened = open_index(folder, allow=[postgres.dsn])
+        opened.delete([row])
+        opened.save(folder)
+    last = saved(open_index(folder, allow=[postgres.dsn]), folder)  # type: ignore[arg-type]
+    assert len(last) == 18
+    last.verify()
+    assert not np.isin([3, 4], last.search(QUERIES, 20).rows).any()
+
+
 def test_an_older_copy_is_read_and_not_changed(postgres: Postgres, tmp_path: Path) -> None:
     import shutil
 
