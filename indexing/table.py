@@ -18,8 +18,12 @@ INDEXES: Final[Mapping[str, str]] = {
     "augmented": "sluice.indexing.wrappers.augmented:AugmentedIndex",
     "auto": "sluice.indexing.auto.index:AutoIndex",  # what it chooses is one of the others
     "pseudo_queries": "sluice.indexing.wrappers.pseudo_queries:PseudoQueryIndex",
+    "pgvector": "sluice.indexing.databases.pgvector.index:PgvectorIndex",
     "passages": "sluice.indexing.wrappers.passages:PassageIndex",
 }
+
+# Those that lie in a database, and the settings that say where it is.
+DATABASES: Final[Mapping[str, tuple[str, ...]]] = {"pgvector": ("dsn",)}
 
 AUGMENTATIONS: Final[Mapping[str, str]] = {
     "document_bias": "sluice.indexing.wrappers.augmentations:DocumentBias",

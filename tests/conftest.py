@@ -21,6 +21,7 @@ os.environ.update(
 )
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,6 +52,16 @@ def pytest_collection_finish() -> None:
         from sentence_transformers.base.model import BaseModel
 
         BaseModel._create_model_card = lambda *_, **__: None  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL with pgvector, started when a test first needs it; skipped where none runs."""
+    from postgres import Postgres
+
+    server = Postgres()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,7 +17,7 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import ENCODERS, KNOWN, TYPES, Made
-from sluice.indexing.table import INDEXES
+from sluice.indexing.table import DATABASES, INDEXES
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import CachedEncoding, PruneSection, RetrieverSection
 from sluice.retrieval.documents.document import Document
@@ -142,6 +142,11 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
         **dict.fromkeys(NGRAM_INDEXES, "token sequences, no"),
         **dict.fromkeys(ID_INDEXES, "identifiers, no"),
     }  # fmt: skip
+    if name in DATABASES:
+        sparse = spec.get("column") == "sparsevec" or kind in SPARSE_ENCODERS
+        holds[name] = (
+            "dense" if spec.get("column") in ("vector", "halfvec") or not sparse else "sparse"
+        )
     if name in NET_INDEXES:
         holds[name] = "dense"
     if kind in NET_ENCODERS and name in holds and name not in NET_INDEXES:
@@ -245,6 +250,11 @@ def _check_shards(section: RetrieverSection, where: str) -> None:
             f"{where}: the scores of a {kind} encoder need the whole collection; leave it out"
         )
     index = section.index["type"] if section.index is not None else SHARDABLE[0]
+    if index in DATABASES:
+        raise ConfigError(
+            f"{where}: an index of type {index} lies in a database, which parts it by its own "
+            f"means; leave {where.rpartition('.')[2]} out"
+        )
     if index in INDEXES and index not in SHARDABLE:
         raise ConfigError(
             f"{where}: an index of type {index} learns from the whole collection, or is chosen by "

@@ -413,6 +413,16 @@ WORDS: Mapping[str, str] = {
     "mined.step": "Of sampling: cyclic.",
     "consistency": "Drops pairs whose positive is not among the first so many hits.",
     "mined.positives": "Of several positives, the score that counts: lowest, mean or highest.",
+    # databases
+    "dsn": "postgresql://user@host:port/database without a password, which PGPASSWORD or ~/.pgpass "
+    "has; left out, PGHOST, PGDATABASE and PGUSER say it.",
+    "pgvector.table": "What the names of its tables begin with.",
+    "pgvector.column": "vector, halfvec (float16) or sparsevec; left out, as the vectors are.",
+    "pgvector.method": "exact, or hnsw: a graph, approximate and faster for many documents.",
+    "pgvector.m": "Links of a vector in each layer of the graph, 16.",
+    "pgvector.ef_construction": "Candidates for the links of a new vector, 64.",
+    "pgvector.prune": "Keeps so many of a sparse vector's weights, the largest; left out, too many "
+    "(16,000; with hnsw 1,000) are an error.",
     # graphs
     "query_graph.neighbours": "Links of a document's own; as many others lead to it at most.",
     "query_graph.depth": "Hits of each training query that are linked with each other.",
@@ -520,6 +530,7 @@ SUMMARIES: Mapping[str, str] = {
     "seal": "A language model writes n-grams of the documents for a query (SEAL).",
     "dsi": "A language model writes the identifiers of documents for a query (DSI).",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
+    "pgvector": "Dense or sparse vectors in PostgreSQL with pgvector, exact or by a graph.",
     "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
     "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",
     "towers": "Two encoders with weights of their own, for queries and for documents.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from sluice.encoders.foundation.disk.generations import verify
 from sluice.encoders.foundation.errors import IndexFormatError, ModelError, SluiceError
 from sluice.encoders.model_files.probes import PROBES, verify_probes
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.indexing.folder import open_index
 from sluice.retrieval.retrievers.folder.head import (
     DOCUMENTS,
     INDEX,
@@ -18,6 +20,8 @@ from sluice.retrieval.retrievers.folder.head import (
     read_shard,
 )
 from sluice.retrieval.retrievers.folder.placed_encoder import check_encoder, opened_unchecked
+
+log = logging.getLogger("sluice")
 
 
 def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
@@ -38,6 +42,10 @@ def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
         files += verify_retriever(folder, allow)
     if head.shards is None:
         files += verify(path / DOCUMENTS, generation=head.documents_generation)
+    if head.shards is None:  # a shard's index has all it is in its folder
+        index = open_index(path / INDEX, generation=head.index_generation, allow=allow)
+        if checked := index.verify():
+            log.info("%s: as saved in the database: %s", path, ", ".join(checked))
     encoder = opened_unchecked(path, head, allow=allow)
     refuse_moved(path / head.encoder, encoder)
     check_encoder(path, head, encoder)

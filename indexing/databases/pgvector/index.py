@@ -1,0 +1,353 @@
+"""An index whose vectors lie in PostgreSQL with pgvector."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.trust import Allow, refuse_database
+from sluice.indexing.checks import checked_dense, checked_sparse
+from sluice.indexing.databases.conditions import Condition
+from sluice.indexing.databases.index import DatabaseIndex
+from sluice.indexing.databases.pgvector.beside import (
+    check_queries,
+    contributions,
+    row_of,
+    stored_weights,
+)
+from sluice.indexing.databases.pgvector.conditions import where_sql
+from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
+from sluice.indexing.databases.pgvector.former import former_tables
+from sluice.indexing.databases.pgvector.notes import differences
+from sluice.indexing.databases.pgvector.search import MOST_EF, Asked, Walk, search
+from sluice.indexing.databases.pgvector.settings import DIMENSIONS, Column, Method, Settings
+from sluice.indexing.databases.pgvector.states import States, table_of_build
+from sluice.indexing.databases.pgvector.table import Row, Table, digest_of
+from sluice.indexing.databases.pgvector.vectors import decoded, encoded
+from sluice.indexing.databases.pgvector.verification import (
+    measured_recall,
+    verified,
+    write_sample,
+)
+from sluice.indexing.hits import Hits
+from sluice.indexing.inverted.statistics import Contribution
+from sluice.indexing.live_rows import LiveRows, Mask, Rows
+from sluice.indexing.storage.arrays import fact
+from sluice.indexing.storage.exact_scores import Metric
+
+log = logging.getLogger("sluice")
+
+BUILD = "pgvector.json"  # in the work folder of a build: which table it fills
+
+
+class PgvectorIndex(DatabaseIndex):
+    """Vectors in a table of PostgreSQL, searched by pgvector; exactly, unless ``method: hnsw``.
+
+    ``dsn`` is ``postgresql://user@host:port/database``, without a password, which PGPASSWORD or
+    ``~/.pgpass`` has; left out, the environment says it, as for ``psql``. ``table`` is what names
+    of its tables begin with. The vectors decide the ``column``: ``vector`` for dense ones,
+    ``sparsevec`` for sparse ones; ``halfvec`` stores dense ones in float16. ``metric`` is ``ip``,
+    ``l2`` (scores are negative squared distances) or ``cosine``, which stores normalised vectors.
+
+    Exact hits are those of ``FlatIndex`` and ``InvertedIndex``: ties by row, at the boundary of
+    ``k`` too; scores are float32 sums of the database, equal in about six digits, so documents
+    nearer than that may swap. ``hnsw`` walks a graph of ``m`` links, built with
+    ``ef_construction`` candidates; ``params`` of a search are ``ef_search``, the candidates (100,
+    and ``k`` at least), and ``max_scan_tuples``, how many vectors a filter may make it look at
+    (20,000). Where few rows are allowed, and where the walk finds fewer than ``k``, all are scored.
+
+    A sparse vector has at most 16,000 weights, or 1,000 with ``hnsw``: more are a ``DataError``,
+    unless ``prune`` keeps the largest, and says what was lost.
+
+    The folder names the table, its rows and its state; two copies of a folder share the table, and
+    the one that is changed first is the one that can be changed. A build that was killed continues
+    after the last chunk that was copied. Needs ``pip install 'sluice-ir[pgvector]'``.
+    """
+
+    type_name = "pgvector"
+
+    def __init__(
+        self,
+        dsn: str = "",
+        *,
+        table: str = "sluice",
+        column: Column | None = None,
+        metric: Metric = "ip",
+        method: Method = "exact",
+        m: int = 16,
+        ef_construction: int = 64,
+        prune: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.settings = Settings(dsn, table, column, metric, method, m, ef_construction, prune)
+        self.metric = None if column == "sparsevec" else metric
+        self._table: Table | None = None
+        self._column = column
+        self._width = 0
+        self._states = States()
+        self._described = True  # whether every row has the metadata of its document
+        self._lost = [0.0, 0.0]  # of all weights, those that ``prune`` dropped, and their sum
+        self.folder: Path | None = None  # of the state that was saved or opened
+        self._build: Path | None = None  # the note of a build under way
+
+    # What it is.
+
+    @property
+    def address(self) -> str:
+        """The ``dsn``."""
+        return self.settings.dsn
+
+    @property
+    def width(self) -> int | None:
+        """Dimensions of the vectors; None before the first ``add``, and of sparse ones."""
+        return self._width if self._width and self._column != "sparsevec" else None
+
+    @property
+    def filters(self) -> bool:
+        """Whether the database has the metadata of every row, so that it can be asked."""
+        return self._described
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the table in the database, with its keys and its graph."""
+        if self._table is None:
+            return 0
+        with connected(self.address) as connection:
+            return self._table.size(connection)
+
+    @property
+    def resident_bytes(self) -> int:
+        """None here: the memory is the server's."""
+        return 0
+
+    @property
+    def differences(self) -> Sequence[str]:
+        """How results may differ from those of our exact index; one sentence each."""
+        return differences(self.settings, self._column, self.notes, self._lost)
+
+    def empty(self) -> Self:
+        """Return an index without documents that has the settings of this one."""
+        return type(self)(**asdict(self.settings))
+
+    def check_fit(self, width: int, documents: int) -> None:
+        """Raise ``ConfigError`` for vectors wider than the column, or its graph, can be."""
+        need_psycopg()
+        self.settings.check_width(width, self._column or "vector")
+
+    def spool(self, folder: Path) -> None:
+        """Note in ``folder`` which table is filled, so that a killed build goes on with it."""
+        if self._table is None and not self.rows:
+            self._build = folder / BUILD
+
+    # Adding.
+
+    def _checked(self, vectors: Any, what: str) -> Any:
+        column = self._column or ("sparsevec" if sparse.issparse(vectors) else "vector")
+        if column != "sparsevec":
+            dense = checked_dense(vectors, self.width, what)
+            if self.settings.metric == "cosine":
+                lengths = np.sqrt(np.square(dense, dtype=np.float64).sum(axis=1))
+                lengths[lengths == 0] = 1  # a zero vector has cosine 0
+                dense = np.asarray(dense / lengths[:, None], np.float32)
+            if column == "halfvec" and np.abs(dense).max(initial=0) > np.finfo(np.float16).max:
+                raise DataError(f"{what}: values above 65504, the most of float16; column: vector")
+            return dense
+        return checked_sparse(vectors, what)
+
+    def _append(self, documents: Any) -> None:
+        column = self._column or ("sparsevec" if sparse.issparse(documents) else "vector")
+        if column == "sparsevec":
+            replace(self.settings, column=column)  # refuses another metric
+            documents = stored_weights(documents, self.settings, self._lost)
+        width = int(documents.shape[1])
+        self.settings.check_width(width, column)
+        first, stop = self.rows, self.rows + int(documents.shape[0])
+        vectors = list(encoded(documents, column))
+        beside = self._beside(np.arange(first, stop, dtype=np.int64))
+        size = DIMENSIONS[column] if column == "sparsevec" else width
+        table = self._table or table_of_build(self._build, self.settings, column, size)
+        with self._states.changing(table, first) as connection:
+            digest = digest_of(vectors, beside) if self._build is not None else ""
+            if not digest or not table.copied(connection, first, stop, digest):
+                table.copy(connection, first, vectors, beside)
+                if digest:
+                    table.note_copy(connection, first, stop, digest)
+        self._table, self._column = table, column
+        self._width = max(self._width, width)
+        if column == "sparsevec":
+            self.metric = None
+
+    def _beside(self, rows: Rows) -> list[Row]:
+        if self.described is None:
+            self._described = False
+            return [Row()] * len(rows)
+        return [row_of(*each) for each in zip(*self.described(rows), strict=True)]
+
+    # Changing.
+
+    def delete(self, rows: Any) -> None:
+        """Put tombstones on ``rows``, in the database too; ``DataError`` as of any index."""
+        with self._changing:
+            after = LiveRows(self._live.total, self._live.deleted)
+            after.delete(rows)
+            dying = np.setdiff1d(after.deleted, self._live.deleted)
+            if self._table is not None and len(dying):
+                with self._states.changing(self._table, self.rows) as connection:
+                    self._table.delete(connection, dying, self._states.horizon)
+            self._live = after
+
+    def _keep_only(self, allowed: Mask) -> None:
+        if self._table is None:
+            return
+        old, new = self._table, Table.new(self.settings, self._table.column)
+        with self._states.changing(old, self.rows) as connection:
+            size = DIMENSIONS[new.column] if new.column == "sparsevec" else self._width
+            new.create(connection, size, self._states.writer, parent=old.name)
+            old.compact_into(connection, new, self._states.horizon)
+        self._states.move(old)
+        self._table = new
+
+    # Searching.
+
+    def _search_parameters(self) -> tuple[str, ...]:
+        return ("ef_search", "max_scan_tuples") if self.settings.method == "hnsw" else ()
+
+    def _check_parameters(self, params: Mapping[str, Any]) -> None:
+        super()._check_parameters(params)
+        for name, value in params.items():
+            whole_number(value, f"params: {name}", 1, MOST_EF if name == "ef_search" else 2**31 - 1)
+
+    def _search_where(
+        self,
+        queries: Any,
+        k: int,
+        where: Sequence[Condition],
+        allowed: Mask | None,
+        parameters: dict[str, Any],
+    ) -> Hits:
+        if self._table is None:
+            return Hits.missing(len(queries), k)
+        if where and not self.filters:
+            raise ConfigError(
+                "where: the database has no metadata of some rows; search with keep, or build the "
+                "index with Retriever.build"
+            )
+        if self._column == "sparsevec":
+            check_queries(queries)
+        text, values = where_sql(where)
+        asked = Asked(self.rows, self._states.horizon, self._asked_rows(allowed), text, values)
+        walk = Walk(**parameters) if self.settings.method == "hnsw" else None
+        return self._found(self._table, queries, k, asked, walk)
+
+    def _found(self, table: Table, queries: Any, k: int, asked: Asked, walk: Walk | None) -> Hits:
+        vectors = list(encoded(queries, table.column))
+        with connected(self.address) as connection:
+            return search(connection, table, self.settings.metric, vectors, k, asked, walk)
+
+    def search_exactly(self, vectors: Any, k: int) -> Hits:
+        """Return the ``k`` best live documents of each query, without the graph if there is one."""
+        if self._table is None or not k:
+            return Hits.missing(len(vectors), k)
+        asked = Asked(self.rows, self._states.horizon, None, "", ())
+        return self._found(self._table, self._checked(vectors, "queries"), k, asked, None)
+
+    @property
+    def explains(self) -> bool:
+        """Whether its vectors have terms."""
+        return self._column == "sparsevec"
+
+    def explain(self, query: Any, row: int) -> Sequence[Contribution]:
+        """Return each shared term's part of the score of ``row``, in ascending term order."""
+        if not self.explains:
+            return super().explain(query, row)
+        return contributions(self._checked(query, "query"), self.documents([row]))
+
+    def _documents(self, rows: Rows) -> Any:
+        if self._table is None or not len(rows):
+            empty: Any = sparse.csr_array((0, self._width), dtype=np.float32)
+            dense = np.zeros((0, self._width), np.float32)
+            return empty if self._column == "sparsevec" else dense
+        with connected(self.address) as connection:
+            stored = self._table.vectors(connection, rows)
+        if absent := [row for row in rows.tolist() if row not in stored]:
+            raise IndexFormatError(
+                f"pgvector: {self._table.name} has no row {absent[0]}, which this state has; "
+                "restore the table, or rebuild"
+            )
+        return decoded([stored[row] for row in rows.tolist()], self._table.column, self._width)
+
+    # Saving.
+
+    def _write(self, folder: Path) -> dict[str, Any]:
+        own, first = "" if self._table is None else self._table.name, self.folder is None
+        self._states.dropped |= former_tables(folder, self.address, own)
+        if self._table is not None:
+            with self._states.changing(self._table, self.rows) as connection:
+                self._table.cut(connection, self.rows)
+                self._table.index(connection, self.settings)
+                sampled = write_sample(folder, self._table, connection, self._live)
+            self._states.save()
+            if self.settings.method == "hnsw" and first and len(sampled):
+                self.notes["recall"] = measured_recall(self, sampled)
+        if first:
+            for sentence in self.differences:
+                log.info("pgvector: %s", sentence)
+        self.folder = folder
+        return {
+            **asdict(self.settings),
+            "column": self._column,
+            "wanted_column": self.settings.column,
+            "width": self._width,
+            "name": None if self._table is None else self._table.name,
+            **self._states.facts(),
+            "described": self._described,
+            "lost": self._lost,
+        }
+
+    def settle(self) -> None:
+        """Note in the database that the last ``save`` is the current state; drop former tables."""
+        if self._table is not None or self._states.dropped:
+            self._states.settle(self._table, self.address)
+            self._build = None
+
+    @classmethod
+    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
+        return cls._open(folder, facts, ())
+
+    @classmethod
+    def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Allow | Collection[str]) -> Self:
+        dsn = fact(facts, "dsn", str, folder)
+        names = {each.name for each in fields(Settings)}
+        wanted = {name: value for name, value in facts.items() if name in names}
+        try:
+            index = cls(**{**wanted, "column": facts.get("wanted_column")})
+        except (ConfigError, TypeError) as error:
+            raise IndexFormatError(f"{folder}: {error}") from None
+        if dsn:
+            refuse_database(dsn, f"{folder}: dsn", allow)
+        index._column = replace(index.settings, column=facts.get("column")).column
+        index.metric = None if index._column == "sparsevec" else index.settings.metric
+        index._width = fact(facts, "width", int, folder)
+        index._states = States.read(facts, folder)
+        index._described = fact(facts, "described", bool, folder)
+        index._lost = [float(each) for each in fact(facts, "lost", list, folder)][:2]
+        if facts.get("name") is not None:
+            column = index._column or "vector"
+            index._table = Table(dsn, fact(facts, "name", str, folder), column)
+        index.folder = folder
+        return index
+
+    def verify(self) -> Sequence[str]:
+        """Compare the database with the folder: counts, sampled vectors, and their searches."""
+        if self._table is None or self.folder is None:
+            return ()
+        graph = self.settings.method == "hnsw"
+        return verified(self, self._table, self.folder, self._states, graph=graph)

@@ -1,0 +1,254 @@
+"""One table of vectors in PostgreSQL, and the two small ones that say which state it is in.
+
+``sluice_indexes`` has a line for each table: the mark of its last committed state, and who changes
+it. ``sluice_copies`` has the digest of each chunk of a build, so that a killed one goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from sluice.encoders.foundation.errors import IndexFormatError
+from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
+from sluice.indexing.databases.pgvector.settings import Column, Method, Settings
+from sluice.indexing.live_rows import Rows
+from sluice.indexing.storage.exact_scores import Metric
+
+LOCK = 7_234_091  # one creates the shared tables at a time
+BUFFER = 256  # rows that are sent together
+COPY_HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+OPERATORS: dict[Metric, str] = {"ip": "<#>", "cosine": "<#>", "l2": "<->"}
+CLASSES: dict[Metric, str] = {"ip": "ip", "cosine": "ip", "l2": "l2"}
+SHARED = """
+CREATE TABLE IF NOT EXISTS sluice_indexes (
+    name text PRIMARY KEY, mark text NOT NULL, writer text NOT NULL, parent text);
+CREATE TABLE IF NOT EXISTS sluice_copies (
+    name text, first bigint, stop bigint, digest text NOT NULL, PRIMARY KEY (name, first));
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is stored beside a vector: the id and the metadata as JSON, or neither."""
+
+    id: bytes | None = None
+    metadata: bytes | None = None
+
+
+class Table:
+    """A table ``(row, id, metadata, embedding, died)``: rows, and the state that deleted each."""
+
+    def __init__(self, dsn: str, name: str, column: Column) -> None:
+        self.dsn, self.name, self.column = dsn, name, column
+
+    @classmethod
+    def new(cls, settings: Settings, column: Column) -> Table:
+        """Return a table of a new name, which is not there yet."""
+        return cls(settings.dsn, f"{settings.table}_{secrets.token_hex(6)}", column)
+
+    def sql(self, text: str) -> Any:
+        """Return a statement with the table's name, quoted, in the place of ``{table}``."""
+        from psycopg import sql
+
+        need_psycopg()
+        names = {"table": sql.Identifier(self.name), "graph": sql.Identifier(f"{self.name}_hnsw")}
+        return sql.SQL(text).format(**names)
+
+    @contextmanager
+    def changing(self) -> Iterator[Any]:
+        """Yield a connection inside a transaction: all of a block happens, or nothing."""
+        with connected(self.dsn) as connection, connection.transaction():
+            yield connection
+
+    def create(self, connection: Any, width: int, writer: str, parent: str = "") -> None:
+        """Create the table, empty and of no state yet."""
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        connection.execute(SHARED)
+        connection.execute(
+            self.sql(
+                "CREATE TABLE {table} (row bigint PRIMARY KEY, id text, metadata jsonb, "
+                f"embedding {self.column}({int(width)}) NOT NULL, died bigint)"
+            )
+        )
+        connection.execute(
+            "INSERT INTO sluice_indexes VALUES (%s, '', %s, %s)", [self.name, writer, parent]
+        )
+
+    def status(self, connection: Any, *, change: bool = False) -> tuple[str, str]:
+        """Return the mark and the writer of the table; ``IndexFormatError`` if it is not ours."""
+        psycopg = need_psycopg()
+        lock = " FOR UPDATE" if change else ""
+        try:
+            found = connection.execute(
+                f"SELECT mark, writer FROM sluice_indexes WHERE name = %s{lock}", [self.name]
+            ).fetchone()
+        except psycopg.errors.UndefinedTable:
+            found = None
+        if found is None:
+            raise IndexFormatError(
+                f"pgvector: the database has no table {self.name!r} of ours; a later state has "
+                "another: open the folder again, or rebuild it"
+            )
+        mark, writer = found
+        return mark, writer
+
+    def is_unfinished(self, connection: Any) -> bool:
+        """Return whether the table is there, and of no state yet."""
+        try:
+            return self.status(connection)[0] == ""
+        except IndexFormatError:
+            return False
+
+    def drop_unfinished(self, connection: Any) -> None:
+        """Drop the table of a build that will not go on."""
+        if self.is_unfinished(connection):
+            with connection.transaction():
+                self.drop(connection, [""])
+
+    def set_status(self, connection: Any, mark: str, writer: str) -> None:
+        """Note the last committed state, and who changes the table."""
+        connection.execute(
+            "UPDATE sluice_indexes SET mark = %s, writer = %s WHERE name = %s",
+            [mark, writer, self.name],
+        )
+
+    def undo(self, connection: Any, rows: int, state: int) -> None:
+        """Undo what a killed change left: later rows, deletions, and unfinished tables."""
+        self.cut(connection, rows)
+        connection.execute(self.sql("UPDATE {table} SET died = NULL WHERE died > %s"), [state])
+        unfinished = connection.execute(
+            "SELECT name FROM sluice_indexes WHERE parent = %s AND mark = ''", [self.name]
+        )
+        for (name,) in unfinished.fetchall():
+            Table(self.dsn, name, self.column).drop(connection, [""])
+
+    def cut(self, connection: Any, rows: int) -> None:
+        """Delete all rows from ``rows`` on."""
+        connection.execute(self.sql("DELETE FROM {table} WHERE row >= %s"), [rows])
+        connection.execute(
+            "DELETE FROM sluice_copies WHERE name = %s AND stop > %s", [self.name, rows]
+        )
+
+    def drop(self, connection: Any, marks: Sequence[str]) -> None:
+        """Drop the table, if it is ours and in one of the states with ``marks``."""
+        ours = connection.execute(
+            "DELETE FROM sluice_indexes WHERE name = %s AND mark = ANY(%s) RETURNING 1",
+            [self.name, list(marks)],
+        ).fetchone()
+        if ours is not None:
+            connection.execute(self.sql("DROP TABLE IF EXISTS {table}"))
+            self.forget_copies(connection)
+
+    def forget_copies(self, connection: Any) -> None:
+        """Forget the chunks of a build: it is complete."""
+        connection.execute("DELETE FROM sluice_copies WHERE name = %s", [self.name])
+
+    def copy(self, connection: Any, first: int, vectors: Iterable[bytes], rows: Any) -> None:
+        """Copy encoded vectors as the rows from ``first`` on; ``rows`` is a ``Row`` of each."""
+        statement = self.sql(
+            "COPY {table} (row, id, metadata, embedding) FROM STDIN (FORMAT binary)"
+        )
+        with connection.cursor().copy(statement) as copy:
+            copy.write(COPY_HEAD)
+            lines = map(_line, range(first, 1 << 62), vectors, rows)
+            while part := b"".join(islice(lines, BUFFER)):
+                copy.write(part)
+            copy.write(b"\xff\xff")
+
+    def copied(self, connection: Any, first: int, stop: int, digest: str) -> bool:
+        """Return whether a killed build copied these very rows; forget others from ``first`` on."""
+        found = connection.execute(
+            "SELECT stop, digest FROM sluice_copies WHERE name = %s AND first = %s",
+            [self.name, first],
+        ).fetchone()
+        if found == (stop, digest):
+            return True
+        self.cut(connection, first)
+        return False
+
+    def note_copy(self, connection: Any, first: int, stop: int, digest: str) -> None:
+        """Note a copied chunk, in the transaction that copies it."""
+        connection.execute(
+            "INSERT INTO sluice_copies VALUES (%s, %s, %s, %s)", [self.name, first, stop, digest]
+        )
+
+    def delete(self, connection: Any, rows: Rows, state: int) -> None:
+        """Note that ``state`` deleted the rows; earlier states still have them."""
+        connection.execute(
+            self.sql("UPDATE {table} SET died = %s WHERE row = ANY(%s::bigint[])"),
+            [state, rows.tolist()],
+        )
+
+    def compact_into(self, connection: Any, other: Table, state: int) -> None:
+        """Copy the rows that live in ``state`` into a new table, without gaps."""
+        from psycopg import sql
+
+        connection.execute(
+            sql.SQL(
+                "INSERT INTO {new} SELECT row_number() OVER (ORDER BY row) - 1, id, metadata, "
+                "embedding, NULL FROM {old} WHERE died IS NULL OR died > %s"
+            ).format(new=sql.Identifier(other.name), old=sql.Identifier(self.name)),
+            [state],
+        )
+
+    def index(self, connection: Any, settings: Settings) -> None:
+        """Build the HNSW graph, where the settings want one and there is none; and statistics."""
+        if settings.method == "hnsw":
+            kind: Method = settings.method
+            connection.execute(
+                self.sql(
+                    f"CREATE INDEX IF NOT EXISTS {{graph}} ON {{table}} USING {kind} (embedding "
+                    f"{self.column}_{CLASSES[settings.metric]}_ops) WITH (m = {settings.m:d}, "
+                    f"ef_construction = {settings.ef_construction:d})"
+                )
+            )
+        connection.execute(self.sql("ANALYZE {table}"))
+
+    def size(self, connection: Any) -> int:
+        """Return the bytes on the server's disk, graph and keys included."""
+        text = self.sql("{table}").as_string(connection)
+        found = connection.execute("SELECT pg_total_relation_size(%s::regclass)", [text])
+        return int(found.fetchone()[0])
+
+    def counts(self, connection: Any, rows: int, state: int) -> tuple[int, int]:
+        """Return how many of the first ``rows`` there are, and how many of them are deleted."""
+        statement = self.sql(
+            "SELECT count(*), count(*) FILTER (WHERE died <= %s) FROM {table} WHERE row < %s"
+        )
+        stored, deleted = connection.execute(statement, [state, rows]).fetchone()
+        return int(stored), int(deleted)
+
+    def vectors(self, connection: Any, rows: Rows) -> dict[int, bytes]:
+        """Return the encoded vectors of rows, by row."""
+        statement = self.sql("SELECT row, embedding FROM {table} WHERE row = ANY(%s::bigint[])")
+        found = connection.execute(statement, [rows.tolist()], binary=True)
+        return dict(found.fetchall())
+
+
+def _line(row: int, vector: bytes, beside: Row) -> bytes:
+    """Return one row in the binary format of COPY: the number of fields, then length and bytes."""
+    return b"".join((
+        b"\0\x04\0\0\0\x08", row.to_bytes(8, "big"),
+        _field(beside.id), _field(beside.metadata),
+        len(vector).to_bytes(4, "big"), vector,
+    ))  # fmt: skip
+
+
+def _field(data: bytes | None) -> bytes:
+    return b"\xff\xff\xff\xff" if data is None else len(data).to_bytes(4, "big") + data
+
+
+def digest_of(vectors: Iterable[bytes], rows: Iterable[Row]) -> str:
+    """Return a hash of encoded vectors and of what is stored beside them."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for vector, beside in zip(vectors, rows, strict=True):
+        hashed.update(vector)
+        for part in (beside.id, beside.metadata):
+            hashed.update(b"\0" if part is None else len(part).to_bytes(5, "big") + part)
+    return hashed.hexdigest()
