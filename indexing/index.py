@@ -163,6 +163,22 @@ class Index(ABC):
             "corpus, as one that keeps them (flat)"
         )
 
+    @property
+    def words(self) -> Sequence[str]:
+        """What ``open_index`` must be allowed to open it, beside reading its folder."""
+        own = saved_type(self)
+        return [own] if ":" in own else []
+
+    def settle(self) -> None:  # noqa: B027  # most keep all they have in their folder
+        """Free what only earlier states used: the last ``save`` has become the current state."""
+
+    def verify(self) -> Sequence[str]:
+        """Check what lies outside the folder; return what was checked, in a sentence each.
+
+        ``IndexFormatError`` for what is not as it was saved.
+        """
+        return ()
+
     def _stored_rows(self) -> int | None:
         """Return how many rows the arrays hold, for a check at opening; None leaves it out."""
         return None

@@ -21,6 +21,9 @@ INDEXES: Final[Mapping[str, str]] = {
     "passages": "sluice.indexing.wrappers.passages:PassageIndex",
 }
 
+# Those that lie in a database, and the settings that say where it is.
+DATABASES: Final[Mapping[str, tuple[str, ...]]] = {}
+
 AUGMENTATIONS: Final[Mapping[str, str]] = {
     "document_bias": "sluice.indexing.wrappers.augmentations:DocumentBias",
     "mips_to_l2": "sluice.indexing.wrappers.augmentations:MipsToL2",

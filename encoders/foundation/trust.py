@@ -3,7 +3,8 @@
 ``allow`` is that word, a collection of texts: ``module:Class`` lets a folder import that class,
 ``https://host/v1`` reach that server (``http``: any server), ``https://host/v1=VARIABLE`` also send
 it the key in that environment variable (``=@FILE``: in that file), ``hub`` fetch models and
-datasets, and a path read links to it and write below it. ``None`` stands for the user's own YAML
+datasets, and a path read links to it and write below it. The address of a database, as the folder
+names it, lets an index search and change what it has there. ``None`` stands for the user's own YAML
 file, which needs no word.
 """
 
@@ -45,6 +46,14 @@ def refuse_server(url: str, where: str, allow: Allow) -> str | None:
     if HTTP not in allow and not any(_is_below(url, entry) for entry in allow):
         raise _refusal(f"{where}: {url} is a server", "never reaches one that it names", url)
     return None
+
+
+def refuse_database(address: str, where: str, allow: Allow) -> None:
+    """Raise ``ConfigError`` for the address of a database that is not allowed, in these words."""
+    if allow is not None and address not in allow:
+        raise _refusal(
+            f"{where}: {address} is a database", "never reaches one that it names", address
+        )
 
 
 def key_of(place: str | None) -> dict[str, Any]:

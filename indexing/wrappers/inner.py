@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +40,19 @@ class WrappingIndex(Index):
     def spool(self, folder: Path) -> None:
         """Keep what is added from now on in files of ``folder``, where the inner index can."""
         self.inner.spool(folder)
+
+    @property
+    def words(self) -> Sequence[str]:
+        """What opening this index and the inner one must be allowed."""
+        return [*super().words, *self.inner.words]
+
+    def settle(self) -> None:
+        """Free what only earlier states of the inner index used."""
+        self.inner.settle()
+
+    def verify(self) -> Sequence[str]:
+        """Check what the inner index has outside the folder."""
+        return self.inner.verify()
 
     @classmethod
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:

@@ -15,12 +15,14 @@ from sluice.encoders.foundation.trust import (
     Allow,
     key_of,
     refuse_class,
+    refuse_database,
     refuse_fetching,
     refuse_server,
     refuse_writing,
     word_for,
 )
 from sluice.encoders.model_files.locate import is_path, local_folder
+from sluice.indexing.table import DATABASES
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.datasets.dataset import find_source
 from sluice.retrieval.evaluation.measures import own_measure
@@ -94,6 +96,21 @@ def _check_component(spec: dict[str, Any], where: str, allow: Allow) -> None:
             spec.pop(option, None)
         spec.update(key_of(refuse_server(str(spec.get("url")), f"{where}.url", allow)))
 
+    for key, address in addresses_in(spec).items():
+        refuse_database(address, f"{where}.{key}", allow)
+
+
+def addresses_in(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of an index that say which database it lies in, without empty ones."""
+    keys = DATABASES.get(str(spec.get("type")), ())
+    return {key: str(spec[key]) for key in keys if spec.get(key)}
+
+
+def databases_in(value: Any) -> set[str]:
+    """Return the addresses of the databases that a component, or one inside it, lies in."""
+    found = (addresses_in(spec) for _, _, spec in _places(value) if isinstance(spec, Mapping))
+    return {address for each in found for address in each.values()}
+
 
 def without_keys(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a component without the places of its server's key, which decide nothing it makes."""
@@ -128,6 +145,8 @@ def named_in(config: ExperimentConfig, *, only_open: bool = False) -> set[str]:
             named.add(str(value))
         elif isinstance(value, dict) and value.get("type") in REMOTE:
             named.add(word_for(value))
+        elif isinstance(value, dict):
+            named.update(addresses_in(value).values())
     for name, text in config.pipelines.items():
         named.update(written_in(text, where=f"pipelines.{name}"))
     return named

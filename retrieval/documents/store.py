@@ -14,8 +14,8 @@ from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.disk.files import fingerprint_of, link_or_copy, read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST, new_generation, open_generation
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.retrieval.documents.columns import Column
-from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.columns import Column, metadata_between
+from sluice.retrieval.documents.document import NOTHING, Document, Metadata
 from sluice.retrieval.documents.segment import Segment, SegmentFiles, id_hash, write_segment
 
 FORMAT = "sluice.documents"
@@ -129,6 +129,18 @@ class DocumentStore:
             found = segment.documents_at(local[order])
             documents.update(zip(positions[order].tolist(), found, strict=True))
         return [documents[position] for position in range(len(places))]
+
+    def described(self, rows: ArrayLike) -> tuple[list[str], list[Metadata]]:
+        """Return the ids and the metadata of rows, in their order, without reading texts."""
+        places = self._checked(rows)
+        metadata: list[Metadata] = [NOTHING] * len(places)
+        for segment, positions, local in self._parted(places):
+            if segment.columns and len(local):
+                first, stop = int(local.min()), int(local.max()) + 1
+                between = metadata_between(segment.columns, first, stop)
+                for position, row in zip(positions.tolist(), local.tolist(), strict=True):
+                    metadata[position] = between[row - first]
+        return self.ids(places), metadata
 
     # By id.
 

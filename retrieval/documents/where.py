@@ -15,11 +15,12 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.indexing.databases.conditions import Condition as Condition, Operator
 from sluice.retrieval.documents.columns import (
     Column,
     Kind,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.documents.store import DocumentStore
 
 Where: TypeAlias = Mapping[str, Any]
-Operator: TypeAlias = Literal["any", "not", "gte", "gt", "lte", "lt"]
 ORDERS = ("gte", "gt", "lte", "lt")
 ID = "id"
 # Which kinds of column a value is looked for in.
@@ -43,14 +43,6 @@ EQUAL: dict[Kind, tuple[Kind, ...]] = {
     "boolean": ("boolean",), "integer": NUMBERS, "float": NUMBERS, "text": ("text", "texts"),
 }  # fmt: skip
 ORDERED: dict[Kind, tuple[Kind, ...]] = {"integer": NUMBERS, "float": NUMBERS, "text": ("text",)}
-
-
-class Condition(NamedTuple):
-    """One condition on a key; orders have one value."""
-
-    key: str
-    operator: Operator
-    values: tuple[Any, ...]
 
 
 def conditions(where: Where) -> tuple[Condition, ...]:
@@ -98,18 +90,41 @@ def _condition(key: str, operator: Any, value: Any) -> Condition:
     return Condition(key, operator, values)
 
 
+def apart_from_ids(
+    store: DocumentStore, where: Iterable[Condition]
+) -> tuple[Mask | None, list[Condition]]:
+    """Return the mask of the conditions on ids, None without any, and the other conditions.
+
+    For a search that asks a database the others; errors as of ``matching_rows``.
+    """
+    mask: Mask | None = None
+    by_id, others = _parted(store, where)
+    for condition in by_id:
+        matches = _of_ids(store, condition)
+        mask = matches if mask is None else mask & matches
+    return mask, others
+
+
+def _parted(
+    store: DocumentStore, where: Iterable[Condition]
+) -> tuple[list[Condition], list[Condition]]:
+    """Return the conditions on ids and the others, whose keys and values are checked."""
+    where = list(where)
+    known = {key for _, columns in store.columns for key in columns}
+    by_id = [each for each in where if each.key == ID and ID not in known]
+    others = [each for each in where if each not in by_id]
+    if store.rows_total:
+        _check(store, others)
+    return by_id, others
+
+
 def matching_rows(store: DocumentStore, where: Iterable[Condition]) -> Mask:
     """Return the mask over all rows of a store, those of deleted documents too.
 
     ``ConfigError`` for a key that no document has, and for a value of a kind that no document has
     under the key. A store without rows has no such errors.
     """
-    where = list(where)
-    known = {key for _, columns in store.columns for key in columns}
-    by_id = [each for each in where if each.key == ID and ID not in known]
-    where = [each for each in where if each not in by_id]
-    if store.rows_total:
-        _check(store, where)
+    by_id, where = _parted(store, where)
     parts = [np.zeros(0, dtype=np.bool_)]
     for documents, columns in store.columns:
         mask = np.ones(documents, dtype=np.bool_)

@@ -158,7 +158,7 @@ class Retriever(Updatable):
                 folder, name or folder.name, encoder, documents, filled, origin, noted, shard_set
             )
             shutil.rmtree(work, ignore_errors=True)
-        return cls(RetrieverState(folder, head, encoder=encoder))
+        return cls(RetrieverState(folder, head, encoder=encoder, allow=filled.words))
 
     @classmethod
     def open(

@@ -23,8 +23,15 @@ from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.table import GIVEN
+from sluice.indexing.databases.index import DatabaseIndex
 from sluice.retrieval.documents.store import DocumentStore, open_documents
-from sluice.retrieval.documents.where import Condition, Where, conditions, matching_rows
+from sluice.retrieval.documents.where import (
+    Condition,
+    Where,
+    apart_from_ids,
+    conditions,
+    matching_rows,
+)
 from sluice.retrieval.pipelines.tracing import Span, is_traced, note
 from sluice.retrieval.retrievers.corpus.best_passages import PassageFinder, keep_vectors
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -114,6 +121,19 @@ class _Parts:
         if self.head.encoder_generation:
             _ = self.encoder
         return self
+
+    def search(self, vectors: Any, k: int, where: Where | None, params: Mapping[str, Any]) -> Hits:
+        """Search the index among the documents for which ``where`` holds.
+
+        An index in a database is asked the conditions; for others they become a mask of rows.
+        """
+        index = self.index
+        if where is None:
+            return index.search(vectors, k, params=params)
+        if not isinstance(index, DatabaseIndex):
+            return index.search(vectors, k, keep=self.matching(where), params=params)
+        keep, others = apart_from_ids(self.store, conditions(where))
+        return index.search_where(vectors, k, others, keep=keep, params=params)
 
     def matching(self, where: Where) -> Mask:
         """Return the mask over rows, made once for a ``where``."""
@@ -341,7 +361,6 @@ class RetrieverState:
         """Search with the vectors of the queries ``with_text``, a row each; others have no hits."""
         depth = DEPTH if k is None else k
         parts = self._newest(_Parts.lasting)
-        keep = None if where is None else parts.matching(where)
         params = {**self.params, **(params or {})}
         excluding = isinstance(queries, SelfExcluding)
         most = min(depth + excluding, len(parts.store))
@@ -351,7 +370,7 @@ class RetrieverState:
             for start in range(0, len(with_text), BATCH):
                 block = with_text[start : start + BATCH]
                 part = vectors[start : start + BATCH]
-                hits = parts.index.search(part, most, keep=keep, params=params)
+                hits = parts.search(part, most, where, params)
                 for query, ranking in zip(block, _rankings(hits, parts.store), strict=True):
                     ranking = without(ranking, query) if excluding else ranking
                     rankings[query] = ranking[:depth]

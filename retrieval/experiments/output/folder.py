@@ -17,6 +17,7 @@ from sluice.encoders.model_files.registry import ASKING, REMOTE as BEHIND_HTTP
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
 from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
+from sluice.retrieval.config.trust import databases_in
 from sluice.retrieval.config.yaml_file import read_yaml
 from sluice.retrieval.experiments.output.results import RESULTS
 from sluice.retrieval.pipelines.table import REMOTE
@@ -101,6 +102,7 @@ def opening(section: RetrieverSection) -> dict[str, Any]:
     own = [str(section.encoder["type"]), str((section.index or {}).get("type"))]
     if section.encoder["type"] in REMOTE:
         own.append(word_for(section.encoder))
+    own.extend(databases_in(section.index))
     return {"allow": own, "params": section.search, **encoder_options(section.encoder)}
 
 

@@ -81,6 +81,7 @@ def filled_index(
         check_one_way(index, "index")
     if vectors is None and hooks.fit_documents is not None:
         filled = InvertedIndex() if index is None else index
+        _describe(filled, documents, work)
         filled.add(hooks.fit_documents(document_input(encoder, each) for each in documents))
         return filled
     if vectors is not None and hooks.needs_term_floors:
@@ -93,6 +94,7 @@ def filled_index(
     elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
         index.check_fit(hooks.dim, len(documents))
     encoding = encoding or Encoding()
+    _describe(index, documents, work)
     if written_index(encoder) is not None and vectors is None:
         return _fill(index, sequences(encoder, documents), len(documents), work)
     with _found(encoder, documents, index, vectors, work, encoding, readings) as found:
@@ -326,6 +328,7 @@ def index_rows(
     if passages is not None:
         index_passages(passages, encoder, documents, index, rows)
         return
+    _describe(index, documents)
     grow = hooks_of(encoder).add_documents or encoder.encode_documents
     with counting_tokens() as parts:
         for chunk in _inputs(encoder, documents, rows):
@@ -333,6 +336,19 @@ def index_rows(
     counts = TokenCounts.joined(parts, len(rows))
     if counts is not None:
         warn_of_cuts("added", Reading.of(encoder, counts.full), cure=False)
+
+
+def _describe(index: Any, documents: DocumentStore, work: Path | None = None) -> None:
+    """Let an index in a database store ids and metadata; rows of passages are no documents'.
+
+    In ``work`` it notes what a killed build has stored already.
+    """
+    from sluice.indexing.databases.index import DatabaseIndex
+
+    if isinstance(index, DatabaseIndex):
+        index.described = documents.described
+        if work is not None:
+            index.spool(work)
 
 
 def forget_rows(

@@ -10,6 +10,7 @@ from sluice.encoders.foundation.disk.generations import verify
 from sluice.encoders.foundation.errors import IndexFormatError, ModelError, SluiceError
 from sluice.encoders.model_files.probes import PROBES, verify_probes
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.indexing.folder import open_index
 from sluice.retrieval.retrievers.folder.head import (
     DOCUMENTS,
     INDEX,
@@ -38,6 +39,8 @@ def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
         files += verify_retriever(folder, allow)
     if head.shards is None:
         files += verify(path / DOCUMENTS, generation=head.documents_generation)
+    if head.shards is None:  # a shard's index has all it is in its folder
+        open_index(path / INDEX, generation=head.index_generation, allow=allow).verify()
     encoder = opened_unchecked(path, head, allow=allow)
     refuse_moved(path / head.encoder, encoder)
     check_encoder(path, head, encoder)

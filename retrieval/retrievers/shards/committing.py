@@ -35,4 +35,5 @@ def committed(
 
         head = save_shards(path, name, encoder, documents, index, origin, passages, shard_set)
     write_head(path, head)
+    index.settle()
     return head

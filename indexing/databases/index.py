@@ -1,0 +1,90 @@
+"""What every index in a database is: rows as of any index, found by conditions on metadata too."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.indexing.databases.conditions import Condition
+from sluice.indexing.hits import Hits
+from sluice.indexing.index import Index, Parameters
+from sluice.indexing.live_rows import Mask, Rows
+
+# The ids and the metadata of some rows, in their order.
+Described: TypeAlias = Callable[[Rows], tuple[Sequence[str], Sequence[Mapping[str, Any]]]]
+
+
+class DatabaseIndex(Index):
+    """Vectors in a database; the folder holds where they are, how many, and which were deleted.
+
+    The database has a row number for each vector, and where the caller sets ``described`` before
+    rows are added, the id and the metadata of its document as well, for ``search_where`` and for
+    whoever else reads the database. What was added or deleted after the last committed ``save`` is
+    seen by this object alone, and undone by the next change of the folder.
+    """
+
+    described: Described | None = None  # what is stored beside the vectors added from now on
+
+    @property
+    def address(self) -> str:
+        """Where the database is, as the settings say; empty where the environment says it."""
+        return ""
+
+    @property
+    def words(self) -> Sequence[str]:
+        """What opening it must be allowed: the database that the folder names."""
+        return [*super().words, self.address] if self.address else super().words
+
+    @property
+    def differences(self) -> Sequence[str]:
+        """How results may differ from those of our exact index; one sentence each, printed."""
+        return ()
+
+    def search_where(
+        self,
+        vectors: Any,
+        k: int,
+        where: Sequence[Condition],
+        *,
+        keep: ArrayLike | None = None,
+        params: Parameters | None = None,
+    ) -> Hits:
+        """Return the ``k`` best live documents for which ``where`` holds, as ``search`` does."""
+        merged = {**self.default_params, **(params or {})}
+        k = whole_number(k, "k", 0)
+        queries = self._checked(vectors, "queries")
+        if merged:
+            self._check_parameters(merged)
+        count = int(queries.shape[0])
+        allowed = self._live.allowed(keep)
+        places = min(k, len(self) if allowed is None else int(np.count_nonzero(allowed)))
+        if not count or not places:
+            return Hits.missing(count, k)
+        return self._search_where(queries, places, where, allowed, merged).padded(k)
+
+    def _search(
+        self, queries: Any, k: int, allowed: Mask | None, parameters: dict[str, Any]
+    ) -> Hits:
+        return self._search_where(queries, k, (), allowed, parameters)
+
+    @abstractmethod
+    def _search_where(
+        self,
+        queries: Any,
+        k: int,
+        where: Sequence[Condition],
+        allowed: Mask | None,
+        parameters: dict[str, Any],
+    ) -> Hits:
+        """Return at most ``[n, k]`` hits among ``allowed`` rows, of the conditions too."""
+
+    def _asked_rows(self, allowed: Mask | None) -> Rows | None:
+        """Return the rows a caller's ``keep`` allows; None where the tombstones alone decide."""
+        if allowed is None or allowed is self._live.allowed():
+            return None
+        return np.flatnonzero(allowed).astype(np.int64)
