@@ -19,10 +19,13 @@ INDEXES: Final[Mapping[str, str]] = {
     "auto": "sluice.indexing.auto.index:AutoIndex",  # what it chooses is one of the others
     "pseudo_queries": "sluice.indexing.wrappers.pseudo_queries:PseudoQueryIndex",
     "passages": "sluice.indexing.wrappers.passages:PassageIndex",
+    "qdrant": "sluice.indexing.databases.qdrant.index:QdrantIndex",
 }
 
 # Those that lie in a database, and the settings that say where it is.
-DATABASES: Final[Mapping[str, tuple[str, ...]]] = {}
+DATABASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "qdrant": ("path", "url"),
+}
 
 AUGMENTATIONS: Final[Mapping[str, str]] = {
     "document_bias": "sluice.indexing.wrappers.augmentations:DocumentBias",
