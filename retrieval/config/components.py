@@ -17,7 +17,7 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import ENCODERS, KNOWN, TYPES, Made
-from sluice.indexing.table import INDEXES
+from sluice.indexing.table import DATABASES, INDEXES
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import CachedEncoding, PruneSection, RetrieverSection
 from sluice.retrieval.documents.document import Document
@@ -142,6 +142,8 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
         **dict.fromkeys(NGRAM_INDEXES, "token sequences, no"),
         **dict.fromkeys(ID_INDEXES, "identifiers, no"),
     }  # fmt: skip
+    if name in DATABASES:
+        holds[name] = "sparse" if kind in SPARSE_ENCODERS else "dense"
     if name in NET_INDEXES:
         holds[name] = "dense"
     if kind in NET_ENCODERS and name in holds and name not in NET_INDEXES:

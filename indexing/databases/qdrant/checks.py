@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing.databases.qdrant.collection import Collection
 from sluice.indexing.databases.qdrant.filters import rows_from
 from sluice.indexing.databases.qdrant.settings import Settings
-from sluice.indexing.index import Index
+from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Rows
 
 SAMPLED = 64  # rows looked up, and searched for
@@ -42,20 +42,35 @@ def check_points(collection: Collection, live: Rows, rows: int) -> Sequence[str]
     return said
 
 
-def measured(index: Index, live: Rows) -> Sequence[str]:
+class Searched(Protocol):
+    """An index in Qdrant, as far as it is measured."""
+
+    def documents(self, rows: Rows) -> Any:
+        """Return the stored vectors of rows."""
+        ...
+
+    def search(self, vectors: Any, k: int) -> Hits:
+        """Return the best rows of each query, as the settings say."""
+        ...
+
+    def search_exactly(self, vectors: Any, k: int) -> Hits:
+        """Return the best rows of each query, exactly."""
+        ...
+
+
+def measured(index: Searched, live: Rows, *, walks: bool) -> Sequence[str]:
     """Search for stored vectors: the order of ties, and how many exact hits a graph finds."""
     sampled = spread(live)
     if not len(sampled):
         return []
     queries = index.documents(sampled)
-    params = {"exact": True} if "exact" in index._search_parameters() else {}
-    exact = index.search(queries, DEPTH, params=params)
+    exact = index.search_exactly(queries, DEPTH)
     rows, scores = exact.rows, exact.scores
     tied = (scores[:, 1:] == scores[:, :-1]) & (rows[:, 1:] >= 0)
     if (rows[:, 1:][tied] <= rows[:, :-1][tied]).any():
         raise IndexFormatError("qdrant: ties are not in the order of rows; report this")
     said = [f"ties of {len(sampled)} searches are in the order of rows"]
-    if params:
+    if walks:
         said.append(f"recall@{DEPTH} {recall(index.search(queries, DEPTH).rows, rows):.3f}")
     return said
 

@@ -34,6 +34,7 @@ from sluice.indexing.storage.exact_scores import Metric, norms_of
 log = logging.getLogger("sluice")
 
 CHUNK = 2_048  # rows stored, and noted, together
+TOGETHER = 64  # queries of one request
 EF = 128  # candidates of a walk along the graph
 MOST_EF = 100_000
 SPARSE_WIDTH = 2**32
@@ -287,11 +288,16 @@ class QdrantIndex(DatabaseIndex):
             ef = int(parameters.get("ef", EF))
         found = Hits.missing(count, k)
         held = self._collection, self._shape.kind, self.settings.metric
-        for start in range(0, count, CHUNK // 32):
-            part = slice(start, start + CHUNK // 32)
+        for start in range(0, count, TOGETHER):
+            part = slice(start, start + TOGETHER)
             hits = nearest(*held, queries[part], k, chosen, live, ef)
             found.rows[part], found.scores[part] = hits
         return found
+
+    def search_exactly(self, vectors: Any, k: int) -> Hits:
+        """Return the ``k`` best live documents of each query, without the graph if there is one."""
+        exact = {"exact": True} if self.settings.method == "hnsw" else {}
+        return self.search(vectors, k, params=exact)
 
     def _documents(self, rows: Rows) -> Any:
         points = {} if self._collection is None else self._collection.points(rows, vectors=True)
@@ -317,7 +323,10 @@ class QdrantIndex(DatabaseIndex):
         if self._collection is None:
             return ()
         live = np.delete(np.arange(self.rows, dtype=np.int64), self._live.deleted)
-        return [*check_points(self._collection, live, self.rows), *measured(self, live)]
+        return [
+            *check_points(self._collection, live, self.rows),
+            *measured(self, live, walks=self.settings.method == "hnsw" and not self._sparse),
+        ]
 
     def _write(self, folder: Path) -> dict[str, Any]:
         if self._collection is not None:

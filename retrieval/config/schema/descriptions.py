@@ -413,6 +413,13 @@ WORDS: Mapping[str, str] = {
     "mined.step": "Of sampling: cyclic.",
     "consistency": "Drops pairs whose positive is not among the first so many hits.",
     "mined.positives": "Of several positives, the score that counts: lowest, mean or highest.",
+    # Qdrant
+    "qdrant.path": "The folder of Qdrant's engine in this process, open in one at a time; or url.",
+    "qdrant.url": "A Qdrant server: https, or http of this machine; its key is in QDRANT_API_KEY.",
+    "qdrant.collection": "What the names of its collections begin with.",
+    "qdrant.method": "exact, or hnsw: a graph, approximate and faster for many documents.",
+    "qdrant.m": "Links of a vector in the graph, 16.",
+    "qdrant.ef_construct": "Candidates for the links of a new vector, 100.",
     # graphs
     "query_graph.neighbours": "Links of a document's own; as many others lead to it at most.",
     "query_graph.depth": "Hits of each training query that are linked with each other.",
@@ -520,6 +527,7 @@ SUMMARIES: Mapping[str, str] = {
     "seal": "A language model writes n-grams of the documents for a query (SEAL).",
     "dsi": "A language model writes the identifiers of documents for a query (DSI).",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
+    "qdrant": "Dense or sparse vectors in Qdrant, exact or by a graph.",
     "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
     "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",
     "towers": "Two encoders with weights of their own, for queries and for documents.",
