@@ -40,6 +40,10 @@ class Collection(ABC):
     def __init__(self, settings: Settings, name: str) -> None:
         self.settings, self.name = settings, name
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what opens it again: a copy, or another process, has a connection of its own."""
+        return {"settings": self.settings, "name": self.name}
+
     @abstractmethod
     def create(self, shape: Shape) -> None:
         """Make it, empty; what a killed creation left is removed."""

@@ -1,7 +1,9 @@
 """Qdrant as an index: in memory, in its own engine, and through its client, against our own."""
 
+import copy
 import itertools
 import json
+import pickle
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.indexing import FlatIndex, InvertedIndex, QdrantIndex, open_index
 from sluice.indexing.databases.qdrant import index as qdrant, remote
 from sluice.retrieval import Document, Retriever
+from sluice.retrieval.testing import check_index
 
 pytestmark = [  # of the client's local mode
     pytest.mark.filterwarnings("ignore:Payload indexes have no effect"),
@@ -305,6 +308,19 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         QdrantIndex(**settings)
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("metric", ["ip", "l2", "cosine"])
+def test_the_rules_of_every_index(memory: Make, metric: Any) -> None:
+    check_index(lambda: memory(metric=metric), ties=metric != "cosine")
+
+
+def test_copies_search_the_same_collection(make: Make) -> None:
+    index = make()
+    index.add(whole_numbers(0, 30, 3))
+    expected = index.search(whole_numbers(1, 3, 3), 9)
+    for each in (copy.deepcopy(index), pickle.loads(pickle.dumps(index))):
+        same(each.search(whole_numbers(1, 3, 3), 9), expected)
 
 
 def test_bad_input(memory: Make) -> None:
