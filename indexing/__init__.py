@@ -12,6 +12,7 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.indexing.auto.index import AutoIndex as AutoIndex
     from sluice.indexing.databases.pgvector.index import PgvectorIndex as PgvectorIndex
+    from sluice.indexing.databases.qdrant.index import QdrantIndex as QdrantIndex
     from sluice.indexing.faiss.index import FaissIndex as FaissIndex
     from sluice.indexing.flat.index import FlatIndex as FlatIndex
     from sluice.indexing.fm.index import FmIndex as FmIndex

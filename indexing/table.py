@@ -20,10 +20,14 @@ INDEXES: Final[Mapping[str, str]] = {
     "pseudo_queries": "sluice.indexing.wrappers.pseudo_queries:PseudoQueryIndex",
     "pgvector": "sluice.indexing.databases.pgvector.index:PgvectorIndex",
     "passages": "sluice.indexing.wrappers.passages:PassageIndex",
+    "qdrant": "sluice.indexing.databases.qdrant.index:QdrantIndex",
 }
 
 # Those that lie in a database, and the settings that say where it is.
-DATABASES: Final[Mapping[str, tuple[str, ...]]] = {"pgvector": ("dsn",)}
+DATABASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "pgvector": ("dsn",),
+    "qdrant": ("path", "url"),
+}
 
 AUGMENTATIONS: Final[Mapping[str, str]] = {
     "document_bias": "sluice.indexing.wrappers.augmentations:DocumentBias",

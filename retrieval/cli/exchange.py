@@ -106,7 +106,8 @@ def export(
         option(
             "FORM",
             "Sparse: ciff, impact-json or vectors. Dense: npy, parquet or safetensors. Token "
-            "vectors: npz or parquet.",
+            "vectors: npz or parquet. Databases: opensearch, elasticsearch, vespa, weaviate or "
+            "lancedb.",
             "--format",
         ),
     ],
@@ -118,9 +119,24 @@ def export(
         of_sparse("X", "A weight becomes round(X impact).", default="100 for impact-json"),
     ] = None,
     queries: Annotated[
-        Path | None, of_sparse("FILE", "Queries whose vectors go to OUTPUT.queries.jsonl.")
+        Path | None,
+        of_sparse(
+            "FILE",
+            "Queries whose vectors go to OUTPUT.queries.jsonl; for databases their searches, to "
+            "queries.jsonl in OUTPUT.",
+        ),
     ] = None,
     texts: Annotated[bool, flag("parquet: titles and texts too.", "--texts", panel=DENSE)] = False,
+    beside: Annotated[
+        Path | None,
+        option(
+            "FOLDER",
+            "A second retriever of the same documents, which then have a dense vector and weights "
+            "of terms.",
+            "--with",
+            panel="Databases",
+        ),
+    ] = None,
     allow: Allow = None,
 ) -> None:
     """Write an index in other tools' formats.
@@ -131,9 +147,15 @@ def export(
     from rounding to integers is printed; deleted documents are left out. For models see `sluice
     model export`.
 
-    Example:
+    opensearch, elasticsearch, vespa, weaviate, lancedb: a folder with the database's settings, the
+    documents with texts and metadata, templates of queries, and a README with the commands.
+
+    Examples:
       sluice export runs/x/retrievers/bm25 bm25.ciff.gz --format ciff
+      sluice export runs/x/retrievers/dense out --format opensearch --with runs/x/retrievers/bm25
     """
+    from sluice.retrieval.datasets.beir import read_queries
+    from sluice.retrieval.exchange.database_export import DATABASES, export_database
     from sluice.retrieval.exchange.dense.vectors import FORMS
     from sluice.retrieval.exchange.dense_retrievers import export_dense
     from sluice.retrieval.exchange.token_retrievers import export_tokens
@@ -143,10 +165,20 @@ def export(
 
     if form == "onnx":
         raise ConfigError("--format onnx: is for models; use sluice model export MODEL OUTPUT")
+    reason = f"not for --format {form}"
+    may = allowed(allow)
+    asked = None if queries is None else dict(read_queries(queries))
+    if form in DATABASES:
+        refuse_options(reason, quantise=quantise, scale=scale, texts=texts or None)
+        second = None if beside is None else Retriever.open(beside, allow=may)
+        first = Retriever.open(retriever, allow=may)
+        made = export_database(first, output, form, beside=second, queries=asked)
+        echo(f"{output}: {made}")
+        return
+    refuse_options(reason, **{"with": beside})
     if form in FORMS or form in TOKEN_FORMS or texts:
-        reason = f"not for --format {form}"
         refuse_options(reason, quantise=quantise, scale=scale, queries=queries)
-        opened = Retriever.open(retriever, allow=allowed(allow))
+        opened = Retriever.open(retriever, allow=may)
         tokens = holds_tokens(opened.index)
         if form in TOKEN_FORMS and form not in FORMS and not tokens:
             raise ConfigError(
@@ -157,16 +189,15 @@ def export(
         write = export_tokens if tokens else export_dense
         echo(f"{output}: {write(opened, output, form, texts=texts)}")
         return
-    from sluice.retrieval.datasets.beir import read_queries
     from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 
     report = export_retriever(
-        Retriever.open(retriever, allow=allowed(allow)),
+        Retriever.open(retriever, allow=may),
         output,
         form,
         quantise=quantise,
         scale=scale,
-        queries=None if queries is None else dict(read_queries(queries)),
+        queries=asked,
     )
     echo(f"{output}: {report}")
     if queries is not None:

@@ -79,10 +79,10 @@ def export_retriever(
         raise ConfigError("vectors: lossless; quantise and scale are for ciff and impact-json")
     if quantise is not None and scale is not None:
         raise ConfigError("quantise and scale: give one of them")
-    chunks = _stored(retriever)
+    chunks = stored_chunks(retriever)
     encoder, terms = retriever.encoder, terms_of(retriever.encoder)
     survey = surveyed(chunks(), len(terms))
-    factors = None if form == "vectors" else _idf(encoder)
+    factors = None if form == "vectors" else idf_of(encoder)
     quantiser = Quantiser(1.0, factors)
     if form != "vectors":
         quantiser.scale = _scale(form, survey, factors, quantise, scale)
@@ -152,7 +152,7 @@ def import_retriever(
         raise
 
 
-def _stored(retriever: Retriever) -> Callable[[], Iterator[csr_array[Any]]]:
+def stored_chunks(retriever: Retriever) -> Callable[[], Iterator[csr_array[Any]]]:
     """Return a function that yields the live documents' stored impacts, a chunk at a time."""
     from sluice.indexing import InvertedIndex
 
@@ -176,7 +176,7 @@ def _stored(retriever: Retriever) -> Callable[[], Iterator[csr_array[Any]]]:
     return chunks
 
 
-def _idf(encoder: Any) -> NDArray[np.float64] | None:
+def idf_of(encoder: Any) -> NDArray[np.float64] | None:
     """Return BM25's weights on the query's side, one a term; None for other encoders."""
     from sluice.encoders.lexical.bm25 import BM25Encoder
 

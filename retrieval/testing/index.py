@@ -323,8 +323,7 @@ RULES: Final = (
 
 
 def _opened(folder: str, index: Index) -> Index:
-    own = f"{type(index).__module__}:{type(index).__qualname__}"
-    return open_index(Path(folder) / "index", allow=[own])
+    return open_index(Path(folder) / "index", allow=index.words)
 
 
 def _check_form(hits: Hits, queries: int, k: int) -> None:

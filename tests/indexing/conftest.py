@@ -26,6 +26,7 @@ from sluice.indexing import (
     TokenIndex,
     TrieIndex,
 )
+from sluice.indexing.table import DATABASES
 from sluice.indexing.wrappers.augmentations import DocumentBias, MipsToL2
 from sluice.indexing.wrappers.augmented import AugmentedIndex
 from sluice.indexing.wrappers.funnel import FunnelIndex
@@ -156,6 +157,7 @@ KINDS = [
 def of_the_table() -> list[Kind]:
     """Every type of the table that has no kind above: made without arguments, exact."""
     covered = {FmIndex, TrieIndex}  # of token sequences: no vectors, tests of their own
+    covered |= {resolve(INDEXES[name]) for name in DATABASES}  # which tests of their own start
     covered |= {type(kind.make()) for kind in KINDS}
     kinds = []
     for name, target in INDEXES.items():

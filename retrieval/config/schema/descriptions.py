@@ -423,6 +423,13 @@ WORDS: Mapping[str, str] = {
     "pgvector.ef_construction": "Candidates for the links of a new vector, 64.",
     "pgvector.prune": "Keeps so many of a sparse vector's weights, the largest; left out, too many "
     "(16,000; with hnsw 1,000) are an error.",
+    # Qdrant
+    "qdrant.path": "The folder of Qdrant's engine in this process, open in one at a time; or url.",
+    "qdrant.url": "A Qdrant server: https, or http of this machine; its key is in QDRANT_API_KEY.",
+    "qdrant.collection": "What the names of its collections begin with.",
+    "qdrant.method": "exact, or hnsw: a graph, approximate and faster for many documents.",
+    "qdrant.m": "Links of a vector in the graph, 16.",
+    "qdrant.ef_construct": "Candidates for the links of a new vector, 100.",
     # graphs
     "query_graph.neighbours": "Links of a document's own; as many others lead to it at most.",
     "query_graph.depth": "Hits of each training query that are linked with each other.",
@@ -531,6 +538,7 @@ SUMMARIES: Mapping[str, str] = {
     "dsi": "A language model writes the identifiers of documents for a query (DSI).",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
     "pgvector": "Dense or sparse vectors in PostgreSQL with pgvector, exact or by a graph.",
+    "qdrant": "Dense or sparse vectors in Qdrant, exact or by a graph.",
     "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
     "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",
     "towers": "Two encoders with weights of their own, for queries and for documents.",

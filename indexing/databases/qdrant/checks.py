@@ -1,0 +1,102 @@
+"""What is checked of a collection, and what differs from our exact index: said in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import IndexFormatError
+from sluice.indexing.databases.qdrant.collection import Collection
+from sluice.indexing.databases.qdrant.filters import rows_from
+from sluice.indexing.databases.qdrant.settings import Settings
+from sluice.indexing.hits import Hits
+from sluice.indexing.live_rows import Rows
+
+SAMPLED = 64  # rows looked up, and searched for
+DEPTH = 10
+
+
+def check_points(collection: Collection, live: Rows, rows: int) -> Sequence[str]:
+    """Count the points and look some up; ``IndexFormatError`` where live rows are missing.
+
+    ``rows`` are all of the state, deleted ones included.
+    """
+    where = f"qdrant: {collection.name}"
+    stored, beyond = collection.count({}), collection.count(rows_from(rows))
+    if not len(live) <= stored - beyond <= rows:
+        raise IndexFormatError(
+            f"{where}: {stored - beyond:,} points for {len(live):,} documents; another program "
+            "changed it: rebuild"
+        )
+    sampled = spread(live)
+    points = collection.points(sampled, vectors=True)
+    for row in sampled.tolist():
+        vector, payload = points.get(row, (None, {}))
+        if vector is None or payload.get("row") != row:
+            raise IndexFormatError(f"{where}: no vector of row {row}; rebuild")
+    said = [f"{len(live):,} documents have points; {len(sampled)} looked up"]
+    if left := stored - len(live):
+        said.append(f"{left:,} points that a killed change left, which no search finds")
+    return said
+
+
+class Searched(Protocol):
+    """An index in Qdrant, as far as it is measured."""
+
+    def documents(self, rows: Rows) -> Any:
+        """Return the stored vectors of rows."""
+        ...
+
+    def search(self, vectors: Any, k: int) -> Hits:
+        """Return the best rows of each query, as the settings say."""
+        ...
+
+    def search_exactly(self, vectors: Any, k: int) -> Hits:
+        """Return the best rows of each query, exactly."""
+        ...
+
+
+def measured(index: Searched, live: Rows, *, walks: bool) -> Sequence[str]:
+    """Search for stored vectors: the order of ties, and how many exact hits a graph finds."""
+    sampled = spread(live)
+    if not len(sampled):
+        return []
+    queries = index.documents(sampled)
+    exact = index.search_exactly(queries, DEPTH)
+    rows, scores = exact.rows, exact.scores
+    tied = (scores[:, 1:] == scores[:, :-1]) & (rows[:, 1:] >= 0)
+    if (rows[:, 1:][tied] <= rows[:, :-1][tied]).any():
+        raise IndexFormatError("qdrant: ties are not in the order of rows; report this")
+    said = [f"ties of {len(sampled)} searches are in the order of rows"]
+    if walks:
+        said.append(f"recall@{DEPTH} {recall(index.search(queries, DEPTH).rows, rows):.3f}")
+    return said
+
+
+def recall(found: Any, exact: Any) -> float:
+    """Return the mean share of the exact hits among those found."""
+    pairs = [(one, other[other >= 0]) for one, other in zip(found, exact, strict=True)]
+    return float(np.mean([np.isin(other, one).mean() for one, other in pairs if len(other)]))
+
+
+def spread(live: Rows) -> Rows:
+    """Return at most ``SAMPLED`` of the rows, evenly spread."""
+    if len(live) <= SAMPLED:
+        return live
+    return live[np.linspace(0, len(live) - 1, SAMPLED).astype(np.int64)]
+
+
+def differences(settings: Settings, is_sparse: bool, notes: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each way in which results differ from those of our exact index."""
+    said = ["exact; scores are float32 sums of Qdrant, equal in about six digits"]
+    if settings.method == "hnsw" and not is_sparse:
+        said = [
+            "approximate: a search walks a graph with ef candidates (128); exact: true does not"
+        ]
+    if settings.metric == "cosine":
+        said.append("cosine: vectors are stored normalised")
+    if settings.path:
+        said.append("the folder is open in one process at a time")
+    return said

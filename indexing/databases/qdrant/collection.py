@@ -1,0 +1,114 @@
+"""What an index asks of a collection, wherever that is; point ids are row numbers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from sluice.indexing.databases.qdrant.filters import Filter
+from sluice.indexing.databases.qdrant.settings import Kind, Settings
+from sluice.indexing.live_rows import Rows
+
+BATCH = 512  # points of one request
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the points of a collection have: a vector named ``dense`` or ``sparse``."""
+
+    kind: Kind
+    width: int
+
+
+class Answer(NamedTuple):
+    """The best points of one query: their rows, and Qdrant's scores."""
+
+    rows: list[int]
+    scores: list[float]
+
+
+class Collection(ABC):
+    """One collection; an ``IndexFormatError`` where it is gone."""
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings, self.name = settings, name
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what opens it again: a copy, or another process, has a connection of its own."""
+        return {"settings": self.settings, "name": self.name}
+
+    @abstractmethod
+    def create(self, shape: Shape) -> None:
+        """Make it, empty; what a killed creation left is removed."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Remove it, if it is there."""
+
+    @abstractmethod
+    def upsert(self, rows: Rows, vectors: Any, payloads: Sequence[Mapping[str, Any]]) -> None:
+        """Store points, and flush them to the disk; those with the same rows are replaced."""
+
+    @abstractmethod
+    def delete(self, chosen: Filter) -> None:
+        """Delete the points of a filter."""
+
+    @abstractmethod
+    def count(self, chosen: Filter) -> int:
+        """Return how many points of a filter there are; an empty one has all."""
+
+    @abstractmethod
+    def points(self, rows: Rows, *, vectors: bool) -> dict[int, tuple[Any, Mapping[str, Any]]]:
+        """Return (vector, payload) of the rows that there are; without vectors they are None."""
+
+    @abstractmethod
+    def nearest(
+        self, kind: Kind, queries: Any, limit: int, chosen: Filter, ef: int | None
+    ) -> list[Answer]:
+        """Return the best points of each query, exactly where ``ef`` is None."""
+
+    @abstractmethod
+    def optimise(self) -> None:
+        """Build what searches need, and wait for it."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes on the disk, or those of its vectors where the disk is out of reach."""
+
+
+def kind_of(vectors: Any) -> Kind:
+    """Return what kind of vectors these are."""
+    return "sparse" if sparse.issparse(vectors) else "dense"
+
+
+def query_values(kind: Kind, queries: Any) -> list[Any]:
+    """Return dense queries as lists, sparse ones as (indices, values)."""
+    if kind == "dense":
+        return list(queries.tolist())
+    ends = queries.indptr.tolist()
+    return [
+        (queries.indices[first:stop].tolist(), queries.data[first:stop].tolist())
+        for first, stop in pairwise(ends)
+    ]
+
+
+def joined(kind: Kind, vectors: Sequence[Any], width: int) -> Any:
+    """Return dense lists as an array, and (indices, values) as a matrix, ``[n, width]``."""
+    if kind == "dense":
+        return np.array(vectors, dtype=np.float32).reshape(len(vectors), width)
+    ends = np.cumsum([0, *(len(indices) for indices, _ in vectors)])
+    indices = np.array([each for found, _ in vectors for each in found], np.int64)
+    data: NDArray[np.float32] = np.array(
+        [each for _, found in vectors for each in found], np.float32
+    )
+    made: Any = sparse.csr_array((data, indices, ends), shape=(len(vectors), width))
+    made.sort_indices()
+    return made
