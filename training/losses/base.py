@@ -197,7 +197,7 @@ class LossBase:
         """Write what belongs beside the trained model."""
 
 
-WRITERS = ("seal", "dsi")  # types whose queries a language model writes, without vectors
+WRITERS = ("seal", "dsi", "listwise")  # types that are trained to write, without vectors
 
 
 def writes(loss: LossBase) -> bool:

@@ -113,6 +113,14 @@ def check_spans(section: TrainingSection, loss: LossBase, prefix: str) -> None:
     if not writes(loss):
         return
     name = section.loss["type"]
+    if loss.encoders == ("listwise",):
+        for key in ("gradient_cache", "head_learning_rate", "answered"):
+            if getattr(section, key) is not None:
+                raise ConfigError(
+                    f"{prefix}{key}: {name} learns what a language model writes, which has no "
+                    "vectors and no head; leave it out"
+                )
+        return
     for key in ("negatives", "teacher", "gradient_cache", "head_learning_rate", "answered"):
         if getattr(section, key) is not None:
             raise ConfigError(f"{prefix}{key}: {name} learns from positives alone; leave it out")
