@@ -31,6 +31,7 @@ from sluice.encoders.generative.list_order import (
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
 from sluice.encoders.model_files.loading import save
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 from sluice.encoders.rerankers.next_tokens import end_tokens, first_token_of
 from sluice.encoders.transformer.model import Features, TransformerModel
@@ -298,12 +299,26 @@ class ListwiseRanker(TransformerModel, EncoderBase):
         logits: Tensor = output.logits[:, -width - 1 : -1]
         return logits
 
+    def log_probabilities(self, lists: Sequence[tuple[str, Sequence[str]]]) -> NDArray[np.float64]:
+        """Return how likely lists are written as they are shown, float64 ``[n]``, logarithms."""
+        values = np.zeros(len(lists))
+        for row, (query, shown) in enumerate(lists):
+            tokens, _ = self.answer(query, shown, range(len(shown)))
+            answer = torch.tensor([tokens], device=self.device)
+            features = self.tokenize_lists([(query, shown)])
+            with self.arithmetic():
+                here = {name: each.to(self.device) for name, each in features.items()}
+                logs = self.answer_logits(here, answer)[0].double().log_softmax(dim=-1)
+                values[row] = float(logs.gather(1, answer.T).sum())
+        return values
+
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder that transformers opens too, in one step."""
         with replaced_folder(Path(path)) as folder:
             save(self.model, folder)
             self.tokenizer.save_pretrained(folder)
             write_sidecar(folder, {"type": self.kind, **self.settings()})
+            write_probes(folder, self)
 
 
 def end_of(reader: LocalLanguageModel) -> list[int]:

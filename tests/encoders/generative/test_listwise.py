@@ -78,6 +78,18 @@ def test_logits_are_those_of_the_model_alone(ranker: ListwiseRanker) -> None:
         np.testing.assert_allclose(logits[row, :kept], expected[:kept], rtol=1e-4, atol=1e-4)
 
 
+@torch.no_grad()
+def test_log_probabilities_are_sums_over_the_tokens(ranker: ListwiseRanker) -> None:
+    found = ranker.log_probabilities(LISTS)
+    for value, (query, texts) in zip(found, LISTS, strict=True):
+        tokens, _ = ranker.answer(query, texts, range(len(texts)))
+        features = ranker.tokenize_lists([(query, texts)])
+        logits = ranker.answer_logits(features, torch.tensor([tokens]))[0].double().numpy()
+        chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        expected = sum(np.log(chances[at, token]) for at, token in enumerate(tokens))
+        assert value == pytest.approx(expected, rel=1e-4)
+
+
 def test_scores_are_places_in_the_order_written(
     ranker: ListwiseRanker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
