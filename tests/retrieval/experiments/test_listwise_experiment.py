@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from command_line import Call
 from small_training import refused
 from small_world import documents, write_beir
 from tiny_generators import save_gpt2, save_t5
-from training_files import lines
+from training_files import lines, read
 
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.generative.listwise import ListwiseRanker
+from sluice.encoders.tuning.tune import merge, tune
 from sluice.retrieval import load_pipeline
+from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.pipelines.rerank import Rerank
 
 PROMPT = "{query} {documents} rank"
@@ -126,3 +130,53 @@ def test_settings_that_mean_nothing(
     facts = {**training(tmp_path, t5), **changes}
     facts = {key: value for key, value in facts.items() if value is not None}
     refused({"dataset": "d", "output": "o", **facts}, message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tuning", "message"),
+    [
+        ("true_false", "lora", "tuning: lora: is for one stack of blocks, .* take ln_tuning, or"),
+        ("true_false", "bitfit", "tuning: bitfit: is for one stack"),
+        ("listwise", "prefix", "tuning: prefix: stays beside the weights, .* take lora or ia3"),
+    ],
+)
+def test_tunings_of_models_that_write(kind: str, tuning: str, message: str, tmp_path: Path) -> None:
+    facts = training(tmp_path, tmp_path / "m", tuning={"type": tuning})
+    loss = "rankings" if kind == "listwise" else "bce"
+    refused({"dataset": "d", "output": "o", **facts, "loss": loss, "encoder": {
+        "type": kind, "model": "m"}}, message)  # fmt: skip
+
+
+def test_a_tuned_ranker_is_merged_and_writes_as_before(tmp_path: Path) -> None:
+    ranker = ListwiseRanker.from_pretrained(save_gpt2(tmp_path / "gpt2"), prompt=PROMPT)
+    tune(ranker, {"type": "lora"})
+    with torch.no_grad():
+        for name, parameter in ranker.module.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.3)
+    ranker.module.eval()
+    lists = [("gold", ["river stone", "water"])]
+    before = ranker.log_probabilities(lists)
+    assert before[0] != pytest.approx(untuned(tmp_path, lists), abs=1e-3)
+    merge(ranker)
+    ranker.save_pretrained(tmp_path / "tuned")
+    opened = ListwiseRanker.from_pretrained(tmp_path / "tuned")
+    assert opened.log_probabilities(lists) == pytest.approx(before, rel=1e-4)
+    bare = ListwiseRanker.from_pretrained(save_t5(tmp_path / "t5"), prompt=PROMPT)
+    with pytest.raises(ConfigError, match="tuning: T5ForConditionalGeneration: an encoder with a"):
+        tune(bare, {"type": "lora"})
+
+
+def untuned(folder: Path, lists: list[tuple[str, list[str]]]) -> float:
+    ranker = ListwiseRanker.from_pretrained(folder / "gpt2", prompt=PROMPT)
+    return float(ranker.log_probabilities(lists)[0])
+
+
+def test_a_list_with_two_grades_of_a_document_is_refused(tmp_path: Path) -> None:
+    row = {"query": "gold", "documents": ["a", "b", "a"], "grades": [3, 2, 1], "doc_ids": [*"xyx"]}
+    dataset = Dataset.from_memory(CORPUS, {"t": "x"}, {"t": {"d00": 1}}, split="train")
+    with pytest.raises(DataError, match=r"documents\[2\] \('x'\) is in the list twice, with the g"):
+        read(lines(tmp_path / "r.jsonl", [row]), dataset)
+    same = {**row, "grades": [3, 2, 3]}
+    (example,) = read(lines(tmp_path / "s.jsonl", [same]), dataset)
+    assert [text.id for text in example.documents] == ["x", "y"]
