@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
 # The tunings of models that write, and why they take no others.
 OF_WRITERS: Final = {
-    "true_false": ("ln_tuning",),
     "listwise": ("lora", "ia3", "bitfit", "ln_tuning"),
+    "true_false": ("ln_tuning",),
 }
 WHY: Final = {
-    "true_false": "is for one stack of blocks, and a true_false ranker is an encoder with a decoder",
     "listwise": "stays beside the weights, and a listwise ranker writes with the weights alone",
+    "true_false": "is for one stack of blocks, and a true_false ranker is an encoder with a "
+    "decoder",
 }
 CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 
