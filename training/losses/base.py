@@ -143,6 +143,11 @@ class LossBase:
         return False
 
     @property
+    def runs_network(self) -> bool:
+        """Whether it runs the encoder's network itself, beside the vectors of the batch."""
+        return False
+
+    @property
     def noted(self) -> str:
         """The loss's name in the journal, beside penalties."""
         return "loss_ranking"

@@ -39,6 +39,7 @@ from sluice.retrieval.experiments.training.source_checks import (
 )
 from sluice.retrieval.experiments.training.sparse_checks import check_codes, check_concepts
 from sluice.retrieval.experiments.training.token_checks import (
+    check_cache,
     check_matching,
     check_scoring,
     check_spans,
@@ -128,6 +129,7 @@ def check_training(
     check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
     check_negative_queries(section, loss, prefix)
+    check_cache(section, loss, prefix)
     check_spans(section, loss, prefix)
     check_identifiers(section, prefix, allow, with_dataset=with_dataset)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
