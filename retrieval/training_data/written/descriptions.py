@@ -136,7 +136,7 @@ def _row(document: Document, number: int, text: str, misfits: Sequence[str]) -> 
 def read_descriptions(answer: str, most: int) -> tuple[list[str], list[str]]:
     """Return what an answer says that fits, and what does not: each at most ``most``, and once.
 
-    ``answer`` holds a JSON object with lists of strings, ``"good": [...]`` and ``"bad": [...]``. The
+    ``answer`` holds a JSON object with lists ``"good": [...]`` and ``"bad": [...]`` of strings. The
     last that has both counts, since what comes before may quote the document or the prompt. Of an
     answer that was cut, or is not quite JSON, the last such lists count, up to the cut. A text in
     both is in neither.
