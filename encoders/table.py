@@ -158,6 +158,10 @@ _HEADS: Final[Mapping[str, EncoderType]] = {
 }
 RANKERS: Final[Mapping[str, EncoderType]] = {
     "cross_encoder": _ranker("cross_encoder:CrossEncoder", "cross-encoder", teaches=True),
+    "listwise": EncoderType(
+        "sluice.encoders.generative.listwise:ListwiseRanker.from_pretrained",
+        "listwise ranker", _RANKS, "scores",
+    ),
     "pyramid": _ranker("pyramid:PyramidEncoder", "pyramid ranker", learns_as="cross_encoder"),
     "rrra": _ranker("rrra:AdaptedScorer", "", teaches=True),  # made by `sluice fit adapter`
     "true_false": EncoderType(

@@ -45,7 +45,7 @@ def row(name: str, place: str) -> str:
     loss = getattr(importlib.import_module(module), cls)(**ARGUMENTS.get(name, {}))
     encoders = loss.encoders or tuple(NAMES)
     # Which one loss alone trains.
-    named = {**NAMES, "three_heads": "three heads", "csr": "CSR"}
+    named = {**NAMES, "three_heads": "three heads", "csr": "CSR", "listwise": "listwise rerankers"}
     uses = [] if set(encoders) == set(NAMES) else [named[encoder] for encoder in encoders]
     if loss.needs_teacher:
         uses.append("`teacher`")

@@ -19,6 +19,8 @@ def test_the_yaml_is_valid(text: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     row = {"query": "q", "pos": ["d"], "negative_queries": ["m"]}
     Path("described.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    ranked = {"query": "q", "documents": ["d", "e"], "grades": [1.0, 0.6]}
+    Path("ranked.jsonl").write_text(json.dumps(ranked) + "\n", encoding="utf-8")
     check_experiment(checked(yaml.safe_load(text), ExperimentConfig))
 
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from sluice.training.loop.refresh import Refresh
     from sluice.training.loop.trainer import Evaluate
     from sluice.training.losses.base import LossBase
-    from sluice.training.protocol import BiEncoder, Loss, PairEncoder, SpanWriter
+    from sluice.training.protocol import (
+        Loss,
+        Trained,
+    )
     from sluice.training.sparsity.regulariser import Regulariser
 
 log = logging.getLogger("sluice")
@@ -53,7 +56,7 @@ class FitReport:
 
 
 def fit(
-    encoder: BiEncoder | PairEncoder | SpanWriter,
+    encoder: Trained,
     examples: Iterable[Example],
     loss: Loss,
     *,
@@ -133,8 +136,7 @@ def fit(
     chosen = list(examples)
     if not chosen:
         raise DataError("no training examples: the queries have no positives with a text")
-    if gradient_cache is not None and gradient_cache < 1:
-        raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
+    _check_cache(gradient_cache, as_loss(loss))
     _check_dev(evaluate, patience, shares, margin, sparse=sparsity is not None)
     _check_sampling(sampling_temperature, chosen)
     for source in dict.fromkeys(example.source for example in chosen):
@@ -256,7 +258,19 @@ def _check_dev(
         raise ConfigError(f"evaluate.shares: {list(shares)}, expected numbers between 0 and 1")
 
 
-def _check_precision(encoder: BiEncoder | PairEncoder | SpanWriter) -> None:
+def _check_cache(gradient_cache: int | None, loss: LossBase) -> None:
+    if gradient_cache is None:
+        return
+    if gradient_cache < 1:
+        raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
+    if loss.runs_network:
+        raise ConfigError(
+            "gradient_cache: the loss writes with the network itself, not from vectors; leave it "
+            "out"
+        )
+
+
+def _check_precision(encoder: Trained) -> None:
     import torch
 
     from sluice.encoders.model_files.weights.quantised import weights_of
@@ -293,11 +307,11 @@ def _check_sampling(temperature: float | None, examples: Sequence[Example]) -> N
 
 
 def _regulariser(
-    encoder: BiEncoder | PairEncoder | SpanWriter,
+    encoder: Trained,
     sparsity: Mapping[str, Any] | None,
     examples: Sequence[Example],
 ) -> Regulariser | None:
-    from sluice.training.protocol import PairEncoder, SpanWriter
+    from sluice.training.protocol import WithoutTerms
     from sluice.training.sparsity.regulariser import Regulariser
     from sluice.training.sparsity.settings import Sparsity
     from sluice.training.sparsity.term_frequency import document_idf
@@ -311,7 +325,7 @@ def _regulariser(
             "sparsity.document.by_rank: every training example has one document, so all are of one "
             "rank; add negatives, or leave by_rank out"
         )
-    if isinstance(encoder, PairEncoder | SpanWriter):  # without terms: refused where parts meet
+    if isinstance(encoder, WithoutTerms):  # without terms: refused where parts meet
         return Regulariser(penalties, None)
     return Regulariser(penalties, partial(document_idf, encoder, examples))
 

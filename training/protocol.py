@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from sluice.encoders.foundation.token_vectors import TokenSequences
 
@@ -94,6 +94,34 @@ class SpanWriter(Trainable, Protocol):
     def span_logits(self, features: Features, spans: Tensor) -> Tensor:
         """Return logits ``[n * s, L, vocabulary]`` of the tokens of spans ``[n, s, L]``."""
         ...
+
+
+@runtime_checkable
+class ListWriter(Trainable, Protocol):
+    """Writes the order of a query's documents, and scores no document alone."""
+
+    @property
+    def window(self) -> int:
+        """The most documents of a prompt; 0: any number."""
+        ...
+
+    def tokenize_lists(self, lists: Sequence[tuple[str, Sequence[str]]]) -> Features:
+        """Return one padded batch of features for queries and documents as they are shown."""
+        ...
+
+    def answer(
+        self, query: str, shown: Sequence[str], order: Sequence[int]
+    ) -> tuple[list[int], list[int]]:
+        """Return the tokens to write of an order of places, and the rank each is of, or 0."""
+        ...
+
+    def answer_logits(self, features: Features, answers: Tensor) -> Tensor:
+        """Return logits ``[n, L, vocabulary]`` of the tokens of answers ``[n, L]``."""
+        ...
+
+
+Trained: TypeAlias = BiEncoder | PairEncoder | SpanWriter | ListWriter
+WithoutTerms: TypeAlias = PairEncoder | SpanWriter | ListWriter
 
 
 class ScoreMatrix(NamedTuple):

@@ -145,7 +145,10 @@ def verify_probes(folder: Path, encoder: Any) -> Verified | None:
 
 
 def _vectors(encoder: Any) -> list[Row]:
-    """Return the vectors of the queries and documents, or the scores of both in pairs."""
+    """Return the vectors of the queries and documents, or the scores of both in pairs or lists."""
+    if hooks_of(encoder).kind == "listwise":
+        lists = [(each, DOCUMENTS[at : at + 2]) for at, each in enumerate(QUERIES)]
+        return [Row(encoder.log_probabilities(lists).astype(np.float32))]
     if hooks_of(encoder).kind in RERANKERS:
         pairs = list(zip(QUERIES, DOCUMENTS, strict=True))
         return [Row(np.asarray(encoder.score(pairs), np.float32))]

@@ -217,16 +217,8 @@ class LocalLanguageModel(TransformerModel):
 
         ``ConfigError`` for choices that begin with the same token.
         """
-        text = self._message(prompt.text) if self.chat else prompt.text
-        last = next(reversed(self._special.findall(text)), None)
-        bare = self.encoder_decoder or text[-1:].isspace() or text.endswith(last or "\n")
-        forms = [choice if bare else f" {choice}" for choice in choices]
-        context = "" if self.encoder_decoder else text[-200:]
-        alone = self._plain(context)
-        tokens = []
-        for form in forms:
-            ids = self._plain(context + form)
-            tokens.append(ids[len(alone) :] if ids[: len(alone)] == alone else self._plain(form))
+        context, space = self._before_answer(prompt)
+        tokens = [self._continued(context, space + choice)[0] for choice in choices]
         same = 0
         while len({tuple(ids[: same + 1]) for ids in tokens}) == 1 and same < len(tokens[0]):
             same += 1
@@ -237,6 +229,47 @@ class LocalLanguageModel(TransformerModel):
                 "model; give answers that begin differently"
             )
         return tokens[0][:same], own
+
+    def answer_tokens(self, prompt: Prompt, answer: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return an answer's tokens as they follow a prompt, and the characters of each.
+
+        Characters are [start, end) of ``answer``. ``ModelError`` for a tokenizer without them.
+        """
+        if not self.tokenizer.is_fast:
+            raise ModelError(
+                f"{type(self.tokenizer).__name__} does not tell where its tokens stand in a text; "
+                "take a model with a fast tokenizer (tokenizer.json)"
+            )
+        context, space = self._before_answer(prompt)
+        tokens, ends = self._continued(context, space + answer)
+        moved = [(max(0, a - len(space)), max(0, b - len(space))) for a, b in ends]
+        return tokens, moved
+
+    def _before_answer(self, prompt: Prompt) -> tuple[str, str]:
+        """Return the text that decides an answer's first tokens, and a space where it has one."""
+        text = self._message(prompt.text) if self.chat else prompt.text
+        last = next(reversed(self._special.findall(text)), None)
+        bare = self.encoder_decoder or text[-1:].isspace() or text.endswith(last or "\n")
+        return "" if self.encoder_decoder else text[-200:], "" if bare else " "
+
+    def _continued(self, context: str, form: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the tokens of a text after another one, and the characters of each in it."""
+        alone = self._plain(context)
+        together, places = self._placed(context + form)
+        if together[: len(alone)] != alone:
+            return self._placed(form)
+        cut = len(context)
+        own = [(max(0, start - cut), max(0, end - cut)) for start, end in places[len(alone) :]]
+        return together[len(alone) :], own
+
+    def _placed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return a text's tokens, and their characters where the tokenizer tells them."""
+        fast = bool(self.tokenizer.is_fast)
+        encoded = self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False
+        )
+        places = [(int(a), int(b)) for a, b in encoded["offset_mapping"]] if fast else []
+        return list(encoded["input_ids"]), places
 
     def _plain(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])

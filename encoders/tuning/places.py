@@ -51,6 +51,11 @@ def places_of(model: Any) -> Places:
             last = [name for name in names if _width(inside[name]) == hidden][-1:]
             ends.extend(f"{start}.{name}" for name in last)
         places.attending.extend(f"{start}.{name.rpartition('.')[0]}" for name in attention[:1])
+    if not places.attention and getattr(model.config, "is_encoder_decoder", False):
+        raise ConfigError(
+            f"{type(model).__name__}: an encoder with a decoder, and this is for one stack of "
+            "blocks; take ln_tuning, or train all parameters"
+        )
     if not places.attention:
         raise ConfigError(
             f"{type(trunk).__name__}: no blocks with linear attention layers; "

@@ -26,6 +26,8 @@ from sluice.encoders.table import RERANKERS, TUNINGS
 from sluice.encoders.tuning.of_experts import check_of_experts
 from sluice.encoders.tuning.of_pyramid import check_of_pyramid
 
+WRITERS = ("listwise", "true_false")  # rerankers whose head is a language model's own
+
 log = logging.getLogger("sluice")
 
 
@@ -126,7 +128,8 @@ def _heads(encoder: Any) -> list[nn.Parameter]:
     """
     body: set[int] = set()
     for model in _models(encoder):
-        below = model.base_model if encoder.kind in RERANKERS else model
+        classifies = encoder.kind in RERANKERS and encoder.kind not in WRITERS
+        below = model.base_model if classifies else model
         body.update(id(p) for name, p in below.named_parameters() if "pooler" not in name)
     return [p for p in encoder.module.parameters() if p.requires_grad and id(p) not in body]
 

@@ -340,6 +340,8 @@ def _measurable(
     known = KNOWN.get(str(base["type"]))
     if known is not None and known.vectors == "identifiers":  # which are made in training
         return None
+    if base["type"] == "listwise":  # which writes, for seconds if it is large
+        return None
     folder = local_folder(str(base["model"]))
     if folder is None or isinstance(base.get(START_KEY), Mapping):
         return None

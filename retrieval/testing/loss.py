@@ -72,6 +72,7 @@ def hooks(case: LossCase) -> None:
     flags = (
         "same_side", "logq", "needs_teacher", "teacher_matrix", "teacher_vectors",
         "across_queries", "wants_answered", "wants_negative_queries", "texts", "texts_alone",
+        "runs_network",
     )  # fmt: skip
     kinds.update({name: isinstance(getattr(loss, name), bool) for name in flags})
     for name, holds in kinds.items():

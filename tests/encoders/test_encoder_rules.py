@@ -26,8 +26,9 @@ from sluice.retrieval.testing import BrokenRule, check_encoder
 from sluice.retrieval.testing.rules import TEXTS
 
 # Of ``http``, which needs a server, dense/test_http_encoder.py looks at the rules; SEAL and DSI
-# have no vectors: their queries are written with an index, see test_seal and test_dsi.
-OTHERS = ("http", "seal", "dsi")
+# have no vectors: their queries are written with an index, see test_seal and test_dsi. Listwise
+# rerankers score no pair, see test_listwise.
+OTHERS = ("http", "seal", "dsi", "listwise")
 TYPES = {name: make for name, make in {**ENCODERS, **RERANKERS}.items() if name not in OTHERS}
 
 

@@ -26,7 +26,7 @@ from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.objective import Objective
 from sluice.training.losses.base import LossBase, as_loss, writes
 from sluice.training.losses.description import type_name
-from sluice.training.protocol import BiEncoder, Loss, PairEncoder, SpanWriter
+from sluice.training.protocol import BiEncoder, ListWriter, Loss, PairEncoder, SpanWriter, Trained
 from sluice.training.sparsity.regulariser import Regulariser
 
 
@@ -82,7 +82,7 @@ class Parts:
 
 
 def choose_parts(
-    encoder: BiEncoder | PairEncoder | SpanWriter,
+    encoder: Trained,
     loss: Loss,
     *,
     live: bool,
@@ -98,7 +98,7 @@ def choose_parts(
     vectors, MaxSim by default. Raises ``ConfigError`` where these do not fit the encoder.
     """
     hooks = as_loss(loss)
-    if isinstance(encoder, SpanWriter):
+    if isinstance(encoder, SpanWriter | ListWriter):
         fits = not (live or sparse or teacher is not None or scoring)
         return _writing(encoder, hooks, seed=seed, fits=fits)
     made = _scoring(encoder, hooks, scoring, live=live, sparse=sparse)
@@ -184,15 +184,16 @@ def _check_codes(
         )
 
 
-def _writing(encoder: SpanWriter, loss: LossBase, *, seed: int, fits: bool) -> Parts:
+def _writing(encoder: SpanWriter | ListWriter, loss: LossBase, *, seed: int, fits: bool) -> Parts:
     """Return the parts that train an encoder to write; ``ConfigError`` for another loss."""
     own_pass = loss.own_pass(encoder, seed=seed, sparse=False) if fits else None
     if own_pass is None or not writes(loss):
         kind = hooks_of(encoder).kind
-        own = "identifiers" if kind == "dsi" else "spans"
+        own = {"dsi": "identifiers", "listwise": "rankings"}.get(kind, "spans")
+        what = "the order of documents" if own == "rankings" else f"{own} of documents"
         raise ConfigError(
-            f"loss: a {kind} encoder writes {own} of documents and has no vectors; train it with "
-            f"the loss {own} alone, without sparsity, a teacher, scoring or live candidates"
+            f"loss: a {kind} encoder writes {what} and has no vectors; train it with the loss "
+            f"{own} alone, without sparsity, a teacher, scoring or live candidates"
         )
     return Parts(*own_pass, loss, cosine=False, distinct=False)
 

@@ -54,7 +54,7 @@ from sluice.training.loop.memory_watch import MemoryWatch, advised_memory
 from sluice.training.loop.parameter_groups import add_rates
 from sluice.training.loop.parts import choose_parts
 from sluice.training.loop.refresh import Refresh, Refreshing
-from sluice.training.protocol import BiEncoder, Loss, PairEncoder, SpanWriter
+from sluice.training.protocol import Loss, Trained, WithoutTerms
 from sluice.training.sparsity.head_bias import Steering
 from sluice.training.sparsity.regulariser import Regulariser
 
@@ -80,7 +80,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
 
     def __init__(
         self,
-        encoder: BiEncoder | PairEncoder | SpanWriter,
+        encoder: Trained,
         examples: Sequence[Example],
         loss: Loss,
         arguments: TrainingArguments,
@@ -116,7 +116,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             teacher.prepare(examples)
         self.objective = parts.objective(regulariser, live)
         self.steering = None
-        if regulariser is not None and not isinstance(encoder, PairEncoder | SpanWriter):
+        if regulariser is not None and not isinstance(encoder, WithoutTerms):
             self.steering = Steering(
                 encoder, regulariser, examples, self.compute_loss_context_manager
             )

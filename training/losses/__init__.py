@@ -38,6 +38,7 @@ LOSSES: dict[str, str] = {
     "psl": "sluice.training.losses.contrastive.psl:PSL",
     "qbd": "sluice.training.losses.composed.qbd:QBD",
     "rank_net": "sluice.training.losses.listwise.rank_net:RankNet",
+    "rankings": "sluice.training.losses.rankings:Rankings",
     "rrra": "sluice.training.losses.composed.rrra:RRRA",
     "simplex": "sluice.training.losses.distillation.simplex:Simplex",
     "soft_top_k": "sluice.training.losses.contrastive.soft_top_k:SoftTopK",

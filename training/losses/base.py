@@ -143,6 +143,11 @@ class LossBase:
         return False
 
     @property
+    def runs_network(self) -> bool:
+        """Whether it runs the encoder's network itself, beside the vectors of the batch."""
+        return False
+
+    @property
     def noted(self) -> str:
         """The loss's name in the journal, beside penalties."""
         return "loss_ranking"
@@ -197,7 +202,7 @@ class LossBase:
         """Write what belongs beside the trained model."""
 
 
-WRITERS = ("seal", "dsi")  # types whose queries a language model writes, without vectors
+WRITERS = ("seal", "dsi", "listwise")  # types that are trained to write, without vectors
 
 
 def writes(loss: LossBase) -> bool:

@@ -151,8 +151,8 @@ def rank(
     Example:
       sluice teach rank Qwen/Qwen3-4B scifact --candidates bm25.trec --output ranked.jsonl
     """
+    from sluice.encoders.generative.list_order import LISTWISE
     from sluice.retrieval.datasets.dataset import load_dataset
-    from sluice.retrieval.stages.generative.listwise import LISTWISE
     from sluice.retrieval.stages.transforms.writer import Limits
     from sluice.retrieval.training_data.written.full_rankings import Windows, rank_dataset
     from sluice.retrieval.training_data.written.rewriting import open_language_model

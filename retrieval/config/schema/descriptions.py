@@ -35,6 +35,12 @@ WORDS: Mapping[str, str] = {
     "concepts.read": "What the head sees: the text's vector, or the states of its tokens.",
     "concepts.scale": "What cosines with names are multiplied by at the start, 20.",
     "concepts.threshold": "The cosine with its name above which a text has a concept.",
+    "listwise.prompt": "What the model reads, with {query} and {documents}, and perhaps {count}.",
+    "listwise.window": "Documents in one prompt; 0, the default, is all.",
+    "listwise.step": "Places that the window moves each time; left out, half of it.",
+    "listwise.passes": "How often the windows go over the list, 1.",
+    "listwise.max_length": "The most tokens of a prompt with its texts and the answer.",
+    "listwise.document_length": "The most tokens of a text; left out, what there is room for.",
     "true_false.prompt": "The prompt, with {document} and perhaps {query}; left out, monoT5's, or "
     "QualT5's without a query.",
     "true_false.answers": "The two words, the one for relevant first; left out, true and false.",
@@ -79,6 +85,7 @@ WORDS: Mapping[str, str] = {
     "dsi.length": "The most tokens of an identifier, 32.",
     "dsi.prompt": "What the model reads, with {query} where the query goes.",
     "fm.candidates": "Documents that are read and scored whole, 1500, or as many as asked for.",
+    "rankings.importance": "How much more the numbers of the first ranks weigh; 0: nothing, 1.",
     "spans.length": "Tokens of a span, 10.",
     "spans.temperature": "The lower, the rather spans that share trigrams with the query, 0.1.",
     "tokens.dim": "Keeps only so many of the vectors' first dimensions; of another "
@@ -543,6 +550,7 @@ SUMMARIES: Mapping[str, str] = {
     "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",
     "towers": "Two encoders with weights of their own, for queries and for documents.",
     "cross_encoder": "Reads query and document together and returns one score.",
+    "listwise": "A language model that writes the order of a whole list (full ranking).",
     "true_false": "An encoder with a decoder, such as a T5, that answers true or false (monoT5).",
     "bfs": "Titles or first sentences as queries, their bodies as documents.",
     "clicks": "What users clicked, freed of the position's bias by a click model.",

@@ -39,6 +39,7 @@ from sluice.retrieval.experiments.training.source_checks import (
 )
 from sluice.retrieval.experiments.training.sparse_checks import check_codes, check_concepts
 from sluice.retrieval.experiments.training.token_checks import (
+    check_cache,
     check_matching,
     check_scoring,
     check_spans,
@@ -105,7 +106,7 @@ def check_training(
     if section.sparsity is not None:
         if kind in (
             "dense", "gaussian", "hypencoder", "pseudo_queries", "tokens", "three_heads",
-            "cross_encoder", "seal", "dsi",
+            "cross_encoder", "listwise", "seal", "dsi",
         ):  # fmt: skip
             raise ConfigError(f"{prefix}sparsity: is for splade; a {kind} encoder has no terms")
         Sparsity.from_config(section.sparsity)
@@ -128,6 +129,7 @@ def check_training(
     check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
     check_negative_queries(section, loss, prefix)
+    check_cache(section, loss, prefix)
     check_spans(section, loss, prefix)
     check_identifiers(section, prefix, allow, with_dataset=with_dataset)
     check_combinations(section, loss, mining, prefix, with_dataset=with_dataset)
@@ -180,9 +182,10 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase
             f"{prefix}loss: {name} counts places in a retrieved list: give negatives: {{type: "
             "live}, or ranks: scores"
         )
-    if kind == "cross_encoder" and SELF in listed((section.negatives or {}).get("retriever")):
+    named = listed((section.negatives or {}).get("retriever"))
+    if kind in ("cross_encoder", "listwise") and SELF in named:
         raise ConfigError(
-            f"{prefix}negatives.retriever: self: a cross_encoder cannot retrieve; name a retriever"
+            f"{prefix}negatives.retriever: self: a {kind} cannot retrieve; name a retriever"
         )
     if check_texts_alone(section, loss, prefix):
         return loss
@@ -370,17 +373,17 @@ def check_combinations(
         _check_live(section, kind, prefix)
     elif negatives.get("refresh") is not None and mining is not None:
         _check_refresh(section, mining, prefix)
-    reranks = kind == "cross_encoder" and section.evaluate is not None
+    reranks = kind in ("cross_encoder", "listwise") and section.evaluate is not None
     by_words = section.evaluate is not None and section.evaluate.by == "examples"
     found = negatives or by_words or searched_with(section.examples) is not None
     if reranks and not found and with_dataset:
         raise ConfigError(
-            f"{prefix}evaluate: a cross-encoder reranks what a retriever finds; give negatives or "
+            f"{prefix}evaluate: a reranker reranks what a retriever finds; give negatives or "
             "examples.retriever, or leave evaluate out"
         )
     if reranks and listed(negatives.get("retriever")) == [RANDOM] and with_dataset:
         raise ConfigError(
-            f"{prefix}evaluate: a cross-encoder reranks what the negatives' retriever finds, and "
+            f"{prefix}evaluate: a reranker reranks what the negatives' retriever finds, and "
             "random finds nothing; add a retriever (retriever: [bm25, random]), or leave evaluate "
             "out"
         )
@@ -415,7 +418,7 @@ def check_combinations(
 
 
 def _check_live(section: TrainingSection, kind: str | None, prefix: str) -> None:
-    if kind in ("cross_encoder", "three_heads"):
+    if kind in ("cross_encoder", "three_heads", "listwise"):
         raise ConfigError(f"{prefix}negatives: live candidates are for encoders of queries alone")
     if section.encoder.get("type") == "towers" and section.encoder.get("freeze") != "document":
         raise ConfigError(

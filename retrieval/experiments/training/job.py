@@ -51,7 +51,7 @@ from sluice.retrieval.training_data.contamination import (
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge
 from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
-from sluice.training.protocol import PairEncoder
+from sluice.training.protocol import ListWriter, PairEncoder
 
 if TYPE_CHECKING:
     from sluice.training import Example
@@ -312,7 +312,7 @@ def _fitted(
                 parts,
                 section,
                 seed=job.seed,
-                reranks=isinstance(encoder, PairEncoder),
+                reranks=isinstance(encoder, PairEncoder | ListWriter),
                 where=job.where,
             ),
             "evaluate_every": section.evaluate.every,

@@ -66,6 +66,12 @@ from {module} import {name}
 model = {name}.from_pretrained("FOLDER")
 print(model.score([("a question", "a text")]))"""
 
+ORDER: Final = """\
+from {module} import ListwiseRanker
+
+model = ListwiseRanker.from_pretrained("FOLDER")
+print(model.order("a question", ["a text", "another text"]))  # places, the best first"""
+
 
 def model_card(
     section: TrainingSection,
@@ -178,7 +184,10 @@ def _measures(history: Sequence[Mapping[str, float]]) -> str:
 def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool) -> str:
     parts = []
     kind = "towers" if facts["towers"] else str(facts["type"])
-    if kind in RERANKERS:
+    if kind == "listwise":
+        code = ORDER.format(module=type(encoder).__module__)
+        parts.append(f"With Sluice:\n\n```python\n{code}\n```")
+    elif kind in RERANKERS:
         made = type(encoder)
         module = "sluice" if kind == "cross_encoder" else made.__module__
         code = RERANK.format(module=module, name=made.__name__)

@@ -143,8 +143,8 @@ def evaluation_of(
             lists = _by_words(part.data.dev) if part.data.held_out else part.maker.dev_lists
             if lists is None:
                 raise ConfigError(
-                    f"{where}evaluate: a cross-encoder reranks what a retriever finds; give "
-                    "negatives or examples.retriever, or leave evaluate out"
+                    f"{where}evaluate: a reranker reranks what a retriever finds; "
+                    "give negatives or examples.retriever, or leave evaluate out"
                 )
             depth = max(PAIR_DEPTH, dev_depth(section.evaluate))
             candidates = run_on(lists, part.data.dev, depth)

@@ -108,11 +108,28 @@ def check_scoring(section: TrainingSection, loss: LossBase, prefix: str) -> None
     check_token_loss(loss, scoring, f"{prefix}loss", unit=unit)
 
 
+def check_cache(section: TrainingSection, loss: LossBase, prefix: str) -> None:
+    """Raise ``ConfigError`` for a gradient cache of a loss that needs more than vectors."""
+    if section.gradient_cache is not None and loss.runs_network:
+        raise ConfigError(
+            f"{prefix}gradient_cache: {section.loss['type']} writes with the network itself, not "
+            "from vectors; leave it out, and take smaller batches"
+        )
+
+
 def check_spans(section: TrainingSection, loss: LossBase, prefix: str) -> None:
     """Raise ``ConfigError`` for settings that a loss of spans does not read."""
     if not writes(loss):
         return
     name = section.loss["type"]
+    if loss.encoders == ("listwise",):
+        for key in ("gradient_cache", "head_learning_rate", "answered"):
+            if getattr(section, key) is not None:
+                raise ConfigError(
+                    f"{prefix}{key}: {name} learns what a language model writes, which has no "
+                    "vectors and no head; leave it out"
+                )
+        return
     for key in ("negatives", "teacher", "gradient_cache", "head_learning_rate", "answered"):
         if getattr(section, key) is not None:
             raise ConfigError(f"{prefix}{key}: {name} learns from positives alone; leave it out")

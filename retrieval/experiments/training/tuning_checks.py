@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow
     from sluice.retrieval.config.sections import TrainingSection
 
+# The tunings of models that write, and why they take no others.
+OF_WRITERS: Final = {
+    "listwise": ("lora", "ia3", "bitfit", "ln_tuning"),
+    "true_false": ("ln_tuning",),
+}
+WHY: Final = {
+    "listwise": "stays beside the weights, and a listwise ranker writes with the weights alone",
+    "true_false": "is for one stack of blocks, and a true_false ranker is an encoder with a "
+    "decoder",
+}
 CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
 
 
@@ -40,6 +50,12 @@ def check_tuning(section: TrainingSection, prefix: str, allow: Allow = None) -> 
         check_of_experts(section.tuning["type"], f"{prefix}tuning")
     if kind == "pyramid":
         check_of_pyramid(section.tuning["type"], f"{prefix}tuning")
+    taken = OF_WRITERS.get(str(kind))
+    if taken and section.tuning["type"] in TUNINGS and section.tuning["type"] not in taken:
+        raise ConfigError(
+            f"{prefix}tuning: {section.tuning['type']}: {WHY[str(kind)]}; take "
+            f"{' or '.join(taken)}, or leave it out"
+        )
     for key in CHECKPOINTING if section.tuning["type"] == "iaa" else ():
         if section.trainer.get(key):
             raise ConfigError(

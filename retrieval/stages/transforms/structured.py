@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.generative.list_order import spoken
 from sluice.encoders.rerankers.prompt import Template
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.documents.where import Where, conditions, matching_rows, parse_where
@@ -20,7 +21,6 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note, tally
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.stages.generative.answers import spoken
 from sluice.retrieval.stages.transforms.drafts import WRITING
 from sluice.retrieval.stages.transforms.stage import checked_stage, like
 from sluice.retrieval.stages.transforms.writer import Limits, Writer

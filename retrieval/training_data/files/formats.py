@@ -309,11 +309,24 @@ def _graded(place: str, value: Mapping[str, Any]) -> Row:
         if len(texts) != len(grades):
             raise DataError(f"{place}: {len(grades)} grades for {len(texts)} documents")
         ids = ids_of(place, value.get("doc_ids") or [], "doc_ids")
-        pairs = list(zip(joined(ids, texts, place, "documents"), grades, strict=True))
+        named = joined(ids, texts, place, "documents")
+        _check_one_grade(place, named, grades)
+        pairs = list(zip(named, grades, strict=True))
     else:
         document = _named(place, value, DOCUMENT_ID, DOCUMENT, "document")
         pairs = [(document, number_of(place, field_of(place, value, GRADE, "grade"), "grade"))]
     return Row(place, query, tuple(Labelled(*pair) for pair in pairs), graded=True)
+
+
+def _check_one_grade(place: str, documents: Sequence[Named], grades: Sequence[float]) -> None:
+    """Raise ``DataError`` for a list that names a document twice, with two grades."""
+    known: dict[str, float] = {}
+    for number, (document, grade) in enumerate(zip(documents, grades, strict=True)):
+        if known.setdefault(document.key, grade) != grade:
+            raise DataError(
+                f"{place}: documents[{number}] ({document.key!r:.60}) is in the list twice, with "
+                f"the grades {known[document.key]:g} and {grade:g}; expected each once"
+            )
 
 
 def _named(

@@ -18,7 +18,7 @@ from sluice.retrieval.stages.transforms.writer import Limits, Writer
 from sluice.retrieval.training_data.written.rewriting import CHUNK, ENDINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.documents.document import Document
@@ -34,7 +34,12 @@ PROMPT: Final = (
 )
 TOKENS: Final = 512  # of an answer: five descriptions and five misfits
 _STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
-_SIDES: Final = {side: re.compile(rf'"{side}"\s*:\s*\[') for side in ("good", "bad")}
+# A key where JSON has keys, and not where somebody quotes one in a sentence.
+_SIDES: Final = {
+    side: re.compile(rf'(?:^|[{{,])\s*"{side}"\s*:\s*\[', re.MULTILINE) for side in ("good", "bad")
+}
+TRIES: Final = 100  # braces of an answer at which an object may begin
+_JSON: Final = json.JSONDecoder(strict=False)
 
 
 class Described(NamedTuple):
@@ -131,10 +136,14 @@ def _row(document: Document, number: int, text: str, misfits: Sequence[str]) -> 
 def read_descriptions(answer: str, most: int) -> tuple[list[str], list[str]]:
     """Return what an answer says that fits, and what does not: each at most ``most``, and once.
 
-    ``answer`` holds ``"good": [...]`` and ``"bad": [...]``, lists of strings in JSON; of an answer
-    that was cut, those before the cut. A text in both is in neither.
+    ``answer`` holds a JSON object with lists ``"good": [...]`` and ``"bad": [...]`` of strings. The
+    last that has both counts, since what comes before may quote the document or the prompt. Of an
+    answer that was cut, or is not quite JSON, the last such lists count, up to the cut. A text in
+    both is in neither.
     """
-    found = {side: _listed(answer, start) for side, start in _SIDES.items()}
+    found = _said_whole(answer)
+    if found is None:
+        found = {side: _listed(answer, start) for side, start in _SIDES.items()}
     keys = {side: {same_text_key(text): text for text in texts} for side, texts in found.items()}
     both = keys["good"].keys() & keys["bad"].keys()
     good, bad = (
@@ -144,17 +153,55 @@ def read_descriptions(answer: str, most: int) -> tuple[list[str], list[str]]:
     return good, bad
 
 
+def _said_whole(answer: str) -> dict[str, list[str]] | None:
+    """Return both lists of the last complete object that has them, else of one with ``good``.
+
+    None without any.
+    """
+    objects = list(_objects(answer))
+    both = [each for each in objects if all(isinstance(each.get(side), list) for side in _SIDES)]
+    for each in reversed(both or [own for own in objects if isinstance(own.get("good"), list)]):
+        lists = (each.get(side) for side in _SIDES)
+        return {
+            side: [_plain(text) for text in own or () if isinstance(text, str)]
+            for side, own in zip(_SIDES, lists, strict=True)
+        }
+    return None
+
+
+def _objects(answer: str) -> Iterator[dict[str, Any]]:
+    """Yield the complete JSON objects of a text, and those inside them."""
+    place, tries = answer.find("{"), 0
+    while place >= 0 and (tries := tries + 1) <= TRIES:
+        try:
+            value, end = _JSON.raw_decode(answer, place)
+        except (ValueError, RecursionError):
+            end = place + 1
+        else:
+            waiting = [value]
+            while waiting:
+                each = waiting.pop()
+                if isinstance(each, dict):
+                    yield each
+                    waiting += each.values()
+        place = answer.find("{", end)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).encode("utf-8", "replace").decode()
+
+
 def _listed(answer: str, start: re.Pattern[str]) -> list[str]:
-    """Return the strings of the list that begins at ``start``, up to its end or the answer's."""
-    begun = start.search(answer)
+    """Return the strings of the last list after ``start``, up to its end or the answer's."""
+    begun = next(reversed(list(start.finditer(answer))), None)
     texts: list[str] = []
     place = len(answer) if begun is None else begun.end()
     while match := _STRING.search(answer, place):
         if "]" in answer[place : match.start()]:
             break
         try:
-            texts.append(" ".join(str(json.loads(f'"{match[1]}"', strict=False)).split()))
+            texts.append(_plain(str(json.loads(f'"{match[1]}"', strict=False))))
         except ValueError:  # an escape that JSON does not have
-            texts.append(" ".join(match[1].replace("\\", "").split()))
+            texts.append(_plain(match[1].replace("\\", "")))
         place = match.end()
-    return [text.encode("utf-8", "replace").decode() for text in texts]
+    return texts

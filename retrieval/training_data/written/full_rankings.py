@@ -14,11 +14,10 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
+from sluice.encoders.generative.list_order import LISTWISE, answer_room, read_order, windows
 from sluice.encoders.rerankers.prompt import Prompt, Template
 from sluice.retrieval.retrievers.candidate_lists import open_lists
 from sluice.retrieval.retrievers.dataset_runs import run_on
-from sluice.retrieval.stages.generative.answers import read_order
-from sluice.retrieval.stages.generative.listwise import LISTWISE, TOKENS_EACH, windows
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
 from sluice.retrieval.training_data.files.examples import document_texts
 from sluice.retrieval.training_data.written.rewriting import ENDINGS
@@ -136,7 +135,7 @@ def rank_dataset(
             "another split?"
         )
     longest = min(over.width, max(map(len, lists.values())))
-    limits = (limits or Limits())._replace(tokens=TOKENS_EACH * longest + 10)
+    limits = (limits or Limits())._replace(tokens=answer_room(longest))
     if limits.cache is None:
         limits = limits._replace(cache=str(output.with_name(f"{output.name}.answers.sqlite")))
     writer = Writer(model, limits, "rank")

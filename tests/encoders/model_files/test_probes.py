@@ -27,6 +27,7 @@ from sluice.encoders import (
     TowerEncoder,
 )
 from sluice.encoders.foundation.errors import IndexFormatError, ModelError
+from sluice.encoders.generative.listwise import ListwiseRanker
 from sluice.encoders.generative.true_false import TrueFalseRanker
 from sluice.encoders.model_files import probes
 from sluice.encoders.model_files.probes import PROBES, Row, verify_probes
@@ -141,6 +142,9 @@ def test_every_kind_of_encoder_is_saved_with_probes(
         "pyramid": PyramidEncoder.from_pretrained(pair_bert, body_length=8),
         "knrm": KNRM.from_pretrained(bert, vectors="table"),
         "true_false": TrueFalseRanker.from_pretrained(save_t5(tmp_path / "t5")),
+        "listwise": ListwiseRanker.from_pretrained(
+            save_t5(tmp_path / "t5b", initializer_factor=1.0), prompt="{query} {documents}"
+        ),
         "towers": TowerEncoder.from_pretrained(
             query={"type": "dense", "model": str(bert)},
             document={"type": "dense", "model": str(bert)},

@@ -105,6 +105,8 @@ FOLDERS: dict[str, Callable[[Path, Path], object]] = {
 
 
 def answer(name: str, one: Any, texts: list[str]) -> Any:
+    if name == "listwise":
+        return one.log_probabilities([("gold", [text]) for text in texts])
     if name in RERANKERS:
         return one.score([("gold", text) for text in texts])
     if name == "dsi":
@@ -118,11 +120,13 @@ def answer(name: str, one: Any, texts: list[str]) -> Any:
 def test_encoders(
     name: str, bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path
 ) -> None:
-    if name in ("seal", "dsi", "true_false"):  # which write
+    if name in ("seal", "dsi", "true_false", "listwise"):  # which write
         bert = save_t5(tmp_path / "t5")
     texts = ["gold river", "stone water"]
     models = {"splade": masked_bert, "cross_encoder": pair_bert, "pyramid": pair_bert}
     spec: dict[str, Any] = {"type": name, "model": str(models.get(name, bert))}
+    if name == "listwise":
+        spec["prompt"] = "{query} {documents}"
     if name == "bm25":
         spec = {"type": name}
     elif name == "towers":

@@ -7,17 +7,22 @@ import numpy as np
 import pytest
 import torch
 from families import bare_decoder
+from small_training import refused
 from tiny_generators import save_gpt2
 from torch import Tensor
 
 from sluice.encoders import DenseEncoder
+from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.generative.own_writing import OwnWriting
 from sluice.encoders.towers import TowerEncoder
 from sluice.encoders.transformer.decoder_attention import causal_attention
+from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Example, Text
+from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.grl import GRL, agreement, preference
+from sluice.training.losses.composed.matryoshka import sliced
 
 QUERIES = ["river gold", "dense vector", "score document"]
 # Of each query a positive and a negative; of the last only a positive.
@@ -103,6 +108,39 @@ def test_the_value_is_the_sum_of_its_parts(gpt2: Path) -> None:
         loss.bind(encoder, 1)
         assert loss.over(batch).item() == pytest.approx(value, rel=1e-4), loss
     assert set(loss.notes()) == {"loss_contrast", "loss_writing"}
+
+
+@pytest.mark.parametrize("writing", ["preference", "supervised"])
+def test_inside_matryoshka_a_batch_is_written_once(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch, writing: Any
+) -> None:
+    encoder, dims = opened(gpt2), [16, 8, 4]
+    written_for: list[int] = []
+    whole = OwnWriting.log_probabilities
+
+    def counted(self: OwnWriting, features: Any, queries: Tensor, documents: Tensor) -> Any:
+        written_for.append(len(queries))
+        return whole(self, features, queries, documents)
+
+    monkeypatch.setattr(OwnWriting, "log_probabilities", counted)
+    alone = GRL(writing=writing)
+    alone.bind(encoder, 1)
+    parts = [alone.over(sliced(batch_of(encoder), dim)) for dim in dims]
+    expected = torch.autograd.grad(sum(parts), encoder.model.wte.weight)[0]
+    assert len(written_for) == 3
+    written_for.clear()
+    grl = {"type": "grl", "writing": writing}
+    inside = build({"type": "matryoshka", "dims": dims, "loss": grl}, LOSSES, where="loss")
+    inside.bind(encoder, 1)
+    batch = batch_of(encoder)
+    value = inside.over(batch)
+    assert len(written_for) == 1
+    assert value.item() == pytest.approx(sum(each.item() for each in parts), rel=1e-4)
+    found = torch.autograd.grad(value, encoder.model.wte.weight)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    with torch.no_grad():
+        inside.over(batch)
+    assert len(written_for) == 2  # without gradients it is another result
 
 
 def test_texts_that_do_not_fit_are_cut(gpt2: Path) -> None:
@@ -219,6 +257,20 @@ def test_what_cannot_be_trained(gpt2: Path, bert: Path, tmp_path: Path) -> None:
     leaves = batch.with_vectors(batch.queries.detach().requires_grad_(), batch.documents)
     with pytest.raises(ConfigError, match="leave gradient_cache out"):
         loss.over(leaves)
+
+
+def test_a_gradient_cache_is_refused_before_any_work(gpt2: Path, tmp_path: Path) -> None:
+    grl = {"type": "grl"}
+    for spec in (grl, {"type": "matryoshka", "loss": grl}, {"type": "sum", "losses": [grl, grl]}):
+        facts = {
+            "dataset": "d", "output": "o", "loss": spec, "gradient_cache": 4,
+            "encoder": {"type": "dense", "model": str(gpt2), "attention": "bidirectional"},
+        }  # fmt: skip
+        refused(facts, "gradient_cache: .* writes with the network itself, not from vectors")
+        loss = build(spec, LOSSES, where="loss")
+        one = Example(Text("q", "gold"), (Text("d", "river"), Text("e", "stone")))
+        with pytest.raises(ConfigError, match="gradient_cache: the loss writes with the network"):
+            fit(opened(gpt2), [one], loss, output=tmp_path, gradient_cache=4)
 
 
 def test_beside_codes_the_head_has_those_of_the_words(tmp_path: Path) -> None:

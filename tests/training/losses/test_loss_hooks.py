@@ -34,6 +34,7 @@ VALUES: dict[str, Any] = {
     "wants_answered": True,
     "wants_negative_queries": True,
     "texts": True,
+    "runs_network": True,
     "layers": lambda step: (3, step),
     "ranks": "columns",
     "noted": "loss_mine",

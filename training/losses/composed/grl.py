@@ -62,6 +62,7 @@ class GRL(LossBase):
     paper = "Man et al. 2024 (ULLME, arXiv 2408.03402)"
 
     encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
+    runs_network: ClassVar[bool] = True
 
     temperature: float = 0.05
     distance: Literal["l2", "cosine"] = "l2"
@@ -143,7 +144,7 @@ class GRL(LossBase):
         asked = self._asked(batch)
         if not len(asked.rows):
             return value
-        sums, lengths = self._own.log_probabilities(batch.features, asked.queries, asked.columns)
+        sums, lengths = self._written(self._own, batch, asked)
         own = asked.laid_out(sums)
         if self.writing_weight:
             part = -sums.sum() / lengths.sum()
@@ -157,6 +158,19 @@ class GRL(LossBase):
             self._parts["loss_agreement"] = part.item()
             value = value + self._agreement * part
         return value
+
+    def _written(self, own: OwnWriting, batch: VectorBatch, asked: Asked) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and lengths, once for a batch, whatever its vectors are.
+
+        Losses over prefixes and layers of the vectors ask for each of them.
+        """
+        cells = tuple(asked.queries.tolist()), tuple(asked.columns.tolist())
+        key = own, torch.is_grad_enabled(), cells
+        if key not in batch.memo:
+            made = own.log_probabilities(batch.features, asked.queries, asked.columns)
+            batch.memo[key] = made
+        found: tuple[Tensor, Tensor] = batch.memo[key]
+        return found
 
     def _asked(self, batch: VectorBatch) -> Asked:
         """Return what is written: of each query its positive, and then its own negatives.

@@ -146,6 +146,11 @@ class Composed(LossBase, ABC):
         return any(loss.texts_alone for _, loss in self._members())
 
     @property
+    def runs_network(self) -> bool:
+        """Whether a member does."""
+        return any(loss.runs_network for _, loss in self._members())
+
+    @property
     def noted(self) -> str:
         """The members' name where they have the same, else the usual one."""
         names = {loss.noted for _, loss in self._members()}

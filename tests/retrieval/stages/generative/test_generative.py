@@ -14,12 +14,12 @@ from tiny_models import save_tokenizer
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.generative.list_order import read_order, windows
 from sluice.retrieval import Rerank, Run
 from sluice.retrieval.pipelines.table import SCORERS
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.run import Ranking
-from sluice.retrieval.stages.generative.answers import read_order
-from sluice.retrieval.stages.generative.listwise import Listwise, windows
+from sluice.retrieval.stages.generative.listwise import Listwise
 from sluice.retrieval.stages.generative.pairwise import Pairwise, pairs_of
 from sluice.retrieval.stages.generative.pointwise import Pointwise
 

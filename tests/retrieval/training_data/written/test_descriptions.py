@@ -97,6 +97,18 @@ def test_one_text_of_two_documents_is_one_query(dataset: Dataset, tmp_path: Path
         ("no idea", [], []),
         ('{"good": ["\\ud800 ore"], "bad": []}', ["? ore"], []),
         ("", [], []),
+        # What is quoted before the answer: a document, the prompt, a thought, half an object.
+        ('The text has "good": ["x"] in it. {"good": ["a"], "bad": ["c"]}', ["a"], ["c"]),
+        ('The text has "good": ["x"] in it. {"good": ["a"], "bad": ["c", "d', ["a"], ["c"]),
+        ('{"good": ["x"], "bad": []} is quoted: {"good": ["a"], "bad": ["c"]}', ["a"], ["c"]),
+        ('{"good": ["...", ...], "bad": ["..."]}\n{"good": ["a"], "bad": ["c"]}', ["a"], ["c"]),
+        ('{"good": ["says {\\"good\\": [\\"x\\"]}"], "bad": ["c"]}',
+         ['says {"good": ["x"]}'], ["c"]),
+        ('{"good": ["a"], "bad": ["c"]} {"good": ["x"]}', ["a"], ["c"]),
+        ('{"answer": {"good": ["a"], "bad": ["c"]}}', ["a"], ["c"]),
+        ('"good": ["a"],\n"bad": ["c"]', ["a"], ["c"]),
+        ("{" * 5_000 + '"good": ["a"], "bad": ["c"]}', ["a"], ["c"]),
+        ('{"a":' * 5_000, [], []),
     ],
 )  # fmt: skip
 def test_answers_of_every_kind(answer: str, good: list[str], bad: list[str]) -> None:

@@ -1,0 +1,186 @@
+"""Listwise rerankers from YAML: trained on full rankings, measured, searched with; refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from command_line import Call
+from small_training import refused
+from small_world import documents, write_beir
+from tiny_generators import save_gpt2, save_t5
+from training_files import lines, read
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.generative.listwise import ListwiseRanker
+from sluice.encoders.tuning.tune import merge, tune
+from sluice.retrieval import load_pipeline
+from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.pipelines.rerank import Rerank
+
+PROMPT = "{query} {documents} rank"
+CORPUS = documents()
+
+
+def rankings(folder: Path, depth: int = 3) -> Path:
+    """Write what `sluice teach rank` writes, about the train queries of the small world."""
+    rows = []
+    for number in range(12):
+        chosen = [CORPUS[(number * 3 + at) % 40] for at in range(depth)]
+        rows.append({
+            "query_id": f"q{number}", "query": " ".join(chosen[0].text.split()[:3]),
+            "documents": [each.full_text for each in chosen],
+            "doc_ids": [each.id for each in chosen],
+            "grades": [1 / math.log2(1 + rank) for rank in range(1, depth + 1)],
+        })  # fmt: skip
+    return lines(folder / "ranked.jsonl", rows)
+
+
+def training(folder: Path, model: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "encoder": {"type": "listwise", "model": str(model), "prompt": PROMPT,
+                    "document_length": 4},
+        "examples": str(folder / "ranked.jsonl"),
+        "loss": {"type": "rankings", "importance": 1.0},
+        "trainer": {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3},
+        **changes,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_t5(tmp_path_factory.mktemp("models") / "t5")
+
+
+def test_a_journey(sluice: Call, tmp_path: Path, t5: Path) -> None:
+    file, output = tmp_path / "x.yaml", tmp_path / "out"
+    rankings(tmp_path)
+    dev = {"measures": ["nDCG@10"], "queries": 2, "margin": 0, "by": "examples"}
+    facts = {
+        "dataset": str(write_beir(tmp_path / "data")), "output": str(output),
+        "train": {"ranker": training(tmp_path, t5, evaluate=dev)},
+        "retrievers": {"bm25": {"encoder": {"type": "bm25"}}},
+        "rerankers": {"full": {"type": "listwise", "model": "ranker"},
+                      "windows": {"type": "listwise", "model": "ranker", "window": 3}},
+        "pipelines": {"full": "bm25 % 4 >> full(depth=4)", "windows": "bm25 % 4 >> windows"},
+        "evaluate": {"measures": ["nDCG@10"], "baseline": "full", "latency_queries": 0},
+    }  # fmt: skip
+    file.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
+    for words in (["config", "check", file], ["run", file]):
+        code, _, err = sluice(*words)
+        assert code == 0, err
+    systems = json.loads((output / "results.json").read_text())["systems"]
+    assert {each["name"] for each in systems} == {"full", "windows"}
+    card = (output / "models" / "ranker" / "README.md").read_text()
+    assert "print(model.order(" in card
+    assert "Listwise ranker trained with rankings" in card
+    hits = load_pipeline(output, "full").search("gold river", 10)
+    assert len(hits) == 4
+    assert [hit.score for hit in hits] == [3, 2, 1, 0]
+    for words in (["verify", output / "models" / "ranker"],
+                  ["search", output, "gold", "--pipeline", "windows", "-k", 100]):  # fmt: skip
+        code, _, err = sluice(*words)
+        assert code == 0, err
+    opened = Rerank(str(output / "models" / "ranker"), 5)
+    assert isinstance(opened.scorer, ListwiseRanker)
+    assert opened.scorer.settings()["document_length"] == 4
+
+
+def test_a_list_longer_than_the_window_is_no_example(sluice: Call, tmp_path: Path) -> None:
+    rankings(tmp_path)
+    facts = {"dataset": str(write_beir(tmp_path / "data")), "output": str(tmp_path / "a"),
+             **training(tmp_path, save_gpt2(tmp_path / "gpt2"))}  # fmt: skip
+    facts["encoder"]["window"] = 2
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump(facts), encoding="utf-8")
+    code, _, err = sluice("train", file)
+    assert code == 2
+    assert "a list of 3 documents, and the model reads windows of 2" in err
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss": "info_nce"}, "a listwise encoder takes rankings"),
+        ({"loss": {"type": "sum", "losses": [{"type": "rankings"}]}}, "cannot be combined"),
+        ({"loss": {"type": "rankings", "importance": -1}}, "rankings.importance: -1"),
+        ({"encoder": {"type": "cross_encoder", "model": "m"}}, "loss: rankings trains listwise"),
+        ({"encoder": {"type": "listwise", "model": "m", "windows": 3}}, "did you mean 'window'"),
+        ({"gradient_cache": 4}, "gradient_cache: rankings learns what a language model writes"),
+        ({"head_learning_rate": 0.1}, "head_learning_rate"),
+        ({"teacher": "bm25"}, "teacher: rankings learns nothing from a teacher's scores"),
+        ({"sparsity": {"document": {"type": "flops", "weight": 1}}}, "has no terms"),
+        ({"scoring": "max_sim"}, "scoring"),
+        ({"negatives": {"type": "live"}}, "live candidates are for encoders of queries alone"),
+        ({"negatives": {"type": "mined", "retriever": "self"}, "examples": None},
+         "a listwise cannot retrieve"),
+        ({"examples": None}, "compares a positive with the query's own documents only"),
+        ({"evaluate": {"measures": ["nDCG@10"]}}, "reranks what a retriever finds"),
+    ],
+)  # fmt: skip
+def test_settings_that_mean_nothing(
+    changes: dict[str, Any], message: str, t5: Path, tmp_path: Path
+) -> None:
+    rankings(tmp_path)
+    facts = {**training(tmp_path, t5), **changes}
+    facts = {key: value for key, value in facts.items() if value is not None}
+    refused({"dataset": "d", "output": "o", **facts}, message)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tuning", "message"),
+    [
+        ("true_false", "lora", "tuning: lora: is for one stack of blocks, .* take ln_tuning, or"),
+        ("true_false", "bitfit", "tuning: bitfit: is for one stack"),
+        ("listwise", "prefix", "tuning: prefix: stays beside the weights, .* take lora or ia3"),
+    ],
+)
+def test_tunings_of_models_that_write(kind: str, tuning: str, message: str, tmp_path: Path) -> None:
+    facts = training(tmp_path, tmp_path / "m", tuning={"type": tuning})
+    loss = "rankings" if kind == "listwise" else "bce"
+    refused({"dataset": "d", "output": "o", **facts, "loss": loss, "encoder": {
+        "type": kind, "model": "m"}}, message)  # fmt: skip
+
+
+def test_a_tuned_ranker_is_merged_and_writes_as_before(tmp_path: Path) -> None:
+    start = save_gpt2(tmp_path / "gpt2", tie_word_embeddings=False)
+    ranker = ListwiseRanker.from_pretrained(start, prompt=PROMPT)
+    tune(ranker, {"type": "lora"})
+    assert all(
+        "lora_" in name for name, each in ranker.module.named_parameters() if each.requires_grad
+    )
+    with torch.no_grad():
+        for name, parameter in ranker.module.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.3)
+    ranker.module.eval()
+    lists = [("gold", ["river stone", "water"])]
+    before = ranker.log_probabilities(lists)
+    assert before[0] != pytest.approx(untuned(tmp_path, lists), abs=1e-3)
+    merge(ranker)
+    ranker.save_pretrained(tmp_path / "tuned")
+    opened = ListwiseRanker.from_pretrained(tmp_path / "tuned")
+    assert opened.log_probabilities(lists) == pytest.approx(before, rel=1e-4)
+    bare = ListwiseRanker.from_pretrained(save_t5(tmp_path / "t5"), prompt=PROMPT)
+    with pytest.raises(ConfigError, match="tuning: T5ForConditionalGeneration: an encoder with a"):
+        tune(bare, {"type": "lora"})
+
+
+def untuned(folder: Path, lists: list[tuple[str, list[str]]]) -> float:
+    ranker = ListwiseRanker.from_pretrained(folder / "gpt2", prompt=PROMPT)
+    return float(ranker.log_probabilities(lists)[0])
+
+
+def test_a_list_with_two_grades_of_a_document_is_refused(tmp_path: Path) -> None:
+    row = {"query": "gold", "documents": ["a", "b", "a"], "grades": [3, 2, 1], "doc_ids": [*"xyx"]}
+    dataset = Dataset.from_memory(CORPUS, {"t": "x"}, {"t": {"d00": 1}}, split="train")
+    with pytest.raises(DataError, match=r"documents\[2\] \('x'\) is in the list twice, with the g"):
+        read(lines(tmp_path / "r.jsonl", [row]), dataset)
+    same = {**row, "grades": [3, 2, 3]}
+    (example,) = read(lines(tmp_path / "s.jsonl", [same]), dataset)
+    assert [text.id for text in example.documents] == ["x", "y"]

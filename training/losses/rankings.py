@@ -1,0 +1,104 @@
+"""Weighted cross-entropy of written orders: what a listwise reranker learns to write."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.training.losses.written import WrittenLoss
+
+if TYPE_CHECKING:
+    from sluice.training.example import Example
+    from sluice.training.generation.rankings import RankingCollator, RankingModule
+
+log = logging.getLogger("sluice")
+
+
+@dataclass(eq=False)
+class Rankings(WrittenLoss):
+    """Cross-entropy of the tokens of an order, ``[3] > [1] > ...``, weighted by importance.
+
+    The tokens of the number at rank r weigh ``1 + importance / log2(1 + r)``, separators and the
+    end 1, and the sum is divided by the number of tokens. With ``importance: 0`` it is the loss of
+    any language model. ``smoothing``: that of the labels. The order is that of the labels of an
+    example's documents, which are shown in another order in each epoch.
+    (Liu et al. 2025, "Sliding windows are not the end", arXiv 2412.14574.)
+    """
+
+    summary = "the order of all documents, written by a language model, the top weighing most"
+    paper = "Liu et al. 2025 (Full ranking, arXiv 2412.14574)"
+
+    encoders: ClassVar[tuple[str, ...]] = ("listwise",)  # the types it trains
+    negatives: ClassVar[Literal["own"]] = "own"
+
+    importance: float = 1.0
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.importance < math.inf:
+            raise ConfigError(f"rankings.importance: {self.importance!r}, expected 0 or more")
+        if not 0 <= self.smoothing < 1:
+            raise ConfigError(
+                f"rankings.smoothing: {self.smoothing!r}, expected a share from 0, below 1"
+            )
+        self._encoder: Any = None
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Note the model whose window and length the examples must fit."""
+        self._encoder = encoder
+
+    def bind_examples(self, examples: Sequence[Example]) -> None:
+        """Raise ``DataError`` for examples that are no rankings, or that the model cannot read.
+
+        Those that order nothing are counted in a warning.
+        """
+        from sluice.training.generation.rankings import RankingCollator, orders
+
+        empty = [each for each in examples if not orders(each)]
+        if len(empty) == len(examples):
+            raise DataError(
+                f"loss: rankings learns an order, and all documents of each of {len(examples):,} "
+                "examples have one grade; give rows with different grades (`sluice teach rank` "
+                "writes them), or mine negatives"
+            )
+        if empty:
+            log.warning(
+                "loss: %s of %s examples (such as query %s) have documents of one grade alone and "
+                "are ignored", f"{len(empty):,}", f"{len(examples):,}", empty[0].query.id,
+            )  # fmt: skip
+        for each in examples:
+            ids = [document.id for document in each.documents]
+            if len(set(ids)) < len(ids):
+                twice = next(name for name in ids if ids.count(name) > 1)
+                raise DataError(
+                    f"query {each.query.id!r}: document {twice!r} is in its list twice; expected "
+                    "each once"
+                )
+        longest = max(examples, key=lambda each: len(each.documents))
+        window = self._encoder.window
+        if window and len(longest.documents) > window:
+            raise DataError(
+                f"query {longest.query.id!r}: a list of {len(longest.documents):,} documents, and "
+                f"the model reads windows of {window}; set encoder.window: 0 (all at once) or "
+                f"{len(longest.documents)}, or make shorter lists (`sluice teach rank --depth "
+                f"{window}`)"
+            )
+        RankingCollator(self._encoder, 0)([longest])  # refuses lists without room for texts
+
+    def own_pass(
+        self, encoder: Any, *, seed: int, sparse: bool
+    ) -> tuple[RankingModule, RankingCollator]:
+        """Return the forward pass and the collator that replace those of ranking losses."""
+        from sluice.training.generation.rankings import RankingCollator, RankingModule
+
+        if hooks_of(encoder).kind != "listwise":
+            raise ConfigError(
+                f"loss: rankings trains a listwise reranker, not a {type(encoder).__name__}"
+            )
+        module = RankingModule(encoder, importance=self.importance, smoothing=self.smoothing)
+        return module, RankingCollator(encoder, seed)
