@@ -77,7 +77,7 @@ def fuzz(wanted: int, seed: int) -> None:
 def trained(asked: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    from sluice.encoders import BM25Encoder, DsiEncoder
+    from sluice.encoders import DsiEncoder
     from sluice.encoders.foundation.disk.files import write_json
     from sluice.retrieval import Retriever, load_dataset
     from sluice.training import fit
@@ -97,14 +97,7 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     model, tokenizer = fresh_t5(work, documents, asked.width)
     encoder = DsiEncoder(model, tokenizer, ids=asked.ids)
     named = [{"id": each.id, "title": each.title, "text": each.text} for each in documents]
-    bm25 = Retriever.build(BM25Encoder(), documents)
-    rows = {"BM25": figures(bm25, queries, qrels)}
-    dense = minilm()
-    vectors = None
-    if dense is not None:
-        vectors = dense.encode_documents([each.full_text for each in documents])
-        searched = Retriever.build(dense, documents, vectors=[vectors])
-        rows["MiniLM"] = figures(searched, queries, qrels)
+    rows, vectors = compared(documents, queries, qrels, asked)
     encoder.assign_ids(named, vectors, seed=asked.seed)
     start = time.perf_counter()
     trainer = {
@@ -126,6 +119,30 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     write_json(work / "result.json", result)
     return result
+
+
+def compared(
+    documents: Any, queries: dict[str, str], qrels: Any, asked: argparse.Namespace
+) -> tuple[dict[str, dict[str, float]], Any]:
+    """Return the figures of BM25 and MiniLM, and MiniLM's vectors for semantic identifiers.
+
+    They are the same for all models and a resumed run: the figures are kept in ``--work``.
+    """
+    from sluice.encoders import BM25Encoder
+    from sluice.encoders.foundation.disk.files import write_json
+    from sluice.retrieval import Retriever
+
+    file = asked.work / f"baselines-{len(documents)}-{asked.seed}.json"
+    if file.exists() and asked.ids != "semantic":
+        return json.loads(file.read_text("utf-8")), None
+    rows = {"BM25": figures(Retriever.build(BM25Encoder(), documents), queries, qrels)}
+    dense, vectors = minilm(), None
+    if dense is not None:
+        vectors = dense.encode_documents([each.full_text for each in documents])
+        searched = Retriever.build(dense, documents, vectors=[vectors])
+        rows["MiniLM"] = figures(searched, queries, qrels)
+    write_json(file, rows)
+    return rows, vectors
 
 
 def texts_of(documents: Any, asked: argparse.Namespace) -> tuple[Any, Any, Any]:
@@ -170,8 +187,10 @@ def fresh_t5(work: Path, documents: Any, width: int) -> tuple[Any, Any]:
 
     from sluice.encoders.transformer.from_scratch import fresh_model
 
-    home = fresh_model((each.full_text for each in documents), work / "t5",
-                       layers=1, hidden=64, vocabulary=4_096)  # fmt: skip
+    home = work / "t5"
+    if not home.exists():
+        texts = (each.full_text for each in documents)
+        fresh_model(texts, home, layers=1, hidden=64, vocabulary=4_096)
     tokenizer = transformers.AutoTokenizer.from_pretrained(home)
     torch.manual_seed(13)
     config = transformers.T5Config(

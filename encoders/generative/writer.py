@@ -140,7 +140,10 @@ class Writer(TransformerModel, EncoderBase):
         """Return queries as the model reads them, padded: on the left for a decoder alone."""
         before, after = self._frame
         room = self.query_length - len(before) - len(after)
-        rows = [[*before, *self._plain(text)[:room], *after] for text in texts]
+        plain = self.tokenizer(
+            [f" {text}" for text in texts], add_special_tokens=False, verbose=False
+        ).input_ids
+        rows = [[*before, *ids[:room], *after] for ids in plain]
         width = max(map(len, rows))
         ids = torch.full((len(rows), width), int(self.tokenizer.pad_token_id))
         mask = torch.zeros((len(rows), width), dtype=torch.long)

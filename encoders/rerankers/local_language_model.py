@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +168,39 @@ class LocalLanguageModel(TransformerModel):
 
     def completions(self, prompts: Sequence[Prompt], max_new_tokens: int) -> list[str]:
         """Return the model's answer to each prompt, always taking the most likely token."""
+        return self._answered(
+            prompts, max_new_tokens, lambda read, rows: read.greedy(max_new_tokens, self._ends)
+        )
+
+    def drawn(
+        self, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float, seed: int
+    ) -> list[str]:
+        """Return an answer to each prompt whose tokens are drawn by softmax(logits / temperature).
+
+        The same seed draws the same for a prompt, whichever stand beside it.
+        """
+        seeds = [
+            hashlib.sha256(f"{seed}:{each.text}".encode("utf-8", "surrogatepass")).digest()
+            for each in prompts
+        ]
+
+        def draw(read: NextTokens, rows: Sequence[int]) -> list[list[int]]:
+            own = [np.random.default_rng(int.from_bytes(seeds[row][:16], "little")) for row in rows]
+            return read.drawn(max_new_tokens, self._ends, temperature, own)
+
+        return self._answered(prompts, max_new_tokens, draw)
+
+    def _answered(
+        self,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int,
+        write: Callable[[NextTokens, Sequence[int]], list[list[int]]],
+    ) -> list[str]:
         answers = [""] * len(prompts)
         for batch in self.batches(prompts, max_new_tokens):
             with self.arithmetic():
                 read = self._read(batch, (), keep=True)
-                written = read.greedy(max_new_tokens, self._ends)
+                written = write(read, batch.rows.tolist())
             for row, tokens in zip(batch.rows.tolist(), written, strict=True):
                 answers[row] = str(self.tokenizer.decode(tokens, skip_special_tokens=True)).strip()
         return answers

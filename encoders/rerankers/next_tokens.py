@@ -1,11 +1,12 @@
-"""Runs a language model token by token: logits of the next token, and greedy completions."""
+"""Runs a language model token by token: logits of the next token, and completions."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,10 +79,31 @@ class NextTokens:
 
     def greedy(self, most: int, ends: Collection[int]) -> list[list[int]]:
         """Return the most likely tokens, at most ``most`` of them or until one of ``ends``."""
+        return self._written(most, ends, lambda logits: logits.argmax(dim=-1))
+
+    def drawn(
+        self,
+        most: int,
+        ends: Collection[int],
+        temperature: float,
+        chances: Sequence[np.random.Generator],
+    ) -> list[list[int]]:
+        """Return tokens drawn by softmax(logits / temperature), each text's by its own chance."""
+
+        def choose(logits: Tensor) -> Tensor:
+            shares = (logits.double() / temperature).softmax(dim=-1).cumsum(dim=-1)
+            uniform = torch.tensor([[chance.random()] for chance in chances]).to(shares)
+            return (shares <= uniform * shares[:, -1:]).sum(dim=-1).clamp_max(shares.shape[1] - 1)
+
+        return self._written(most, ends, choose)
+
+    def _written(
+        self, most: int, ends: Collection[int], choose: Callable[[Tensor], Tensor]
+    ) -> list[list[int]]:
         written: list[list[int]] = [[] for _ in range(len(self._tokens))]
         running = set(range(len(written)))
         for left in range(most, 0, -1):
-            tokens = self.logits.argmax(dim=-1)
+            tokens = choose(self.logits)
             for row, token in enumerate(tokens.tolist()):
                 if token in ends:
                     running.discard(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,13 @@ class Continuations(NamedTuple):
 
     tokens: NDArray[np.int32]
     counts: NDArray[np.int64]
+
+
+class _Wide(NamedTuple):
+    """What follows n-grams of many occurrences, by their ranges in ``segments``."""
+
+    segments: Segments
+    lists: dict[Ranges, Continuations]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +96,21 @@ class FmIndex(Index):
         if isinstance(repeated, bool) or not 0 <= repeated <= 1:
             raise ConfigError(f"repeated: {repeated!r}, expected a number from 0 to 1")
         self.repeated = float(repeated)
-        self._segments: Segments = ()
-        self._pending: list[TokenSequences] = []  # added, not yet in a segment
-        self._waiting = 0  # tokens and marks of those
+        # Replaced together, so that a reader without the lock sees both as they were at one time:
+        # the segments, and what was added and is not yet in one.
+        self._parts: tuple[Segments, tuple[TokenSequences, ...]] = (), ()
+        self._waiting = 0  # tokens and marks of what is in none
         self._folder: Path | None = None  # of a spool
         self._changing = OwnLock()
-        self._wide: dict[Ranges, Continuations] = {}  # of the present segments
+        self._wide = _Wide((), {})
         self._wide_bytes = 0
+        self._frozen = False  # a reader: no change reaches it
+        self._present: Self | None = None  # what readers share until the next change
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, which remembers nothing."""
-        return {**self.__dict__, "_wide": {}, "_wide_bytes": 0}
+        forgotten = {"_wide": _Wide((), {}), "_wide_bytes": 0, "_present": None}
+        return {**self.__dict__, **forgotten}
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that make an index like this one."""
@@ -117,7 +129,7 @@ class FmIndex(Index):
     @property
     def tokens(self) -> int:
         """The number of tokens of live documents."""
-        return sum(placed.sign * placed.segment.tokens for placed in self._flushed())
+        return segment_list.tokens(self._flushed())
 
     def spool(self, folder: Path) -> None:
         """Keep the arrays of segments in files of ``folder`` until saved."""
@@ -128,7 +140,7 @@ class FmIndex(Index):
     def prefix(self, ngram: Ngram = ()) -> Prefix:
         """Return the place of an n-gram, to be ``extended``; the empty one is everywhere."""
         segments = self._flushed()
-        place = Prefix(0, self.tokens, segment_list.every(segments), segments)
+        place = Prefix(0, segment_list.tokens(segments), segment_list.every(segments), segments)
         for token in _ids(ngram):
             place = self.extended(place, token)
         return place
@@ -150,10 +162,12 @@ class FmIndex(Index):
         once and then remembered.
         """
         place = prefix if isinstance(prefix, Prefix) else self.prefix(prefix)
-        wide = place.count > WIDE and place.segments is self._segments
-        known = self._wide.get(place.ranges) if wide else None
-        if known is not None:
-            return known
+        remembered = self._wide
+        wide = place.count > WIDE
+        if wide and remembered.segments is place.segments:
+            known = remembered.lists.get(place.ranges)
+            if known is not None:
+                return known
         found = Continuations(*segment_list.followed(place.segments, place.ranges))
         if wide:
             self._remember(place, found)
@@ -163,22 +177,28 @@ class FmIndex(Index):
         for array in found:
             array.setflags(write=False)
         with self._changing:
-            if place.segments is self._segments and place.ranges not in self._wide:
-                self._wide[place.ranges] = found
+            if place.segments is not self._segments:
+                return
+            if self._wide.segments is not place.segments:
+                self._wide, self._wide_bytes = _Wide(place.segments, {}), 0
+            lists = self._wide.lists
+            if place.ranges not in lists:
+                lists[place.ranges] = found
                 self._wide_bytes += sum(array.nbytes for array in found)
             while self._wide_bytes > REMEMBERED:  # the oldest goes
-                ranges = next(iter(self._wide))
-                self._wide_bytes -= sum(array.nbytes for array in self._wide.pop(ranges))
+                ranges = next(iter(lists))
+                self._wide_bytes -= sum(array.nbytes for array in lists.pop(ranges))
 
     def locate(self, ngram: Ngram) -> Occurrences:
         """Return the rows and positions at which an n-gram begins, ascending.
 
         ``DataError`` for the empty one, which begins everywhere.
         """
-        place = self.prefix(ngram)
+        reader = self._reader()
+        place = reader.prefix(ngram)
         if not place.length:
             raise DataError("locate: an empty n-gram begins everywhere; give at least one token")
-        return self._located(place)
+        return reader._located(place)
 
     def _located(self, place: Prefix) -> Occurrences:
         found = segment_list.occurrences(place.segments, place.ranges, place.length)
@@ -201,24 +221,46 @@ class FmIndex(Index):
 
     # What an index is.
 
+    @property
+    def _segments(self) -> Segments:
+        return self._parts[0]
+
+    def _reader(self) -> Self:
+        """Return this index as it is now, which no change reaches; added documents are in it."""
+        if self._frozen:
+            return self
+        reader = self._present
+        if reader is None:
+            with self._changing:
+                self._flushed()
+                reader = object.__new__(type(self))
+                reader.__dict__.update(self.__dict__)
+                reader._live = copy.copy(self._live)
+                reader._frozen, reader._present = True, None
+                self._present = reader
+        return reader
+
     def _flushed(self) -> Segments:
         """Return the segments, after making one of what was added."""
-        if self._pending:
-            with self._changing:
-                if self._pending:
-                    self._flush(self.rows)
-        return self._segments
+        segments, pending = self._parts
+        if not pending:
+            return segments
+        with self._changing:  # whose holder may be adding still
+            segments, pending = self._parts
+            if pending:
+                segments = self._joined(segments, pending, self.rows)
+                self._parts, self._waiting = (segments, ()), 0
+            return segments
 
-    def _flush(self, end: int) -> None:
-        """Make a segment of the documents that wait, the last of which is the row before ``end``.
+    def _joined(self, segments: Segments, pending: Sequence[TokenSequences], end: int) -> Segments:
+        """Return segments with the documents that wait, whose last is the row before ``end``.
 
         The caller holds the lock.
         """
-        texts = TokenSequences.joined(self._pending)
-        self._segments = segment_list.extended(
-            self._segments, texts, end - len(texts), self.segment_tokens, self._kept()
+        texts = TokenSequences.joined(pending)
+        return segment_list.extended(
+            segments, texts, end - len(texts), self.segment_tokens, self._kept()
         )
-        self._pending, self._waiting = [], 0
 
     def _kept(self) -> Keep:
         if self._folder is None:
@@ -227,7 +269,7 @@ class FmIndex(Index):
         return spool.append
 
     def _changed(self) -> None:
-        self._wide, self._wide_bytes = {}, 0
+        self._present = None
 
     def _checked(self, vectors: Any, what: str) -> Any:
         expected = WeightedNgrams if what == "queries" else TokenSequences
@@ -244,28 +286,24 @@ class FmIndex(Index):
             raise DataError(
                 f"documents: one has {longest:,} tokens, expected below {MOST_TOKENS:,}; split it"
             )
-        before = self._segments, list(self._pending), self._waiting
-        try:
-            self._take(documents)
-        except BaseException:  # a full disk: nothing is added
-            self._segments, self._pending, self._waiting = before
-            raise
-
-    def _take(self, documents: TokenSequences) -> None:
-        start = 0
+        segments, waiting = self._segments, self._waiting
+        pending, start = list(self._parts[1]), 0
         sizes = documents.bounds + np.arange(len(documents) + 1)
         while start < len(documents):
-            room = self.segment_tokens - self._waiting
+            room = self.segment_tokens - waiting
             stop = int(np.searchsorted(sizes, sizes[start] + room, "right")) - 1
-            if not self._pending:
+            if not pending:
                 stop = max(stop, start + 1)
             if stop > start:
                 part = documents[start:stop]
-                self._pending.append(TokenSequences(part.ids.copy(), part.bounds))
-                self._waiting += int(sizes[stop] - sizes[start])
+                pending.append(TokenSequences(part.ids.copy(), part.bounds))
+                waiting += int(sizes[stop] - sizes[start])
                 start = stop
             else:
-                self._flush(self.rows + start)
+                segments = self._joined(segments, pending, self.rows + start)
+                pending, waiting = [], 0
+        # Something waits, so a reader waits for the lock, and then has all rows or, before, none.
+        self._parts, self._waiting = (segments, tuple(pending)), waiting
 
     def delete(self, rows: Any) -> None:
         """Put tombstones on ``rows``; no count, continuation or search has them any more."""
@@ -275,13 +313,11 @@ class FmIndex(Index):
             dying = np.setdiff1d(self._live.deleted, before)
             if len(dying):
                 segments = self._flushed()
-                self._segments = segment_list.extended(
-                    segments,
-                    segment_list.texts_of(segments, dying),
-                    -1,
-                    self.segment_tokens,
-                    self._kept(),
+                texts = segment_list.texts_of(segments, dying)
+                segments = segment_list.extended(
+                    segments, texts, -1, self.segment_tokens, self._kept()
                 )
+                self._parts = segments, ()
                 self._changed()
 
     def _keep_only(self, allowed: Mask) -> None:
@@ -298,7 +334,7 @@ class FmIndex(Index):
                     kept = segment_list.extended(
                         kept, texts, first, self.segment_tokens, self._kept()
                     )
-        self._segments = kept
+        self._parts = kept, ()
 
     def _stored_rows(self) -> int:
         return sum(placed.segment.texts for placed in self._segments if placed.first >= 0)
@@ -350,7 +386,8 @@ class FmIndex(Index):
             for name in ("most_hits", "candidates", "segment_tokens")
         }
         opened = cls(**numbers, repeated=float(fact(facts, "repeated", float, folder)))
-        opened._segments = segment_list.open_segments(folder, fact(facts, "segments", list, folder))
+        segments = segment_list.open_segments(folder, fact(facts, "segments", list, folder))
+        opened._parts = segments, ()
         return opened
 
 

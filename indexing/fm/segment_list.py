@@ -83,6 +83,11 @@ def extended(
     return (*same, *new, *others) if kind > 0 else (*others, *same, *new)
 
 
+def tokens(segments: Segments) -> int:
+    """Return the number of tokens of live texts."""
+    return sum(placed.sign * placed.segment.tokens for placed in segments)
+
+
 def every(segments: Segments) -> Ranges:
     """Return the ranges of the empty n-gram."""
     return tuple(placed.segment.every for placed in segments)

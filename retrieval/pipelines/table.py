@@ -49,6 +49,8 @@ STAGES: Final[Mapping[str, str]] = {
     "prf": "sluice.retrieval.stages.feedback.dense:prf",
     "rm3": "sluice.retrieval.stages.feedback.sparse:rm3",
     "synonyms": "sluice.retrieval.stages.transforms.synonyms:synonyms",
+    "spelling": "sluice.retrieval.stages.transforms.spelling:spelling",
+    "key_phrases": "sluice.retrieval.stages.transforms.key_phrases:key_phrases",
     "hyde": "sluice.retrieval.stages.transforms.drafts:hyde",
     "query2doc": "sluice.retrieval.stages.transforms.drafts:query2doc",
     "iter_retgen": "sluice.retrieval.stages.transforms.drafts:iter_retgen",
@@ -57,6 +59,15 @@ STAGES: Final[Mapping[str, str]] = {
 
 # Those whose scorers are their stages and nothing else, so that a saved pipeline holds them.
 OF_STAGES: Final = ("dot", "max_sim")
+
+# Those that search by other texts, which a saved pipeline holds with these options. No file is one.
+TRANSFORMS: Final = (
+    "synonyms", "spelling", "key_phrases", "hyde", "query2doc", "iter_retgen", "structured",
+)  # fmt: skip
+OF_TRANSFORMS: Final = (
+    "rules", "weight", "edits", "query_weight", "language", "phrases", "common", "prompt",
+    "samples", "temperature", "repeats", "rounds", "depth", "tokens", "budget", "deadline_ms",
+)  # fmt: skip
 
 # Those whose second part is a reranker of one of the types whose language model can be asked.
 WRITERS: Final = ("hyde", "query2doc", "iter_retgen", "structured")

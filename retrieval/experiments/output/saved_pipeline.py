@@ -23,16 +23,18 @@ from sluice.retrieval.pipelines.expression import (
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.saving import FORMAT, GIVEN, HALF, PIPELINE, VERSION
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.table import OF_STAGES, SAVED
+from sluice.retrieval.pipelines.table import OF_STAGES, OF_TRANSFORMS, SAVED, TRANSFORMS
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.stages.confidence import Confidence
+from sluice.retrieval.stages.transforms.writer import Writes
 
 # What ``Stage.written`` writes. Other functions and options of expressions read and write files
 # anywhere on the machine, which the folder of somebody else must not.
-FUNCTIONS = frozenset({"abstain", "fused", *OF_STAGES})
+FUNCTIONS = frozenset({"abstain", "fused", *OF_STAGES, *TRANSFORMS})
 OPTIONS = frozenset(
     {
         *RERANK_OPTIONS,
+        *OF_TRANSFORMS,
         "threshold",
         *(each.name for of in (Fusion, Confidence) for each in fields(of)),
     }
@@ -106,7 +108,7 @@ def _retriever(folder: Path, facts: Mapping[str, Any], allow: Collection[str], g
 
 def _scorer(folder: Path, name: str, facts: Mapping[str, Any], given: Any) -> Any:
     if given is not None:
-        return as_scorer(given)
+        return given if isinstance(given, Writes) else as_scorer(given)
     kind = str(facts.get("type"))
     if kind == GIVEN:
         raise ConfigError(

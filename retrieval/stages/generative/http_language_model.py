@@ -122,15 +122,16 @@ class HttpLanguageModel:
         *,
         seconds: float | None = None,
         ends: float | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Iterator[tuple[int, Attempt]]:
         """Yield the place of each prompt with what came of it, as soon as it is there.
 
         A prompt without an answer keeps no other from being answered, but after ``FAILURES`` in a
         row no more are sent. With ``seconds`` a request takes no longer and is not repeated, nor
         after ``ends``, a time of ``perf_counter``. Tokens are those that the endpoint says, else
-        one for every three bytes.
+        one for every three bytes. ``options`` are added to each request.
         """
-        ask = self._request({"max_tokens": max_new_tokens}, max_new_tokens)
+        ask = self._request({"max_tokens": max_new_tokens, **(options or {})}, max_new_tokens)
         stop, failed = threading.Event(), 0
 
         def attempt(prompt: Prompt) -> Attempt:

@@ -9,14 +9,21 @@ from typing import Any
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.rerankers.prompt import Template
+from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.generative.answers import head_texts
-from sluice.retrieval.stages.transforms.stage import SHOWN, Transformed, checked_stage, like
+from sluice.retrieval.stages.transforms.stage import (
+    SHOWN,
+    Transformed,
+    checked_stage,
+    like,
+    written_call,
+)
 from sluice.retrieval.stages.transforms.transform import Variant
-from sluice.retrieval.stages.transforms.writer import Limits, Writer
+from sluice.retrieval.stages.transforms.writer import Draw, Limits, Writer
 
 HYDE = "Write a short passage that answers this query.\n\nQuery: {query}\n\nPassage:"
 QUERY2DOC = "Write a passage that answers this query.\n\nQuery: {query}\n\nPassage:"
@@ -25,17 +32,42 @@ ITERATIVE = (
     "what you know.\n\nQuery: {query}\n\nAnswer:"
 )
 REPEATED = 5  # times that a query stands before its draft, for a stage that counts words
+MOST_ROUNDS, MOST_SAMPLES = 100, 100
+TEMPERATURE = 0.7  # of drafts that are drawn, as in HyDE
 WRITING = Limits()
 
 
 class Drafts:
-    """The transform of HyDE: the query, and a document that might answer it for each prompt.
+    """The transform of HyDE: the query, and documents that might answer it.
 
-    ``query_weight`` is the query's, the drafts have 1 each.
+    For each prompt these are ``samples``: the likeliest answer, or several that are drawn at
+    ``temperature``. ``query_weight`` is the query's, the drafts have 1 each.
     """
 
-    def __init__(self, writer: Writer, prompts: Sequence[str], query_weight: float) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        prompts: Sequence[str],
+        query_weight: float,
+        samples: int = 1,
+        temperature: float | None = None,
+    ) -> None:
         self.writer = writer
+        count = whole_number(samples, f"{writer.name}: samples", 1, MOST_SAMPLES)
+        if temperature is not None and count == 1:
+            raise ConfigError(
+                f"{writer.name}: temperature is for several samples; set samples, or leave it out"
+            )
+        self.draws: list[Draw | None] = [None]
+        if count > 1:
+            warmth = TEMPERATURE if temperature is None else temperature
+            finite_number(warmth, f"{writer.name}: temperature", 0, 2)
+            if warmth == 0:
+                raise ConfigError(
+                    f"{writer.name}: temperature 0 draws {count} answers alike; expected a number "
+                    "above 0"
+                )
+            self.draws = [Draw(float(warmth), number) for number in range(count)]
         if not prompts:
             raise ConfigError(f"{writer.name}: prompt is an empty list; expected one or more")
         self.templates = [Template(prompt, ["query"]) for prompt in prompts]
@@ -45,10 +77,11 @@ class Drafts:
         """Return each query and its drafts; nothing for a query without any."""
         prompts = [each.fill({"query": query}) for query in queries for each in self.templates]
         each = len(self.templates)
-        written = self.writer.write(prompts, each)
+        written = [self.writer.write(prompts, each, draw) for draw in self.draws]
         made = []
         for place, query in enumerate(queries):
-            texts = written[place * each : (place + 1) * each]
+            own = slice(place * each, (place + 1) * each)
+            texts = [text for answers in written for text in answers[own]]
             drafts = [Variant(text, 1.0, True) for text in texts if text]
             made.append([Variant(query, self.query_weight), *drafts] if drafts else [])
         return made
@@ -76,6 +109,8 @@ def hyde(
     /,
     *,
     prompt: str | list[str] = HYDE,
+    samples: int = 1,
+    temperature: float | None = None,
     query_weight: float = 1.0,
     tokens: int = WRITING.tokens,
     cache: str | None = None,
@@ -84,15 +119,20 @@ def hyde(
 ) -> Transformed:
     """Search by documents that a language model makes up for the query (HyDE).
 
-    ``prompt`` is one with ``{query}``, or a list of such, each of which writes a document.
+    ``prompt`` is one with ``{query}``, or a list of such, each of which writes ``samples``
+    documents: the likeliest one, or several drawn at ``temperature`` (0.7), each time the same.
     ``query_weight`` is what the query itself counts beside a document's 1. The mean of their
     vectors is searched for. (Gao et al. 2022, Precise Zero-Shot Dense Retrieval without Relevance
     Labels, arXiv 2212.10496, equation 8.)
     """
     limits = Limits(tokens, cache, budget, deadline_ms)
     prompts = [prompt] if isinstance(prompt, str) else prompt
-    drafts = Drafts(Writer(writer, limits, "hyde"), prompts, query_weight)
-    return Transformed(stage, drafts, "hyde", models=(writer,))
+    drafts = Drafts(Writer(writer, limits, "hyde"), prompts, query_weight, samples, temperature)
+    options = {
+        "prompt": prompt, "samples": samples, "temperature": temperature,
+        "query_weight": query_weight, **limits.saved,
+    }  # fmt: skip
+    return Transformed(stage, drafts, "hyde", models=(writer,), options=options)
 
 
 def query2doc(
@@ -115,7 +155,8 @@ def query2doc(
     limits = Limits(tokens, cache, budget, deadline_ms)
     times = (REPEATED if stage.lexical else 1) if repeats is None else repeats
     prefixed = Prefixed(Writer(writer, limits, "query2doc"), prompt, times)
-    return Transformed(stage, prefixed, "query2doc", models=(writer,))
+    options = {"prompt": prompt, "repeats": times, **limits.saved}
+    return Transformed(stage, prefixed, "query2doc", models=(writer,), options=options)
 
 
 class IterRetGen(Stage):
@@ -134,9 +175,12 @@ class IterRetGen(Stage):
     ) -> None:
         self.writer = writer
         self.template = Template(prompt, ["query", "documents"])
-        self.rounds = whole_number(rounds, "iter_retgen: rounds", 0)
+        self.rounds = whole_number(rounds, "iter_retgen: rounds", 0, MOST_ROUNDS)
         self.depth = whole_number(depth, "iter_retgen: depth", 1)
         self._models = tuple(models)
+        self._options = {
+            "rounds": rounds, "depth": depth, "prompt": prompt, **writer.limits.saved,
+        }  # fmt: skip
         self._search_with(stage)
 
     def _search_with(self, stage: Stage) -> None:
@@ -149,6 +193,10 @@ class IterRetGen(Stage):
         other = copy.copy(self)
         other._search_with(*inner)
         return other
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``iter_retgen(stage, writer, ...)``; a cache is not one of its options."""
+        return written_call("iter_retgen", self.stage, self._models, self._options, name_of)
 
     @property
     def ranking_models(self) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
+from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.stage import Stage, passages_by_best
 from sluice.retrieval.pipelines.tracing import is_traced, note
 from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
@@ -19,6 +20,7 @@ from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.feedback.dense import by_cosine
+from sluice.retrieval.stages.transforms.corpus_words import OfCorpus
 from sluice.retrieval.stages.transforms.transform import QueryTransform, Variant, merged
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ class Transformed(Stage):
     searched by their weighted mean, which scores a document by the weighted mean of its scores
     (vectors that are compared by cosine count at unit length, and so does the mean). Any other
     stage ranks by each variant, and the lists are fused by reciprocal ranks, with the weights.
+
+    ``options`` are those of the ``function`` of pipelines that makes it, ``models`` its parts
+    behind the stage: a transform that has them can be saved.
     """
 
     inner: tuple[Stage, ...] = ()
@@ -50,21 +55,30 @@ class Transformed(Stage):
         function: str = "transformed",
         *,
         models: Sequence[Any] = (),
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.transform, self._function = transform, function
-        self._models = tuple(models)
+        self._models, self._options = tuple(models), options
         self._search_with(stage)
 
     def _search_with(self, stage: Stage) -> None:
         self.stage = checked_stage(stage, self._function)
         self.inner = (stage,)
         self.name = f"{self._function}({stage.name})"
+        if isinstance(self.transform, OfCorpus):
+            self.transform = self.transform.over(stage)
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return another stage under the same transform."""
         other = copy.copy(self)
         other._search_with(*inner)
         return other
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``function(stage, ...)`` with the options; a cache is not one of them."""
+        if self._options is None:
+            return super().written(name_of)
+        return written_call(self._function, self.stage, self._models, self._options, name_of)
 
     @property
     def looks_inside(self) -> bool:  # type: ignore[override]
@@ -185,6 +199,19 @@ class Transformed(Stage):
         if by_cosine(state):
             return _unit(mixing @ _unit(vectors)).astype(np.float32)
         return (mixing @ vectors).astype(np.float32)
+
+
+def written_call(
+    function: str,
+    stage: Stage,
+    models: Sequence[Any],
+    options: Mapping[str, Any],
+    name_of: NameOf,
+) -> str:
+    """Return the call that makes a stage of another one, as a saved pipeline holds it."""
+    parts = [stage.written(name_of), *map(name_of, models)]
+    given = {name: value for name, value in options.items() if value is not None}
+    return f"{function}({', '.join([*parts, *filter(None, [options_text(given)])])})"
 
 
 def checked_stage(stage: Any, function: str) -> Stage:

@@ -16,13 +16,14 @@ from sluice.encoders.generative.list_order import spoken
 from sluice.encoders.rerankers.prompt import Template
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.documents.where import Where, conditions, matching_rows, parse_where
+from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import TextsOf
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note, tally
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.transforms.drafts import WRITING
-from sluice.retrieval.stages.transforms.stage import checked_stage, like
+from sluice.retrieval.stages.transforms.stage import checked_stage, like, written_call
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
 
 log = logging.getLogger("sluice")
@@ -162,9 +163,16 @@ class Structured(Stage):
     inner: tuple[Stage, ...] = ()
     base_retriever = None  # it finds less than the retriever
 
-    def __init__(self, stage: Stage, extractor: Extractor, *, models: Iterable[Any] = ()) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        extractor: Extractor,
+        *,
+        models: Iterable[Any] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.extractor = extractor
-        self._models = tuple(models)
+        self._models, self._options = tuple(models), options
         self._search_with(stage)
 
     def _search_with(self, stage: Stage) -> None:
@@ -177,6 +185,12 @@ class Structured(Stage):
         other = copy.copy(self)
         other._search_with(*inner)
         return other
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``structured(stage, ...)``; a cache is not one of its options."""
+        if self._options is None:
+            return super().written(name_of)
+        return written_call("structured", self.stage, self._models, self._options, name_of)
 
     @property
     def lexical(self) -> bool:
@@ -279,7 +293,9 @@ def structured(
                     f"structured: {name} is for a language model, and none is given; name one of "
                     "the rerankers: structured(stage, NAME)"
                 )
-        return Structured(stage, Told())
+        return Structured(stage, Told(), options={})
     limits = Limits(WRITING.tokens if tokens is None else tokens, cache, budget, deadline_ms)
     own = Writer(writer, limits, "structured")
-    return Structured(stage, Asked(own, EXTRACT if prompt is None else prompt), models=(writer,))
+    asked = EXTRACT if prompt is None else prompt
+    options = {"prompt": asked, **limits.saved}
+    return Structured(stage, Asked(own, asked), models=(writer,), options=options)

@@ -66,26 +66,27 @@ class Synonyms:
 
 
 def read_synonyms(path: str | Path, weight: float = 0.5) -> Synonyms:
-    """Read a file of synonyms, in the form of Solr and Elasticsearch.
+    """Read a file of lines as ``parsed`` describes them; ``ConfigError`` for a missing file."""
+    return parsed(_lines(path), str(path), weight)
+
+
+def parsed(lines: Sequence[str], where: str, weight: float = 0.5) -> Synonyms:
+    """Return the synonyms of lines in the form of Solr and Elasticsearch.
 
     A line ``television, tv, telly`` makes each stand for the others; ``i-pod, i pod => ipod``
     replaces the left by the right. Blank lines and ``#`` lines are left out. Of a phrase on several
-    lines all synonyms count. ``ConfigError`` for a missing file, ``DataError`` for a bad line.
+    lines all synonyms count. ``DataError`` for a bad line.
     """
-    place = expanded(str(path))
-    if not place.is_file():
-        raise ConfigError(f"synonyms: no file {str(path)!r}; expected lines such as 'tv, telly'")
     rules: dict[str, list[str]] = {}
     replaced: dict[str, list[str]] = {}
-    text = read_whole(place, LARGEST).decode("utf-8-sig", "replace")
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
+    for number, line in enumerate(lines, 1):
+        if _is_left_out(line):
             continue
         left, arrow, right = line.partition("=>")
         phrases, to = _phrases(left), _phrases(right)
         if not phrases or (arrow and not to) or (not arrow and len(phrases) < 2):
             raise DataError(
-                f"{path}:{number}: {line.strip()!r:.80}; expected 'tv, television' or 'tv => "
+                f"{where}:{number}: {line.strip()!r:.80}; expected 'tv, television' or 'tv => "
                 "television', with a phrase between commas"
             )
         for phrase in phrases:
@@ -95,18 +96,51 @@ def read_synonyms(path: str | Path, weight: float = 0.5) -> Synonyms:
     twice = sorted(set(rules) & set(replaced))
     if twice:
         raise DataError(
-            f"{path}: {twice[0]!r} is replaced by '=>' and has synonyms too; leave one line out"
+            f"{where}: {twice[0]!r} is replaced by '=>' and has synonyms too; leave one line out"
         )
     return Synonyms(rules, replaced, weight)
 
 
-def synonyms(stage: Stage, /, *, file: str, weight: float = 0.5) -> Transformed:
+def synonyms(
+    stage: Stage,
+    /,
+    *,
+    file: str | None = None,
+    rules: list[str] | None = None,
+    weight: float = 0.5,
+) -> Transformed:
     """Search with synonyms of the query's phrases too.
 
     ``file`` has lines such as ``tv, television`` (each stands for the others) and ``tv =>
-    television`` (replaced). ``weight`` is that of a phrase's synonyms together; the query has 1.
+    television`` (replaced); or ``rules`` are these lines. ``weight`` is that of a phrase's synonyms
+    together; the query has 1.
     """
-    return Transformed(stage, read_synonyms(file, weight), "synonyms")
+    if (file is None) == (rules is None):
+        raise ConfigError("synonyms: expected either file or rules, such as rules=['tv, telly']")
+    if rules is not None and not (isinstance(rules, list) and all(map(_is_text, rules))):
+        raise ConfigError(f"synonyms: rules {rules!r:.80}; expected a list of lines, ['tv, telly']")
+    lines = _lines(str(file)) if rules is None else rules
+    where = "synonyms: rules" if file is None else file
+    found = parsed(lines, where, weight)
+    own = [line for line in lines if not _is_left_out(line)]
+    if not own:
+        raise ConfigError(f"{where}: no line; expected lines such as 'tv, telly'")
+    return Transformed(stage, found, "synonyms", options={"rules": own, "weight": weight})
+
+
+def _lines(path: str | Path) -> list[str]:
+    place = expanded(str(path))
+    if not place.is_file():
+        raise ConfigError(f"synonyms: no file {str(path)!r}; expected lines such as 'tv, telly'")
+    return read_whole(place, LARGEST).decode("utf-8-sig", "replace").splitlines()
+
+
+def _is_text(line: object) -> bool:
+    return isinstance(line, str)
+
+
+def _is_left_out(line: str) -> bool:
+    return not line.strip() or line.lstrip().startswith("#")
 
 
 def _phrases(text: str) -> list[str]:

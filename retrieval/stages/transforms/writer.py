@@ -67,6 +67,29 @@ class CountsTokens(Protocol):
         ...
 
 
+@runtime_checkable
+class Draws(Protocol):
+    """A language model loaded here that can draw its tokens."""
+
+    def drawn(
+        self, prompts: Sequence[Prompt], max_new_tokens: int, temperature: float, seed: int
+    ) -> list[str]:
+        """Return an answer to each prompt whose tokens are drawn, the same for the same seed."""
+        ...
+
+
+class Draw(NamedTuple):
+    """One of several answers to the same prompts, whose tokens are drawn at a temperature."""
+
+    temperature: float
+    number: int  # the seed
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What asks an endpoint for it."""
+        return {"temperature": self.temperature, "seed": self.number}
+
+
 class Limits(NamedTuple):
     """What writing may cost.
 
@@ -78,6 +101,11 @@ class Limits(NamedTuple):
     cache: str | None = None
     budget: int | None = None
     deadline_ms: float | None = None
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The options that a saved pipeline holds: not the file, which is this machine's."""
+        return {"tokens": self.tokens, "budget": self.budget, "deadline_ms": self.deadline_ms}
 
 
 class Writer:
@@ -97,7 +125,7 @@ class Writer:
     """
 
     def __init__(self, source: Any, limits: Limits, name: str) -> None:
-        self.source = source
+        self.source, self.limits = source, limits
         self.name = name
         self.length = whole_number(limits.tokens, f"{name}: tokens", 1, MOST_TOKENS)
         if limits.cache is not None and not limits.cache:
@@ -126,25 +154,36 @@ class Writer:
             )
         return model
 
-    def write(self, prompts: Sequence[Prompt], each: int = 1) -> list[str]:
+    def write(
+        self, prompts: Sequence[Prompt], each: int = 1, draw: Draw | None = None
+    ) -> list[str]:
         """Return what the model writes to each prompt, without its reasoning; "" for nothing.
 
-        ``each`` query has so many prompts.
+        ``each`` query has so many prompts. With ``draw`` the answers are drawn, else the likeliest.
+        ``ConfigError`` for a model that draws none.
         """
         model = self.model
+        if draw and not isinstance(model, HttpLanguageModel | Draws):
+            raise ConfigError(
+                f"{self.name}: {type(model).__name__} writes one answer to a prompt and draws no "
+                "others; leave samples out, or give several prompts"
+            )
         texts = [prompt.text for prompt in prompts]
-        answers = self.cache.get(model.fingerprint, texts, self.length)
+        source = model.fingerprint
+        if draw:
+            source = f"{source}:{draw.temperature!r}:{draw.number}"
+        answers = self.cache.get(source, texts, self.length)
         known = len(answers)
         missing = {text: p for text, p in zip(texts, prompts, strict=True) if text not in answers}
         faults: Counter[str] = Counter()
         before, reason = self.tokens_spent, ""
-        for prompt, attempt in self._attempts(model, list(missing.values()), faults):
+        for prompt, attempt in self._attempts(model, list(missing.values()), faults, draw):
             if attempt.text is None:
                 faults[FAILED] += 1
                 reason = reason or attempt.fault
             else:
                 answers[prompt.text] = encodable(attempt.text)
-                self.cache.put(model.fingerprint, prompt.text, self.length, attempt.text)
+                self.cache.put(source, prompt.text, self.length, attempt.text)
         left = seconds_left()
         in_time = left is None or left > 0  # of a search, which ends with what it has
         if in_time and len(missing) > each and faults[FAILED] == len(missing) and not known:
@@ -171,7 +210,7 @@ class Writer:
             )
 
     def _attempts(
-        self, model: Writes, prompts: list[Prompt], faults: Counter[str]
+        self, model: Writes, prompts: list[Prompt], faults: Counter[str], draw: Draw | None
     ) -> Iterator[tuple[Prompt, Attempt]]:
         """Yield each prompt that budget and time allow, with its answer; count the others."""
         left = seconds_left()
@@ -188,7 +227,7 @@ class Writer:
             prompts = prompts[len(some) :]
             done = 0
             try:
-                for place, attempt in self._asked(model, asked, ends):
+                for place, attempt in self._asked(model, asked, ends, draw):
                     done += 1
                     with self._lock:
                         self.tokens_spent += attempt.tokens
@@ -217,15 +256,21 @@ class Writer:
         return reserved
 
     def _asked(
-        self, model: Writes, prompts: Sequence[Prompt], ends: float | None
+        self, model: Writes, prompts: Sequence[Prompt], ends: float | None, draw: Draw | None
     ) -> Iterator[tuple[int, Attempt]]:
         """Yield the place of each prompt that was asked in time, with the outcome."""
         if ends is not None and time.perf_counter() >= ends:
             return
         if isinstance(model, HttpLanguageModel):
-            yield from model.attempts(prompts, self.length, seconds=self.seconds, ends=ends)
+            more = draw.body if draw else {}
+            yield from model.attempts(
+                prompts, self.length, seconds=self.seconds, ends=ends, options=more
+            )
             return
-        written = model.completions(prompts, self.length)
+        if draw and isinstance(model, Draws):
+            written = model.drawn(prompts, self.length, draw.temperature, draw.number)
+        else:
+            written = model.completions(prompts, self.length)
         if len(written) != len(prompts):
             raise ModelError(
                 f"{self.name}: {type(model).__name__} wrote {len(written)} answers to "

@@ -55,6 +55,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             "drafted": "query2doc(bm25 % 9, writer, cache='out/answers.sqlite')",
             "both": "synonyms(bm25, file='synonyms.txt') | hyde(bm25, writer) % 20",
             "rounds": "iter_retgen(bm25, writer, rounds=1) % 5",
+            "spelt": "key_phrases(spelling(bm25, edits=1), common=0.5) % 9",
+            "drawn": "hyde(bm25, writer, samples=2, cache='out/drawn.sqlite')",
         },
         "evaluate": {"latency_queries": 2, "report": False},
     }
@@ -81,6 +83,10 @@ def test_run_search_explain_and_evaluate(sluice: Call, world: World) -> None:
     assert code == 0, err
     assert f"searched [('{'gold ' * 5}dlog', 1.0)]" in out
     assert "from the cache 1" in out
+    code, out, err = sluice(
+        "explain", world.output, "glod rivver", "--pipeline", "spelt", "--allow", world.server.url,
+    )  # fmt: skip
+    assert (code, "searched [('gold river', 1.0)]" in out) == (0, True), out + err
     code, _, err = sluice("search", world.output, "gold", "--pipeline", "rounds")
     assert code == 2
     assert world.server.url in err  # a saved folder reaches no server that is not allowed
@@ -105,7 +111,17 @@ def test_run_search_explain_and_evaluate(sluice: Call, world: World) -> None:
         ("query2doc(bm25, writer, repeats=0)", "query2doc: repeats is 0"),
         ("iter_retgen(bm25, writer, rounds=1.5)", "iter_retgen.rounds: 1.5"),
         ("synonyms(bm25, file='none.txt')", "synonyms: no file 'none.txt'"),
-        ("synonyms(bm25)", "file"),
+        ("synonyms(bm25)", "synonyms: expected either file or rules"),
+        ("synonyms(bm25, rules=['tv'])", "synonyms: rules:1: 'tv'"),
+        ("synonyms(bm25, rules=['# tv'])", "synonyms: rules: no line"),
+        ("synonyms(bm25, rules='tv, telly')", "synonyms.rules"),
+        ("spelling(bm25, edits=3)", "spelling: edits is 3"),
+        ("spelling(bm25, language='ja')", "spelling: language 'ja'"),
+        ("spelling(cross)", "expected a retriever or a pipeline"),
+        ("key_phrases(bm25, weight=0)", "key_phrases: weight 0 changes nothing"),
+        ("key_phrases(bm25, words=3)", "words"),
+        ("hyde(bm25, writer, temperature=0.3)", "temperature is for several samples"),
+        ("hyde(bm25, writer, samples=0)", "hyde: samples is 0"),
         ("structured(bm25, cache='a.sqlite')", "structured: cache is for a language model"),
         ("hyde(cross, writer)", "expected a retriever or a pipeline"),
         ("bm25 >> writer >> hyde(writer, writer)", "expected a retriever or a pipeline"),

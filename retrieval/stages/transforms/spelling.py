@@ -1,0 +1,82 @@
+"""Spelling: words that no document has are replaced by near ones that documents have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.stages.transforms.corpus_words import CorpusWords, OfCorpus, has_digit
+from sluice.retrieval.stages.transforms.stage import Transformed
+from sluice.retrieval.stages.transforms.transform import Variant
+
+MOST: Final = 2  # edits of a word
+SHORT, LONG = 3, 6  # letters from which one edit is allowed, and ``edits``
+
+
+class Spelling(OfCorpus):
+    """The transform that corrects words by those of the corpus.
+
+    A word that no document has, nor another word of the same term, is replaced by the word of the
+    corpus at the least distance (``CorpusWords.nearest``), of several by that in most documents.
+    Words of three to five letters may have one edit, longer ones ``edits``, shorter ones and those
+    with digits none. The query as it stands counts ``query_weight`` beside the corrected one's 1.
+    """
+
+    def __init__(self, edits: int, query_weight: float, language: str) -> None:
+        super().__init__(language, "spelling")
+        self.edits = whole_number(edits, "spelling: edits", 1, MOST)
+        self.query_weight = finite_number(query_weight, "spelling: query_weight", 0)
+
+    def variants(self, queries: Sequence[str]) -> list[list[Variant]]:
+        """Return each query and its correction; nothing for one whose words are all known."""
+        words = self.words
+        corrected = [self._corrected(query, words) for query in queries]
+        return [
+            [] if text == query else [Variant(text), Variant(query, self.query_weight)]
+            for query, text in zip(queries, corrected, strict=True)
+        ]
+
+    def _corrected(self, query: str, words: CorpusWords) -> str:
+        for word in dict.fromkeys(words.analyzer.words(query)):
+            if len(word) < SHORT or has_digit(word) or words.knows(word):
+                continue
+            best = words.nearest(word, 1 if len(word) < LONG else self.edits)
+            if best:
+                query = _replaced(query, word, best[0])
+        return query
+
+
+def spelling(
+    stage: Stage,
+    /,
+    *,
+    edits: int = 2,
+    query_weight: float = 0.0,
+    language: str = "en",
+) -> Transformed:
+    """Search with misspelt words corrected by the words of the documents.
+
+    A word that no document has is replaced by the nearest one that documents have, and of several
+    by the most frequent. Words of three to five letters may have one edit, longer ones ``edits``,
+    1 or 2. ``query_weight`` is what the query as it stands counts beside the corrected one's 1, and
+    ``language`` says which words are one term. (Candidates and their order as in SymSpell, Garbe
+    2012; edits by length as in Elasticsearch's fuzziness AUTO.)
+    """
+    rule = Spelling(edits, query_weight, language)
+    options = {"edits": edits, "query_weight": query_weight, "language": language}
+    return Transformed(stage, rule, "spelling", options=options)
+
+
+def _replaced(query: str, word: str, by: str) -> str:
+    pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
+    return pattern.sub(lambda match: _cased(by, match[0]), query)
+
+
+def _cased(word: str, like: str) -> str:
+    """Return a word with a capital where the one it replaces has one, or has only capitals."""
+    if len(like) > 1 and like.isupper():
+        return word.upper()
+    return word[:1].upper() + word[1:] if like[:1].isupper() else word
