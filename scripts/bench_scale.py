@@ -108,7 +108,7 @@ def build(kind: str, documents: int, path: str) -> dict[str, float]:
         "memory_before": before,
         "peak_megabytes": after["peak"],
         "disk_megabytes": stored_bytes(Path(path)) / 1e6,
-        "postings": float(index.stats().postings) if kind not in DENSE else 0.0,
+        "postings": float(_postings(index)) if kind not in DENSE else 0.0,
     }
 
 
@@ -138,8 +138,12 @@ def _build_texts(documents: int, path: str) -> dict[str, float]:
         "peak_megabytes": after["peak"],
         "disk_megabytes": stored_bytes(Path(path)) / 1e6,
         "index_megabytes": stored_bytes(Path(path) / "index") / 1e6,
-        "postings": float(retriever.index.stats().postings),
+        "postings": float(_postings(retriever.index)),
     }
+
+
+def _postings(index: Any) -> int:
+    return int(index.stats().postings)
 
 
 def _sample(source: Any, wanted: int) -> Any:
@@ -358,7 +362,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["--build"], ["--serve"]):
-        task = {"--build": build, "--serve": serve}[sys.argv[1]]
+        task: Any = {"--build": build, "--serve": serve}[sys.argv[1]]
         Path(sys.argv[3]).write_text(json.dumps(task(**json.loads(sys.argv[2]))))
     else:
         main()

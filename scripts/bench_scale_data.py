@@ -14,19 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from bench_scale_kernels import (
+    COMMON_SHIFT,
+    TOPIC_WORDS,
+    count_tokens,
+    draw_tokens,
+    topic_word,
+    word_at,
+)
 from bench_sparse_data import VOCABULARY, _easy, _Topics, _topics
 from bench_sparse_kernels import draw_documents
-from numba import njit
 from scipy import sparse
 
 CHUNK = 50_000  # documents drawn at a time
 WORDS = 1_000_000
-COMMON_SHIFT, TOPIC_SHIFT = 20.0, 500.0  # of the two laws: the flatter, the larger
-TOPIC_SHARE = 0.45
-TOPIC_WORDS = 80
 DOCUMENTS_OF_A_TOPIC = 100
 MEAN_LENGTH, SPREAD = 56.0, 0.4
 K1, B = 0.9, 0.4
@@ -36,66 +40,6 @@ CENTRES, NOISE = 20_000, 0.9
 MOST_TOPICS = 3_000_000  # documents whose number of SPLADE-like topics more have too
 
 Vectors = sparse.csr_array[Any]
-
-
-class Postings(NamedTuple):
-    """Documents as starts, terms (ascending in each document) and how often each occurs."""
-
-    starts: Any
-    terms: Any
-    counts: Any
-    lengths: Any
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _word(shift: float, chance: float, words: int) -> int:
-    """Return the rank of a word: log-uniform, evened out below ``shift``."""
-    return min(int((words + shift) ** chance * shift ** (1.0 - chance) - shift), words - 1)
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _topic_word(topic: int, place: int, words: int) -> int:
-    """Return the word at a place of a topic's list, which is a hash of both."""
-    x = np.uint64(topic) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(place + 1)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return _word(TOPIC_SHIFT, float(x >> np.uint64(11)) / 2.0**53, words)
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _draw(seed: int, lengths: Any, topics: int, words: int, tokens: Any) -> None:
-    np.random.seed(seed)
-    end = 0
-    for document in range(len(lengths)):
-        topic = np.random.randint(0, topics)
-        for _ in range(lengths[document]):
-            if np.random.random() < TOPIC_SHARE:
-                tokens[end] = _topic_word(
-                    topic, int(TOPIC_WORDS * np.random.random() ** 2.0), words
-                )
-            else:
-                tokens[end] = _word(COMMON_SHIFT, np.random.random(), words)
-            end += 1
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _counted(lengths: Any, tokens: Any) -> Any:
-    starts = np.zeros(len(lengths) + 1, np.int64)
-    terms = np.empty(len(tokens), np.int32)
-    counts = np.empty(len(tokens), np.int32)
-    begin = end = 0
-    for document in range(len(lengths)):
-        own = np.sort(tokens[begin : begin + lengths[document]])
-        begin += lengths[document]
-        for place in range(len(own)):
-            if place and own[place] == own[place - 1]:
-                counts[end - 1] += 1
-            else:
-                terms[end], counts[end] = own[place], 1
-                end += 1
-        starts[document + 1] = end
-    return starts, terms[:end].copy(), counts[:end].copy()
 
 
 class Passages:
@@ -112,14 +56,14 @@ class Passages:
         middle = np.log(MEAN_LENGTH) - SPREAD**2 / 2
         lengths = np.clip(rng.lognormal(middle, SPREAD, count), 5, 250).astype(np.int64)
         tokens = np.empty(lengths.sum(), np.int32)
-        _draw(SEED * 100_003 + number, lengths, self.topics, WORDS, tokens)
+        draw_tokens(SEED * 100_003 + number, lengths, self.topics, WORDS, tokens)
         return lengths, tokens
 
     def chunks(self) -> Iterator[Vectors]:
         """Yield BM25's vectors; a column is a word's rank."""
         for number in range(-(-self.documents // CHUNK)):
             lengths, tokens = self.tokens(number)
-            starts, terms, counts = _counted(lengths, tokens)
+            starts, terms, counts = count_tokens(lengths, tokens)
             damping = K1 * (1 - B + B * lengths / MEAN_LENGTH)
             weights = counts / (counts + np.repeat(damping, np.diff(starts)))
             matrix = sparse.csr_array(
@@ -147,9 +91,9 @@ class Passages:
         for _ in range(QUERIES):
             topic = int(rng.integers(self.topics))
             places = (TOPIC_WORDS * rng.random(2) ** 2.0).astype(int)
-            query = [_topic_word(topic, int(place), WORDS) for place in places]
+            query = [topic_word(topic, int(place), WORDS) for place in places]
             common = rng.integers(0, 4)
-            query += [_word(COMMON_SHIFT, float(rng.random()), WORDS) for _ in range(common)]
+            query += [word_at(COMMON_SHIFT, float(rng.random()), WORDS) for _ in range(common)]
             queries.append(query)
         return queries
 
