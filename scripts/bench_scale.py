@@ -5,7 +5,7 @@
 Kinds: ``bm25`` and ``splade`` (InvertedIndex from drawn vectors), ``splade-u8``, ``texts``
 (``Retriever.build`` with BM25 from a stream of texts, analysis included), ``fp16`` and ``int8``
 (every vector compared, from codes in memory), ``flat`` (FlatIndex, float32 in a mapped file and
-int8 before it) and ``ivf`` (4,096 cells of int8 codes), 384 dimensions. Documents are drawn as they
+int8 before it) and ``ivf`` (1,024 cells of int8 codes), 384 dimensions. Documents are drawn as they
 are read (``bench_scale_data``); the time of drawing is left out of the build's.
 
 Each size is built and searched in processes of its own, on one thread. Its figures are written to
@@ -34,8 +34,8 @@ ROUNDS = 3
 CHECKED = 40  # queries whose hits are compared with those of every posting
 DENSE = ("fp16", "int8", "flat", "ivf")
 KINDS = ("bm25", "splade", "splade-u8", "texts", *DENSE)
-FACTORIES = {"fp16": "SQfp16", "int8": "SQ8", "ivf": "IVF4096,SQ8"}
-NPROBE = 32
+FACTORIES = {"fp16": "SQfp16", "int8": "SQ8", "ivf": "IVF1024,SQ8"}
+NPROBE = 16
 
 
 class Clock:
