@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.files import name_file
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.lexical.term_counts import TermCounts
 
@@ -29,16 +32,21 @@ class CountSpool:
         self._file: IO[bytes] | None = None
         self._forms: list[list[tuple[Any, tuple[int, ...]]]] = []  # of each chunk in the file
         self._open = ExitStack()
+        weakref.finalize(self, self._open.close)
 
     def append(self, counts: TermCounts) -> None:
-        """Keep a chunk."""
+        """Keep a chunk; an ``OSError`` of a full disk names the folder of the file."""
         self._held.append(counts)
         self._pairs += len(counts.terms)
         if self._pairs > self._spill:
-            if self._file is None:
-                self._file = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-            for each in self._held:
-                self._write(self._file, each)
+            try:
+                if self._file is None:
+                    self._file = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+                for each in self._held:
+                    self._write(self._file, each)
+            except OSError as error:
+                name_file(error, Path(tempfile.gettempdir()))
+                raise
             self._held = []
 
     def _write(self, file: IO[bytes], counts: TermCounts) -> None:

@@ -1,5 +1,6 @@
 """BM25 in parts: what a fit of all at once gives, with the counts in memory or in a file."""
 
+import tempfile
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ from sluice.encoders.lexical.count_spool import CountSpool
 from sluice.encoders.lexical.term_counts import TermCounts
 
 TEXTS = ["red fox", "", "red red car", "fox " * 300, "quick run", "blue"] * 3
+ONE = TermCounts(np.arange(3, dtype=np.int32), np.ones(3, np.int32), np.array([3]), np.array([[3]]))
 FIELDED = [{"title": text, "text": f"a {text} box"} for text in TEXTS]
 
 
@@ -61,10 +63,20 @@ def test_a_subclass_that_fits_in_its_own_way_is_asked_to() -> None:
     np.testing.assert_array_equal(part.toarray(), 2 * BM25Encoder().fit_documents(TEXTS).toarray())
 
 
+def test_a_full_disk_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("3 requested and 0 written")  # as numpy says it
+
+    spool = CountSpool(spill=0)
+    monkeypatch.setattr(spool, "_write", full)
+    with pytest.raises(OSError, match="is the disk full") as caught:
+        spool.append(ONE)
+    assert caught.value.filename == tempfile.gettempdir()
+
+
 def test_a_file_that_was_cut_short_is_an_error() -> None:
     spool = CountSpool(spill=0)
-    ones = np.ones(3, np.int32)
-    spool.append(TermCounts(ones, ones, np.array([3]), np.array([[3]])))
+    spool.append(ONE)
     assert spool._file is not None
     spool._file.truncate(9)
     with pytest.raises(DataError, match="is the disk full"):

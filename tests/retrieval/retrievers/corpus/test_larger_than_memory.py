@@ -1,4 +1,4 @@
-"""A corpus whose vectors do not fit into memory: streamed, encoded, built and searched from disk."""
+"""A corpus whose vectors do not fit into memory: streamed, encoded, and searched from disk."""
 
 import re
 import sys
