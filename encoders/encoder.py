@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -288,6 +288,15 @@ class EncoderBase:
         return None
 
     @hook
+    def fit_in_parts(self) -> Callable[[Iterable[Any]], Iterator[Vectors]] | None:
+        """As ``fit_documents``, the vectors in parts, one after the other in bounded memory.
+
+        None: vectors depend on no other. By default the only part is what ``fit_documents`` gives.
+        """
+        fit = self.fit_documents
+        return None if fit is None else lambda texts: iter([fit(texts)])
+
+    @hook
     def add_documents(self) -> Callable[[Iterable[Any]], Vectors] | None:
         """Learns from further documents and returns their vectors; None: ``encode_documents``."""
         return None
@@ -361,8 +370,8 @@ HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(va
 # a method ``similarity``) is not read.
 FUNCTIONS = (
     "token_ids", "map_texts", "terms", "token_texts", "token_places", "fit_documents",
-    "add_documents", "remove_documents", "uncertainty", "embed_layers", "hidden", "pooled",
-    "raises", "raise_bias", "of_source", "decode_queries", "encode_parts", "known_ids",
+    "fit_in_parts", "add_documents", "remove_documents", "uncertainty", "embed_layers", "hidden",
+    "pooled", "raises", "raise_bias", "of_source", "decode_queries", "encode_parts", "known_ids",
     "assign_ids",
 )  # fmt: skip
 _ABSENT = object()

@@ -31,6 +31,7 @@ from sluice.encoders.foundation.disk.generations import new_generation, open_gen
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.encoders.lexical.analyzer import analyzer
+from sluice.encoders.lexical.count_spool import CountSpool
 from sluice.encoders.lexical.fields import Fields, Totals
 from sluice.encoders.lexical.term_counts import Column, TermCounts, counted
 
@@ -144,6 +145,24 @@ class BM25Encoder(EncoderBase):
         chunks: list[TermCounts] = []
         self._fit(texts, chunks.append)
         return self._impacts(chunks)
+
+    @property
+    def fit_in_parts(self) -> Callable[[Iterable[Any]], Iterator[Any]] | None:
+        """Fits on texts and returns their vectors in parts, each text analysed once.
+
+        Memory besides a part: the vocabulary. The counts wait in a temporary file once they are
+        many: see ``CountSpool``.
+        """
+        if type(self).fit_documents is not BM25Encoder.fit_documents:  # a subclass's comes first
+            return super().fit_in_parts
+        return self._fit_in_parts
+
+    def _fit_in_parts(self, texts: Iterable[Input]) -> Iterator[sp.csr_array]:
+        counts = CountSpool()
+        self._fit(texts, counts.append)
+        if not self.documents:
+            return iter([self._impacts([])])
+        return (self._impacts([each]) for each in counts.drained())
 
     def encode_documents(self, texts: Sequence[Input]) -> sp.csr_array:
         """Return documents' vectors [n, vocabulary] under the avgdl in use.

@@ -6,12 +6,14 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from sluice.encoders.foundation.disk.files import name_file
 from sluice.encoders.foundation.errors import DataError
 
 SPILL = 1 << 25  # postings that are kept in memory: 256 MB
@@ -57,7 +59,9 @@ class Spool:
         try:
             if self._postings - self._written > self._spill:
                 self._write()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, OSError):
+                name_file(error, Path(tempfile.gettempdir()))
             self.rewind(before)
             raise
         self.terms = max(self.terms, int(matrix.shape[1]))

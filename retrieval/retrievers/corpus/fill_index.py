@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -72,18 +72,13 @@ def filled_index(
             passages, encoder, documents, index, filled_index=filled_index, work=work,
             encoding=encoding, queries=queries, readings=readings,
         )  # fmt: skip
-    from sluice.indexing import InvertedIndex
-
     hooks = hooks_of(encoder)
     if index is not None:
         check_own_index(encoder, index)
     if hooks.one_way and index is not None:
         check_one_way(index, "index")
-    if vectors is None and hooks.fit_documents is not None:
-        filled = InvertedIndex() if index is None else index
-        _describe(filled, documents, work)
-        filled.add(hooks.fit_documents(document_input(encoder, each) for each in documents))
-        return filled
+    if vectors is None and hooks.fit_in_parts is not None:
+        return _fitted(hooks.fit_in_parts, encoder, documents, index, work)
     if vectors is not None and hooks.needs_term_floors:
         raise ConfigError(
             f"encoder.prune_quantile: {hooks.prune_quantile}; the documents' vectors are given, "
@@ -106,6 +101,23 @@ def filled_index(
             _measure_gather(filled, encoder, queries)
     if filled.rows != len(documents):
         raise DataError(f"vectors: {filled.rows:,} for {len(documents):,} documents; give one each")
+    return filled
+
+
+def _fitted(
+    fit: Callable[[Iterable[Any]], Iterable[Any]],
+    encoder: Any,
+    documents: DocumentStore,
+    index: Index | None,
+    work: Path,
+) -> Index:
+    """Fit the encoder to the documents, and return the index of their vectors."""
+    from sluice.indexing import InvertedIndex
+
+    filled = InvertedIndex() if index is None else index
+    _describe(filled, documents, work)
+    for part in fit(document_input(encoder, each) for each in documents):
+        filled.add(part)
     return filled
 
 

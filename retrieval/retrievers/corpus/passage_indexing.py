@@ -176,10 +176,10 @@ def _mean_vectors(
     """Yield the documents' vectors, the means of their passages', in chunks."""
     from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
 
-    fit = hooks_of(encoder).fit_documents
+    fit = hooks_of(encoder).fit_in_parts
     if fit is not None:
         fitted = fit(document_input(encoder, each) for each in parts)
-        yield [mean_vectors(fitted, parts.counts, normalize=normalize)]
+        yield _means(fitted, parts.counts, normalize=normalize)
         return
     with encoded_corpus(encoder, parts, work, encoding or Encoding(), readings) as encoded:
         yield _means(encoded, parts.counts, normalize=normalize)
