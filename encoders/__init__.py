@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from sluice.encoders.encoder import Encoder as Encoder, EncoderBase as EncoderBase
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
     from sluice.encoders.foundation.progress import show_progress as show_progress
+    from sluice.encoders.foundation.token_vectors import (
+        TokenSequences as TokenSequences,
+        TokenVectors as TokenVectors,
+        max_sim as max_sim,
+    )
     from sluice.encoders.generative.dsi import DsiEncoder as DsiEncoder
     from sluice.encoders.generative.encoder import SealEncoder as SealEncoder
     from sluice.encoders.given import as_encoder as as_encoder, as_scorer as as_scorer
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     from sluice.encoders.late_interaction.three_heads.encoder import (
         ThreeHeadEncoder as ThreeHeadEncoder,
     )
+    from sluice.encoders.lexical.analyzer import Analyzer as Analyzer, analyzer as analyzer
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
@@ -43,5 +49,9 @@ if TYPE_CHECKING:
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
     from sluice.encoders.splade.start import start_splade as start_splade
     from sluice.encoders.towers import TowerEncoder as TowerEncoder
+    from sluice.encoders.transformer.token_states import (
+        TokenStates as TokenStates,
+        token_states as token_states,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

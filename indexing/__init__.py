@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from sluice.indexing.wrappers.augmented import AugmentedIndex as AugmentedIndex
     from sluice.indexing.wrappers.funnel import FunnelIndex as FunnelIndex
+    from sluice.indexing.wrappers.partial import partial_results as partial_results
     from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
     from sluice.indexing.wrappers.pseudo_queries import PseudoQueryIndex as PseudoQueryIndex
 else:

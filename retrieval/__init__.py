@@ -12,6 +12,7 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset as Dataset, load_dataset as load_dataset
     from sluice.retrieval.documents.document import Document as Document
+    from sluice.retrieval.documents.readers import as_documents as as_documents
     from sluice.retrieval.evaluation.comparison import compare as compare
     from sluice.retrieval.evaluation.scores import Scores as Scores, evaluate as evaluate
     from sluice.retrieval.evaluation.table import Table as Table
@@ -28,5 +29,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.retrievers.retriever import Retriever as Retriever
     from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
     from sluice.retrieval.stages.context import Context as Context, pack as pack
+    from sluice.retrieval.stages.rerankers.max_sim import MaxSim as MaxSim
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

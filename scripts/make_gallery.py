@@ -5,16 +5,23 @@ r"""Make docs/gallery.md and its figures in docs/images, from the output of the 
     sluice tune quickstart tune.queries=30 tune.timed_queries=10 tune.budget.p95_ms=500 \
         'tune.pipelines=["bm25", "(bm25 | dense) >> cross(depth={d}, interpolate=0.5)"]' \
         'tune.choices={d: [0, 5, 20]}'
-    scripts/make_gallery.py [runs/quickstart] [--only-page]
+    scripts/make_gallery.py [runs/quickstart] [--only-page | --same-figures]
 
 Nothing is trained here; the recall and the times of the indexes are measured over the vectors of
 the quickstart's dense retriever. ``--only-page`` writes the page from the figures that are there.
+
+``docs/images/drawn-by.txt`` has a hash of the code that drew the figures, by which a test notices
+that they may be stale. ``--same-figures`` writes it anew: for a change of that code that changes no
+figure.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import io
 import time
+import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +46,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, IMAGES = ROOT / "docs" / "gallery.md", ROOT / "docs" / "images"
+DRAWN_BY = IMAGES / "drawn-by.txt"
+DRAWING = (
+    ROOT / "encoders" / "foundation" / "disk" / "figures.py",
+    *sorted((ROOT / "retrieval" / "evaluation" / "plots").glob("*.py")),
+    ROOT / "retrieval" / "studies" / "plots.py",
+)
 RUN = "runs/quickstart"
 K, ROUNDS = 10, 5
 CELLS, LINKS = (1, 2, 4, 8, 16), (8, 16, 32, 64)  # nprobe, efSearch
@@ -81,8 +94,9 @@ PLATES = (
     ),
     Plate(
         "cascades", "How deep to rerank",
-        "What `sluice tune` tried, by cost and by depth of the reranker; the stair is what nothing "
-        "beats, the star what was chosen within the budget.",
+        "What `sluice tune` tried, by cost and by depth of the reranker. Nothing that was tried is "
+        "both cheaper and better than a pipeline on the stair; the star is what was chosen within "
+        "the budget.",
         f'plot_cascades("{RUN}")', f"sluice plot cascades {RUN}", plot_cascades,
     ),
     Plate(
@@ -96,7 +110,8 @@ PLATES = (
     Plate(
         "depths", "Recall by depth",
         "What a reranker could still find: the share of the relevant documents among the first so "
-        "many. A reranker of depth 20 cannot rise above its first stage's value at 20.",
+        "many. With depth 20 it cannot bring more of them to the top than its first stage has "
+        "among the first 20.",
         f'plot_depths("{RUN}")', f"sluice plot depths {RUN}", plot_depths,
     ),
 )  # fmt: skip
@@ -104,8 +119,8 @@ PLATES = (
 HEAD = f"""# Gallery
 
 Every figure on this page is one line of Python or one command, and shows the results of the
-quickstart (`sluice run quickstart`). The colours are told apart by the colour-blind and, with the
-markers and dashes, by readers of a grey print. The page and its figures are made by
+quickstart (`sluice run quickstart`). Colour-blind readers can tell the colours apart, and markers
+and dashes do the same in a grey print. The page and its figures are made by
 `scripts/make_gallery.py`.
 
 The functions return a `matplotlib` figure and need the extra `plots`
@@ -135,6 +150,23 @@ def page() -> str:
         lines += [f"- Command: `{plate.command}`"] if plate.command else []
         parts.append("\n".join([*lines, ""]))
     return "\n".join(parts)
+
+
+def code_of(source: str) -> str:
+    """Return what Python makes of a module: without comments, docstrings, white space."""
+    silent = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    kept = [token for token in tokens if token.type not in silent]
+    kinds = [tokenize.NEWLINE, *(token.type for token in kept)]
+    alone = [tokenize.NEWLINE, tokenize.STRING, tokenize.NEWLINE]  # a docstring
+    pieces = [token.string for place, token in enumerate(kept) if kinds[place : place + 3] != alone]
+    return "".join("".join(pieces).split())
+
+
+def drawn_by() -> str:
+    """Return a hash of the code that draws the figures."""
+    code = "\0".join(code_of(file.read_text(encoding="utf-8")) for file in DRAWING)
+    return hashlib.sha256(code.encode()).hexdigest()
 
 
 def measured(folder: Path) -> dict[str, list[Point]]:
@@ -176,11 +208,15 @@ def main() -> None:
     """Draw the figures and write the page."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", nargs="?", default=RUN, type=Path)
-    parser.add_argument("--only-page", action="store_true")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--only-page", action="store_true")
+    only.add_argument("--same-figures", action="store_true")
     arguments = parser.parse_args()
-    if not arguments.only_page:
+    if not (arguments.only_page or arguments.same_figures):
         for plate in PLATES:
             save_figure(plate.draw(arguments.folder), IMAGES / f"{plate.name}.svg")
+    if not arguments.only_page:
+        DRAWN_BY.write_text(f"{drawn_by()}\n", encoding="utf-8")
     PAGE.write_text(page(), encoding="utf-8")
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sluice.training.loop.trainer import RetrievalTrainer as RetrievalTrainer
     from sluice.training.losses import LOSSES as LOSSES
     from sluice.training.losses.base import LossBase as LossBase
+    from sluice.training.losses.contrastive.info_nce import InfoNCE as InfoNCE
     from sluice.training.negatives.audit import (
         MiningAudit as MiningAudit,
         audit_mining as audit_mining,

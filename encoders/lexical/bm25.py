@@ -60,7 +60,7 @@ class BM25Encoder(EncoderBase):
 
     ``k1`` >= 0 damps repetitions, ``b`` in [0, 1] is the strength of length normalisation; the
     defaults are Anserini's. ``language`` chooses the analyser, see
-    ``sluice.encoders.lexical.analyzer.analyzer``. N and avgdl count empty documents too, and
+    ``sluice.encoders.analyzer``. N and avgdl count empty documents too, and
     lengths are exact where Lucene keeps one byte.
 
     ``fields``, names and weights such as ``{"title": 1.0, "text": 1.0}``, scores each field by its

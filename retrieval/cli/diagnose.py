@@ -275,7 +275,7 @@ def calibration(
       sluice diagnose calibration bm25.trec qrels.tsv -k 20 --max-grade 2
     """
     from sluice.retrieval.datasets.dataset import judgements
-    from sluice.retrieval.evaluation.calibration import calibration as calibration_of
+    from sluice.retrieval.evaluation.calibration_error import calibration as calibration_of
     from sluice.retrieval.runs.run import Run
 
     found = calibration_of(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.evaluation.calibration import (
+    from sluice.retrieval.evaluation.calibration_error import (
         Calibration as Calibration,
         calibration as calibration,
     )
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from sluice.retrieval.evaluation.measures import (
         Measure as Measure,
         parse_measure as parse_measure,
+    )
+    from sluice.retrieval.evaluation.sample_size import (
+        power as power,
+        queries_needed as queries_needed,
     )
     from sluice.retrieval.evaluation.scores import Scores as Scores, evaluate as evaluate
     from sluice.retrieval.evaluation.table import Table as Table

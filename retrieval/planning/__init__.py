@@ -11,7 +11,5 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.retrieval.planning.drafts import draft as draft
-    from sluice.retrieval.planning.plan import plan as plan
-    from sluice.retrieval.planning.problems import problems as problems
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

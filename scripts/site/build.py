@@ -96,7 +96,7 @@ def first_sentence(file: Path) -> str:
     for block in re.split(r"\n\s*\n", file.read_text(encoding="utf-8")):
         if block[:1].isalpha() or (block[:1] in "`*[" and block[:3] != "```"):
             text = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", " ".join(block.split()))
-            return re.split(r"(?<=[.!?:]) ", text)[0]
+            return re.split(r"(?<=[.!?]) ", text)[0]
     return ""
 
 

@@ -2,3 +2,15 @@
 
 May import: `retrieval.retrievers` and below.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.retrieval.stages.transforms.stage import Transformed as Transformed
+    from sluice.retrieval.stages.transforms.transform import Each as Each
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

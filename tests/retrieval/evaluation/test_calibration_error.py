@@ -11,7 +11,7 @@ import pytest
 from command_line import Call
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.evaluation.calibration import calibration
+from sluice.retrieval.evaluation.calibration_error import calibration
 from sluice.retrieval.runs.run import Run
 
 Lists = dict[str, dict[str, float]]

@@ -8,7 +8,7 @@ import pytest
 from places import ROOT
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.evaluation.power import power, queries_needed
+from sluice.retrieval.evaluation.sample_size import power, queries_needed
 from sluice.retrieval.evaluation.significance import paired_t_test
 
 
