@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.progress import Rate, counted_by, progress
-from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.errors import ModelError, SluiceError
+from sluice.encoders.foundation.progress import Advance, Rate
 from sluice.encoders.model_files.registry import REMOTE
 from sluice.encoders.vectors.cache import VectorCache, cache_bound, keep_within, vector_identity
 from sluice.encoders.vectors.directory import Hashes, Places, text_hashes
-from sluice.encoders.vectors.forms import checked_vectors, mean_cosine
+from sluice.encoders.vectors.forms import checked_vectors
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Task
+from sluice.retrieval.execution.plan import Plan, run_plan
 from sluice.retrieval.retrievers.corpus.encoding import (
     LONGEST_TRIAL,
     Encoding,
@@ -32,6 +34,11 @@ from sluice.retrieval.retrievers.corpus.encoding import (
     estimated,
     shard_of,
     spread,
+)
+from sluice.retrieval.retrievers.corpus.encoding_tasks import (
+    SentEncoder,
+    add_vectors,
+    check_one_way_to_share,
 )
 from sluice.retrieval.retrievers.corpus.reading import Reading
 
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
+TASKS = "tasks"  # a folder for what other processes read
 CHUNK = 8_192  # documents read at a time
 CHUNK_VECTORS = 131_072  # read at a time, of documents that have one for each token
 SHOWN = 2_000  # texts; encoding fewer stays silent
@@ -110,14 +118,21 @@ class CorpusEncoder:
     bit-identical. The encoder's fingerprint is checked before each is written.
     """
 
-    def __init__(self, encoder: Any, root: Path, encoding: Encoding) -> None:
-        self._encoder, self._encoding = encoder, encoding
-        self._who = type(encoder).__name__
+    def __init__(
+        self,
+        encoder: Any,
+        root: Path,
+        encoding: Encoding,
+        executor: Executor = LOCAL,
+        work: Path | None = None,
+    ) -> None:
+        self._encoder, self._encoding, self._executor = encoder, encoding, executor
+        self._sent = SentEncoder(encoder, (work or root) / TASKS) if executor.remote else None
         self._cache = VectorCache(root, vector_identity(encoder, encoding.store))
         # What other views of the encoder will want is kept where they can find it.
         shared = (
             encoding.cache_folder is not None and encoding.workers == 1 and not encoding.devices
-        )
+        ) and not executor.remote
         views = hooks_of(encoder).views if shared else ()
         self._views = [
             (view, VectorCache(root, vector_identity(view, encoding.store))) for view in views
@@ -182,12 +197,22 @@ class CorpusEncoder:
         """Encode ``rows`` and return the vectors of all; ``tokens`` a text are for the progress."""
         also = Rate("tokens", tokens) if tokens else None
         for _ in range(ROUNDS):
+            size = shard_of(self._encoder, self._encoding)
+            parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+            tasks = [
+                self._task(hashes[part], partial(inputs_of, part), first=not number)
+                for number, part in enumerate(parts)
+            ]
             show = len(rows) >= SHOWN
-            with progress("encode", len(rows), "documents", show=show, also=also) as advance:
-                size = shard_of(self._encoder, self._encoding)
-                for start in range(0, len(rows), size):
-                    part = rows[start : start + size]
-                    self._add(hashes[part], inputs_of(part), advance, first=not start)
+            plan = Plan("encode", tasks, "documents", also=also, show=show)
+            found = run_plan(plan, self._executor)
+            self._take_in([hashes[part] for part in parts])
+            for facts in found.values():
+                if "cosine" in facts:
+                    log.info(
+                        "vectors stored as %s: mean cosine to the computed ones %.6f over %s "
+                        "documents", self._encoding.store, facts["cosine"], f"{len(parts[0]):,}",
+                    )  # fmt: skip
             places = self._cache.locate(hashes)
             rows = self._missing(hashes)
             if not len(rows):
@@ -197,34 +222,38 @@ class CorpusEncoder:
             "full or broken?"
         )
 
-    def _add(self, hashes: Hashes, inputs: Inputs, advance: Any, *, first: bool) -> None:
-        done = 0
+    def _task(self, hashes: Hashes, inputs_of: Callable[[], Inputs], *, first: bool) -> Task:
+        """Return the task of encoding texts into a file of their own."""
+        output = self._cache.path_of(hashes)
+        name = output.stem
 
-        def counted(amount: int = 1) -> None:
-            nonlocal done
-            done += amount
-            advance(amount)
-
-        with counted_by(counted), counting_tokens() as parts:
-            vectors = checked_vectors(self._encode(inputs), len(inputs), self._who)
-        advance(len(inputs) - done)
-        found = str(self._encoder.fingerprint)
-        if found != self._cache.identity["fingerprint"]:
-            raise ModelError(
-                f"{self._who}: changed while it encoded the corpus (fingerprint {found[:12]}, at "
-                f"the start {self._cache.identity['fingerprint'][:12]}); do not train an encoder "
-                "that is encoding: build again"
+        def here(advance: Advance) -> Facts:
+            inputs = inputs_of()
+            facts, counts = add_vectors(
+                self._encoder, self._encode, self._cache, hashes, inputs, advance, compare=first
             )
-        counts = TokenCounts.joined(parts, len(inputs))
-        full = None if counts is None else counts.full
-        self._cache.put(hashes, vectors, full)
-        self._keep_views(hashes, inputs, full)
-        if first and self._encoding.store != "float32":
-            stored = self._cache.gather(self._cache.locate(hashes))
-            log.info(
-                "vectors stored as %s: mean cosine to the computed ones %.6f over %s documents",
-                self._encoding.store, mean_cosine(vectors, stored), f"{len(inputs):,}",
-            )  # fmt: skip
+            self._keep_views(hashes, inputs, None if counts is None else counts.full)
+            return facts
+
+        sent = self._sent
+        if sent is None:
+            return Task("encode", name, {}, output, here, len(hashes))
+        arguments = sent.arguments(name, self._cache, compare=first)
+        return Task(
+            "encode", name, arguments, output, here, len(hashes),
+            prepare=lambda: sent.write(name, inputs_of()), finish=lambda: sent.remove(name),
+        )  # fmt: skip
+
+    def _take_in(self, files: Iterable[Hashes]) -> None:
+        """Find what other processes have encoded; a file that is damaged is encoded once more."""
+        for hashes in files:
+            if (self._cache.locate(hashes) >= 0).all():
+                continue
+            try:
+                self._cache.take_in(hashes)
+            except (SluiceError, OSError) as error:
+                log.warning("%s; its texts will be encoded again", error)
+                self._cache.path_of(hashes).unlink(missing_ok=True)
 
     def _keep_views(self, hashes: Hashes, inputs: Inputs, tokens: NDArray[np.int32] | None) -> None:
         """Keep the vectors of the encoder's other views, which the same passes made."""
@@ -264,6 +293,7 @@ def encoded_corpus(
     work: Path,
     encoding: Encoding,
     readings: list[Reading] | None = None,
+    executor: Executor = LOCAL,
 ) -> Iterator[EncodedCorpus]:
     """Yield the vectors of the store's documents, in row order; encodes what is not cached.
 
@@ -277,11 +307,13 @@ def encoded_corpus(
         return [document_input(encoder, each) for each in documents.documents(rows)]
 
     cache, whole = encoding.cache_folder, _without_quantile(encoder)
-    with CorpusEncoder(whole, cache or work, encoding) as corpus:
+    check_one_way_to_share(encoding, executor)
+    with CorpusEncoder(whole, cache or work, encoding, executor, work) as corpus:
         hashes, rows = corpus.plan(document_input(encoder, each) for each in documents)
         tokens = None
         if len(rows):
-            estimate = corpus.estimate(hashes, rows, inputs_of, small=SMALL)
+            untried = len(rows) if executor.remote else SMALL  # the first task is the trial
+            estimate = corpus.estimate(hashes, rows, inputs_of, small=untried)
             tokens = estimate.tokens
             if estimate.seconds is not None or estimate.missing < estimate.documents:
                 log.info("encode: %s", estimate)

@@ -19,6 +19,8 @@ from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.execution.executor import LOCAL, Executor
+from sluice.retrieval.execution.plan import end_planning
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passage_indexing import (
     filled_by_passages,
@@ -57,20 +59,22 @@ def filled_index(
     queries: Mapping[str, str] | None = None,
     passages: Passages | None = None,
     readings: list[Reading] | None = None,
+    executor: Executor = LOCAL,
 ) -> Index:
     """Return an index of every document of the store, in row order.
 
     ``work`` is a folder for files that are needed until the index is saved; a run continues with
     what a killed one left there. An index that measures (``type: auto``, or a gather of token
     vectors) uses ``queries``, or documents without them; one that learns (``query_graph``) needs
-    them. How much the encoder reads of what it encodes is appended to ``readings``.
+    them. How much the encoder reads of what it encodes is appended to ``readings``. ``executor``
+    shares out what can be done by tasks.
     """
     if index is not None and not _chooses(index) and index.rows:
         raise ConfigError(f"index: it has {index.rows:,} rows already; expected an empty index")
     if passages is not None:
         return filled_by_passages(
             passages, encoder, documents, index, filled_index=filled_index, work=work,
-            encoding=encoding, queries=queries, readings=readings,
+            encoding=encoding, queries=queries, readings=readings, executor=executor,
         )  # fmt: skip
     from sluice.indexing import InvertedIndex
 
@@ -80,6 +84,7 @@ def filled_index(
     if hooks.one_way and index is not None:
         check_one_way(index, "index")
     if vectors is None and hooks.fit_documents is not None:
+        end_planning("index")
         filled = InvertedIndex() if index is None else index
         filled.add(hooks.fit_documents(document_input(encoder, each) for each in documents))
         return filled
@@ -95,7 +100,8 @@ def filled_index(
     encoding = encoding or Encoding()
     if written_index(encoder) is not None and vectors is None:
         return _fill(index, sequences(encoder, documents), len(documents), work)
-    with _found(encoder, documents, index, vectors, work, encoding, readings) as found:
+    with _found(encoder, documents, index, vectors, work, encoding, readings, executor) as found:
+        end_planning("index")
         if _chooses(index):
             filled = _chosen(encoder, index, found, queries, work)
         else:
@@ -131,12 +137,13 @@ def _found(
     work: Path,
     encoding: Encoding,
     readings: list[Reading] | None,
+    executor: Executor,
 ) -> Iterator[Any]:
     """Yield the vectors in chunks; as an ``EncodedCorpus`` where the index looks at them before."""
     from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus, kept_vectors
 
     if vectors is None:
-        with encoded_corpus(encoder, documents, work, encoding, readings) as encoded:
+        with encoded_corpus(encoder, documents, work, encoding, readings, executor) as encoded:
             yield encoded
     elif _chooses(index) or index.training_rows(len(documents)):
         with kept_vectors(vectors, work) as kept:

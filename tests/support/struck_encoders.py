@@ -1,0 +1,67 @@
+"""Encoders that strike a process dead at the first shard they encode, once: by a mark on disk."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from batch_encoder import BatchEncoder, many
+
+from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+
+TEXTS, SHARD = 120, 32
+
+
+class StruckEncoder(BatchEncoder):
+    """Kills the ``victim`` when it first encodes in another process: itself, parent or nobody."""
+
+    def __init__(
+        self, mark: str = "", victim: str = "", dim: int = 16, name: str = "batch"
+    ) -> None:
+        super().__init__(dim=dim, name=name)
+        self.mark, self.victim, self.home = mark, victim, os.getpid()
+
+    def encode_documents(self, texts: Sequence[str]) -> np.ndarray:
+        vectors = super().encode_documents(texts)
+        if len(texts) and self.victim and self.home == 0 and self._first():
+            os.kill(os.getpid() if self.victim == "itself" else os.getppid(), signal.SIGKILL)
+        return vectors
+
+    def _first(self) -> bool:
+        try:
+            os.close(os.open(self.mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    def save_pretrained(self, path: str | Path) -> None:
+        with replaced_folder(Path(path), ["batch.json"]) as folder:
+            facts = {"mark": self.mark, "victim": self.victim, "dim": self.dim, "name": self.name}
+            (folder / "batch.json").write_text(json.dumps(facts), encoding="utf-8")
+
+    @classmethod
+    def from_pretrained(cls, path: str | Path) -> "StruckEncoder":
+        opened = cls(**json.loads((Path(path) / "batch.json").read_text()))
+        opened.home = 0
+        return opened
+
+
+def build(folder: Path, victim: str = "", **options: object) -> None:
+    """Build a retriever whose vectors go to ``folder/cache``."""
+    from sluice.retrieval import Encoding, Retriever
+
+    encoder = StruckEncoder(str(folder / "mark"), victim)
+    encoding = Encoding(shard=SHARD, cache=folder / "cache")
+    Retriever.build(encoder, many(TEXTS), path=folder / "r", encoding=encoding, **options)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    from struck_encoders import build as build_imported
+
+    from sluice.retrieval.execution import ProcessExecutor
+
+    shards = {"shards": int(sys.argv[2])} if len(sys.argv) > 2 else {}
+    build_imported(Path(sys.argv[1]), "parent", executor=ProcessExecutor(1), **shards)
