@@ -13,7 +13,7 @@ from sluice.encoders.foundation.build import resolve
 # Of higher rooms: they are imported where a task of theirs is carried out.
 TASKS: Final[Mapping[str, str]] = {
     "encode": "sluice.retrieval.retrievers.corpus.encoding_tasks:encode_task",
-    "index_shard": "sluice.retrieval.retrievers.shards.index_tasks:index_task",
+    "index_shard": "sluice.retrieval.retrievers.corpus.index_tasks:index_task",
     "evaluate": "sluice.retrieval.experiments.suite_tasks:evaluate_task",
 }
 

@@ -11,6 +11,9 @@ import numpy as np
 from batch_encoder import BatchEncoder, many
 
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.retrieval import Encoding, Retriever
+from sluice.retrieval.execution import Executor, ProcessExecutor
+from sluice.retrieval.execution.executor import LOCAL
 
 TEXTS, SHARD = 120, 32
 
@@ -49,19 +52,16 @@ class StruckEncoder(BatchEncoder):
         return opened
 
 
-def build(folder: Path, victim: str = "", **options: object) -> None:
-    """Build a retriever whose vectors go to ``folder/cache``."""
-    from sluice.retrieval import Encoding, Retriever
-
+def build(folder: Path, victim: str = "", executor: Executor = LOCAL) -> None:
+    """Build a retriever in two shards whose vectors go to ``folder/cache``."""
     encoder = StruckEncoder(str(folder / "mark"), victim)
     encoding = Encoding(shard=SHARD, cache=folder / "cache")
-    Retriever.build(encoder, many(TEXTS), path=folder / "r", encoding=encoding, **options)  # type: ignore[arg-type]
+    Retriever.build(
+        encoder, many(TEXTS), path=folder / "r", encoding=encoding, executor=executor, shards=2
+    )
 
 
 if __name__ == "__main__":
-    from struck_encoders import build as build_imported
+    from struck_encoders import build as build_imported  # a class of __main__ cannot be sent
 
-    from sluice.retrieval.execution import ProcessExecutor
-
-    shards = {"shards": int(sys.argv[2])} if len(sys.argv) > 2 else {}
-    build_imported(Path(sys.argv[1]), "parent", executor=ProcessExecutor(1), **shards)
+    build_imported(Path(sys.argv[1]), "parent", ProcessExecutor(1))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -68,26 +68,36 @@ class EncodedCorpus:
     """
 
     def __init__(
-        self, cache: VectorCache, places: Places, prune: Callable[[Any], Vectors] | None = None
+        self,
+        cache: VectorCache,
+        places: Places,
+        prune: Callable[[Any], Vectors] | None = None,
+        hashes: Hashes | None = None,
     ) -> None:
-        self._cache, self._places, self._prune = cache, places, prune
+        self.cache, self._places, self._prune = cache, places, prune
+        self.hashes = hashes  # of the texts in row order; None where vectors are not as stored
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[Vectors]:
-        held = np.concatenate(([0], np.cumsum(self._cache.lengths(self._places))))
-        start = 0
-        while start < len(self):
-            full = int(np.searchsorted(held, held[start] + CHUNK_VECTORS, "right")) - 1
-            stop = max(start + 1, min(start + CHUNK, full))
+        for start, stop in pairwise(self.bounds()):
             yield self._read(self._places[start:stop])
-            start = stop
+
+    def bounds(self) -> list[int]:
+        """Return where the chunks begin, and the end of the last."""
+        held = np.concatenate(([0], np.cumsum(self.cache.lengths(self._places))))
+        bounds = [0]
+        while bounds[-1] < len(self):
+            start = bounds[-1]
+            full = int(np.searchsorted(held, held[start] + CHUNK_VECTORS, "right")) - 1
+            bounds.append(max(start + 1, min(start + CHUNK, full)))
+        return bounds
 
     @property
     def tokens(self) -> NDArray[np.int32]:
         """How many tokens each document has ``[documents]``, -1 where it was not counted."""
-        return self._cache.tokens(self._places)
+        return self.cache.tokens(self._places)
 
     def sample(self, n: int, seed: int) -> Vectors:
         """Return the vectors of ``n`` documents (or all) drawn by ``seed``, in row order."""
@@ -96,10 +106,10 @@ class EncodedCorpus:
 
     def pruned(self, prune: Callable[[Any], Vectors]) -> EncodedCorpus:
         """Return these vectors as ``prune`` leaves them; it is applied whenever they are read."""
-        return EncodedCorpus(self._cache, self._places, prune)
+        return EncodedCorpus(self.cache, self._places, prune)
 
     def _read(self, places: Places) -> Vectors:
-        vectors = self._cache.gather(places)
+        vectors = self.cache.gather(places)
         return vectors if self._prune is None else self._prune(vectors)
 
 
@@ -216,7 +226,7 @@ class CorpusEncoder:
             places = self._cache.locate(hashes)
             rows = self._missing(hashes)
             if not len(rows):
-                return EncodedCorpus(self._cache, places)
+                return EncodedCorpus(self._cache, places, hashes=hashes)
         raise ModelError(
             f"{self._cache.folder}: vectors are damaged as soon as they are written; is the disk "
             "full or broken?"
@@ -329,19 +339,6 @@ def encoded_corpus(
             keep_within(cache, cache_bound())
 
 
-@contextmanager
-def kept_vectors(vectors: Iterable[Any], work: Path) -> Iterator[EncodedCorpus]:
-    """Write vectors that can be read only once into files, and yield them for repeated reading."""
-    identity = {"encoder": "given", "store": "float32", "run": f"{os.getpid()}-{uuid.uuid4().hex}"}
-    with VectorCache(work, identity) as cache:
-        count = 0
-        for chunk in vectors:
-            size = int(chunk.shape[0])
-            cache.put(_numbers(count, size), checked_vectors(chunk, size, "vectors"))
-            count += size
-        yield EncodedCorpus(cache, cache.locate(_numbers(0, count)))
-
-
 def corpus_estimate(
     encoder: Any, documents: Callable[[], Iterable[Document]], encoding: Encoding
 ) -> EncodingEstimate | None:
@@ -390,8 +387,3 @@ def _pruned(encoder: Any, corpus: EncodedCorpus) -> EncodedCorpus:
             encoder.prune_quantile, f"{min(FITTED, len(corpus)):,}",
         )  # fmt: skip
     return corpus.pruned(lambda vectors: prune_terms(vectors, encoder.term_floors))
-
-
-def _numbers(start: int, count: int) -> NDArray[np.bytes_]:
-    """Return keys for vectors without texts: their numbers."""
-    return np.array([b"%016d" % number for number in range(start, start + count)], "S16")

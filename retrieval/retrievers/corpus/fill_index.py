@@ -101,12 +101,13 @@ def filled_index(
     if written_index(encoder) is not None and vectors is None:
         return _fill(index, sequences(encoder, documents), len(documents), work)
     with _found(encoder, documents, index, vectors, work, encoding, readings, executor) as found:
+        shards = _by_tasks(index, found, work, executor)
         end_planning("index")
         if _chooses(index):
             filled = _chosen(encoder, index, found, queries, work)
         else:
             queries = _learnt(index, encoder, queries or {})
-            filled = _fill(index, found, len(documents), work)
+            filled = shards or _fill(index, found, len(documents), work)
             _measure_gather(filled, encoder, queries)
     if filled.rows != len(documents):
         raise DataError(f"vectors: {filled.rows:,} for {len(documents):,} documents; give one each")
@@ -140,7 +141,8 @@ def _found(
     executor: Executor,
 ) -> Iterator[Any]:
     """Yield the vectors in chunks; as an ``EncodedCorpus`` where the index looks at them before."""
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus, kept_vectors
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
+    from sluice.retrieval.retrievers.corpus.given_vectors import kept_vectors
 
     if vectors is None:
         with encoded_corpus(encoder, documents, work, encoding, readings, executor) as encoded:
@@ -308,6 +310,18 @@ def measures(index: Any) -> bool:
     if isinstance(index, GraphIndex):
         return index.mode == "graph"
     return _chooses(index) or (isinstance(index, TokenIndex) and index.mode != "exact")
+
+
+def _by_tasks(index: Any, vectors: Any, work: Path, executor: Executor) -> Index | None:
+    """Let the executor's workers fill shards; None where there are none, or no such workers."""
+    from sluice.indexing.wrappers.sharded import ShardedIndex
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import TASKS, EncodedCorpus
+    from sluice.retrieval.retrievers.corpus.index_tasks import fill_shards
+
+    shared = executor.remote and isinstance(index, ShardedIndex)
+    if not (shared and isinstance(vectors, EncodedCorpus) and len(vectors)):
+        return None
+    return fill_shards(index, vectors, work / TASKS, executor)
 
 
 def _fill(index: Index, vectors: Any, count: int, work: Path) -> Index:

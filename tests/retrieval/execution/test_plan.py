@@ -1,5 +1,6 @@
 """Plans: what is open is carried out once, lost workers are replaced, errors end them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from sluice.encoders.foundation.progress import Advance, show_progress
 from sluice.retrieval.execution import Executor, LocalExecutor, ProcessExecutor
 from sluice.retrieval.execution.executor import Crew, Facts, Outcome, Task
 from sluice.retrieval.execution.plan import TRIES, Plan, Planned, planning, run_plan
+from sluice.retrieval.execution.tasks import carry_out
+from sluice.retrieval.retrievers import retriever
 
 
 def task(folder: Path, name: str, *, size: int = 1, **options: Any) -> Task:
@@ -130,25 +133,28 @@ def test_a_plan_estimates_by_its_first_task(tmp_path: Path) -> None:
         assert run_plan(Plan("work", tasks[:2]), Fake()) == {}
 
 
-def vectors(folder: Path) -> dict[str, bytes]:
-    files = [*(folder / "cache").glob("*/*.vectors"), *(folder / "r/index").glob("g*/vectors.npy")]
-    return {path.name: path.read_bytes() for path in files}
+def arrays(folder: Path) -> dict[str, bytes]:
+    """The vectors of the cache, and the arrays of the shards' indexes."""
+    files = [*(folder / "cache").glob("*/*.vectors"), *(folder / "r/shards").rglob("index/g*/*")]
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in files if path.suffix != ".json"
+    }
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The vectors of one process."""
+    """The arrays of one process."""
     folder = tmp_path_factory.mktemp("undisturbed")
     build(folder)
-    assert len(vectors(folder)) == 5
-    return vectors(folder)
+    assert len(arrays(folder)) == 4 + 2 * 3
+    return arrays(folder)
 
 
 def test_a_killed_worker_costs_a_try_and_no_bit(
     tmp_path: Path, undisturbed: dict[str, bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    build(tmp_path, "itself", executor=ProcessExecutor(2))
-    assert vectors(tmp_path) == undisturbed
+    build(tmp_path, "itself", ProcessExecutor(2))
+    assert arrays(tmp_path) == undisturbed
     assert caplog.text.count("its worker is lost (it was killed)") == 1
     assert not list(tmp_path.glob("r/.encoding"))
 
@@ -162,8 +168,62 @@ def test_a_killed_driver_is_continued_to_the_same_bits(
     assert done.returncode == -9
     assert (tmp_path / "mark").exists()
     assert not (tmp_path / "r/retriever.json").exists()
-    build(tmp_path, executor=LocalExecutor())  # what was complete is reused by any executor
-    assert vectors(tmp_path) == undisturbed
+    build(tmp_path)  # what was complete is reused by any executor
+    assert arrays(tmp_path) == undisturbed
+
+
+class Here(Fake):
+    """Carries out what another process would be told, in this one; ``allowed`` kinds only."""
+
+    remote = True
+
+    def __init__(self, *allowed: str) -> None:
+        super().__init__()
+        self.allowed = allowed
+
+    def next(self, advance: Advance) -> Outcome:
+        task = self.busy.pop()
+        assert task.kind in self.allowed
+        sent = json.loads(json.dumps({"kind": task.kind, "args": dict(task.args)}))
+        return Outcome(task, carry_out(**sent))
+
+
+def test_filled_shards_outlive_a_killed_build(
+    tmp_path: Path, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(retriever, "committed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path, executor=Here("encode", "index_shard"))
+    build(tmp_path, executor=Here())
+    assert arrays(tmp_path) == undisturbed
+    (tmp_path / "r/retriever.json").unlink()
+    for path in (tmp_path / "cache").glob("*/*.vectors"):
+        path.unlink()
+    build(tmp_path, executor=Here("encode", "index_shard"))
+    assert arrays(tmp_path) == undisturbed
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_planned_build_stops_after_a_task_of_each_kind(
+    tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    for left in (3, 2):
+        with planning(), pytest.raises(Planned, match=f"encode: {left + 1} tasks, 1 done; about"):
+            build(tmp_path, executor=Here("encode"))
+    with pytest.raises(AssertionError):
+        build(tmp_path, executor=Here("encode"))  # shards are to be filled
+    with planning(), pytest.raises(Planned, match="index: 2 tasks, 1 done; about"):
+        build(tmp_path, executor=Here("index_shard"))
+    with planning(), pytest.raises(Planned, match="index: 2 tasks, 2 done; about"):
+        build(tmp_path, executor=Here("index_shard"))
+    with planning(), pytest.raises(Planned, match="index: no task is left"):
+        build(tmp_path, executor=Here())
+    build(tmp_path)
+    assert arrays(tmp_path) == undisturbed
 
 
 @pytest.mark.parametrize(
