@@ -133,9 +133,13 @@ def _ray() -> Any:
     return ray
 
 
-def remote_answer(order: str, threads: int) -> str:
-    """Carry out a task in a worker of Ray's; return its answer, as a process's is."""
+def remote_answer(order: str, threads: int, places: list[str]) -> str:
+    """Carry out a task in a worker of Ray's; return its answer, as a process's is.
+
+    Modules of one's own are looked for in ``places`` too, where the driver finds them.
+    """
     os.environ["SLUICE_PROGRESS"] = "0"
+    sys.path += [place for place in places if place not in sys.path]
     limit_threads(threads)
     return json.dumps(answered(order))
 
@@ -149,16 +153,23 @@ class _Remote(Crew):
             scheduling_strategy="SPREAD",
         )(remote_answer)  # fmt: skip
         self._threads = max(1, math.floor(needs["CPU"]))
+        self._places = [place for place in sys.path if place]
         self._given: dict[Any, Task] = {}
 
     def submit(self, task: Task) -> None:
         order = json.dumps({"kind": task.kind, "args": dict(task.args)})
-        self._given[self._function.remote(order, self._threads)] = task
+        self._given[self._function.remote(order, self._threads, self._places)] = task
 
     def next(self, advance: Advance) -> Outcome:
-        (ready,), _ = self._ray.wait(list(self._given), num_returns=1)
-        task = self._given.pop(ready)
         errors = self._ray.exceptions
+        try:
+            (ready,), _ = self._ray.wait(list(self._given), num_returns=1)
+        except (errors.RayError, ConnectionError) as error:
+            raise ModelError(
+                f"executor: the cluster is gone ({_short(error)}); what is complete is kept: the "
+                "same command continues from there"
+            ) from None
+        task = self._given.pop(ready)
         try:
             answer = json.loads(self._ray.get(ready))
         except errors.RayTaskError as error:

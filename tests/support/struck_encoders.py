@@ -12,14 +12,17 @@ from batch_encoder import BatchEncoder, many
 
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.retrieval import Encoding, Retriever
-from sluice.retrieval.execution import Executor, ProcessExecutor
+from sluice.retrieval.execution import Executor, ProcessExecutor, RayExecutor
 from sluice.retrieval.execution.executor import LOCAL
 
 TEXTS, SHARD = 120, 32
 
 
 class StruckEncoder(BatchEncoder):
-    """Kills the ``victim`` when it first encodes in another process: itself, parent or nobody."""
+    """Kills a process when it first encodes in another one: "itself", its "parent", or by number.
+
+    The parent of a worker of Ray's is its node.
+    """
 
     def __init__(
         self, mark: str = "", victim: str = "", dim: int = 16, name: str = "batch"
@@ -30,7 +33,8 @@ class StruckEncoder(BatchEncoder):
     def encode_documents(self, texts: Sequence[str]) -> np.ndarray:
         vectors = super().encode_documents(texts)
         if len(texts) and self.victim and self.home == 0 and self._first():
-            os.kill(os.getpid() if self.victim == "itself" else os.getppid(), signal.SIGKILL)
+            known = {"itself": os.getpid(), "parent": os.getppid()}
+            os.kill(known.get(self.victim) or int(self.victim), signal.SIGKILL)
         return vectors
 
     def _first(self) -> bool:
@@ -61,7 +65,17 @@ def build(folder: Path, victim: str = "", executor: Executor = LOCAL) -> None:
     )
 
 
+def arrays(folder: Path) -> dict[str, bytes]:
+    """The vectors of the cache, and the arrays of the shards' indexes."""
+    files = [*(folder / "cache").glob("*/*.vectors"), *(folder / "r/shards").rglob("index/g*/*")]
+    return {
+        str(path.relative_to(folder)): path.read_bytes() for path in files if path.suffix != ".json"
+    }
+
+
 if __name__ == "__main__":
     from struck_encoders import build as build_imported  # a class of __main__ cannot be sent
 
-    build_imported(Path(sys.argv[1]), "parent", ProcessExecutor(1))
+    folder, *address = sys.argv[1:]
+    executor = RayExecutor(address[0]) if address else ProcessExecutor(1)
+    build_imported(Path(folder), str(os.getpid()), executor)

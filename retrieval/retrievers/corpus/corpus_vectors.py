@@ -210,8 +210,13 @@ class CorpusEncoder:
             size = shard_of(self._encoder, self._encoding)
             parts = [rows[start : start + size] for start in range(0, len(rows), size)]
             tasks = [
-                self._task(hashes[part], partial(inputs_of, part), first=not number)
-                for number, part in enumerate(parts)
+                self._task(
+                    f"encode {number} of {len(parts)}",
+                    hashes[part],
+                    partial(inputs_of, part),
+                    first=number == 1,
+                )
+                for number, part in enumerate(parts, 1)
             ]
             show = len(rows) >= SHOWN
             plan = Plan("encode", tasks, "documents", also=also, show=show)
@@ -232,10 +237,11 @@ class CorpusEncoder:
             "full or broken?"
         )
 
-    def _task(self, hashes: Hashes, inputs_of: Callable[[], Inputs], *, first: bool) -> Task:
+    def _task(
+        self, name: str, hashes: Hashes, inputs_of: Callable[[], Inputs], *, first: bool
+    ) -> Task:
         """Return the task of encoding texts into a file of their own."""
         output = self._cache.path_of(hashes)
-        name = output.stem
 
         def here(advance: Advance) -> Facts:
             inputs = inputs_of()
@@ -248,10 +254,11 @@ class CorpusEncoder:
         sent = self._sent
         if sent is None:
             return Task("encode", name, {}, output, here, len(hashes))
-        arguments = sent.arguments(name, self._cache, compare=first)
+        arguments = sent.arguments(output.stem, self._cache, compare=first)
         return Task(
             "encode", name, arguments, output, here, len(hashes),
-            prepare=lambda: sent.write(name, inputs_of()), finish=lambda: sent.remove(name),
+            prepare=lambda: sent.write(output.stem, inputs_of()),
+            finish=lambda: sent.remove(output.stem),
         )  # fmt: skip
 
     def _take_in(self, files: Iterable[Hashes]) -> None:

@@ -96,7 +96,7 @@ def _task(
         "rows": str(rows), "output": str(output),
     }  # fmt: skip
     return Task(
-        "index_shard", name, args, output, here, len(hashes),
+        "index_shard", f"index {name}", args, output, here, len(hashes),
         prepare=prepare, finish=lambda: rows.unlink(missing_ok=True),
     )  # fmt: skip
 

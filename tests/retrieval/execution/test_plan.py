@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from places import SUPPORT
-from struck_encoders import build
+from struck_encoders import arrays, build
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.progress import Advance, show_progress
@@ -131,14 +131,6 @@ def test_a_plan_estimates_by_its_first_task(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
     with planning():
         assert run_plan(Plan("work", tasks[:2]), Fake()) == {}
-
-
-def arrays(folder: Path) -> dict[str, bytes]:
-    """The vectors of the cache, and the arrays of the shards' indexes."""
-    files = [*(folder / "cache").glob("*/*.vectors"), *(folder / "r/shards").rglob("index/g*/*")]
-    return {
-        str(path.relative_to(folder)): path.read_bytes() for path in files if path.suffix != ".json"
-    }
 
 
 @pytest.fixture(scope="module")
