@@ -24,8 +24,8 @@ def answered(line: str) -> dict[str, Any]:
         return {"error": [type(error).__name__, str(error)]}
 
 
-def serve(orders: TextIO, answers: TextIO, threads: int) -> None:
-    """Carry out what is read until the input ends, which ends the process."""
+def serve(orders: TextIO, pipe: int, threads: int) -> None:
+    """Carry out what is read, and answer through ``pipe``, until the input ends the process."""
     lines: queue.Queue[str] = queue.Queue()
 
     def read() -> None:
@@ -36,13 +36,14 @@ def serve(orders: TextIO, answers: TextIO, threads: int) -> None:
     threading.Thread(target=read, daemon=True).start()
     limit_threads(threads)
     while True:
-        answers.write(json.dumps(answered(lines.get())) + "\n")
-        answers.flush()
+        answer = json.dumps(answered(lines.get())).encode() + b"\n"
+        while answer:
+            answer = answer[os.write(pipe, answer) :]
 
 
 if __name__ == "__main__":
     # What a library prints goes to stderr: the answers have stdout to themselves.
-    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    own = os.dup(1)
     os.dup2(2, 1)
     sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     try:
