@@ -174,9 +174,13 @@ def estimate(
 
 
 def planned(
-    config: ConfigSource, overrides: Sequence[str] = (), *, only: Sequence[str] | None = None
+    config: ConfigSource,
+    overrides: Sequence[str] = (),
+    *,
+    only: Sequence[str] | None = None,
+    suites: bool = False,
 ) -> list[str]:
-    """Return what building the retrievers, or evaluating a suite, will take, a line for each.
+    """Return what building the retrievers, or with ``suites`` a suite, will take, a line for each.
 
     The first open task of each is carried out and measured; what it wrote is kept, and the job
     itself continues from there. Missing models of the experiment's own are trained.
@@ -185,7 +189,8 @@ def planned(
 
     with planning():
         try:
-            suite(config, overrides)  # None where there is one dataset
+            if suites:
+                suite(config, overrides)  # None where there is one dataset
         except Planned as plan:
             return [str(plan)]
         experiment, lines = _experiment(config, overrides), []

@@ -36,6 +36,11 @@ def sent_form(encoder: Any, *, where: str, instead: str) -> SentForm:
             f"{where}: an exported graph (backend) runs in one process, which uses all threads; "
             f"use {instead}, or backend: torch"
         )
+    if hooks.kind == "function":
+        raise ConfigError(
+            f"{where}: a function is not saved, so other processes cannot open this encoder; use "
+            f"{instead}, or a class with save_pretrained and from_pretrained"
+        )
     if hooks.kind == "http":
         raise ConfigError(
             f"{where}: an encoder behind HTTP makes its requests in one process; use {instead} "

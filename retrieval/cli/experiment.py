@@ -61,7 +61,7 @@ def run(
     from sluice.retrieval.jobs import run as run_experiment
 
     if plan:
-        _print_plan(config, overrides, rebuild)
+        _print_plan(config, overrides, rebuild, suites=True)
         return
     if _run_suite(config, overrides, rebuild):
         return
@@ -220,12 +220,14 @@ def _print_plan(
     overrides: list[str] | None,
     rebuild: bool,
     only: list[str] | None = None,
+    *,
+    suites: bool = False,
 ) -> None:
     if rebuild:
         raise ConfigError("--plan: replaces nothing; leave --rebuild out")
     from sluice.retrieval.jobs import planned
 
-    for line in planned(config, overrides or [], only=only):
+    for line in planned(config, overrides or [], only=only, suites=suites):
         echo(line)
 
 
@@ -246,7 +248,7 @@ def evaluate(
     from sluice.retrieval.jobs import run as run_experiment
 
     if plan:
-        _print_plan(config, overrides, rebuild)
+        _print_plan(config, overrides, rebuild, suites=True)
         return
     if _run_suite(config, overrides, rebuild):
         return

@@ -98,6 +98,7 @@ class Executor(ABC):
 
     type_name: ClassVar[str]
     remote: ClassVar[bool] = True  # whether tasks leave this process
+    gives_devices = False  # whether workers are given GPUs, which they find by themselves
 
     @abstractmethod
     def crew(self) -> AbstractContextManager[Crew]:

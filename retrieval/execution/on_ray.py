@@ -57,6 +57,7 @@ class RayExecutor(Executor):
             if name in ("CPU", "GPU"):
                 raise ConfigError(f"resources.{name}: has a key of its own, num_{name.lower()}s")
             self.needs[name] = finite_number(amount, f"resources.{name}", 0)
+        self.gives_devices = self.needs["GPU"] > 0
         if not any(self.needs.values()):
             raise ConfigError("num_cpus: 0, and nothing else; expected a task to ask for something")
 
@@ -92,7 +93,7 @@ class RayExecutor(Executor):
             options["address"] = self.address
         try:
             ray.init(**options)
-        except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        except Exception as error:  # Ray raises any, a bare one where a node starts too slowly
             raise ConfigError(
                 f"executor.address: {self.address}: no cluster could be reached or started "
                 f"({' '.join(str(error).split())[:300]}); start one with `ray start --head`, or "
@@ -125,6 +126,7 @@ _BUILT_IN = ("CPU", "GPU")
 def _ray() -> Any:
     """Import Ray, which reports its use to nobody unless it was told to."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # 60 are too few on a busy machine
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
-from sluice.encoders.foundation.errors import ConfigError, UnknownDocumentError
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    IndexFormatError,
+    UnknownDocumentError,
+)
 from sluice.encoders.foundation.machine import peak_memory
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
@@ -331,6 +335,9 @@ class Retriever(Updatable):
         """Return the document of an id; ``UnknownDocumentError``, a ``KeyError`` too, without."""
         document = self.store.find(document_id) if isinstance(document_id, str) else None
         if document is None:
+            why = self.store.why_unknown(document_id) if isinstance(document_id, str) else ""
+            if why:
+                raise IndexFormatError(f"{self.name}: document {document_id!r}: {why}; put it back")
             raise UnknownDocumentError(
                 f"{self.name}: no document {document_id!r} among {len(self):,}; ids are texts, as "
                 "in the corpus"

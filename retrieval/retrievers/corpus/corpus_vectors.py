@@ -137,7 +137,10 @@ class CorpusEncoder:
         work: Path | None = None,
     ) -> None:
         self._encoder, self._encoding, self._executor = encoder, encoding, executor
-        self._sent = SentEncoder(encoder, (work or root) / TASKS) if executor.remote else None
+        self._sent: SentEncoder | None = None
+        if executor.remote:
+            folder = (work or root) / TASKS
+            self._sent = SentEncoder(encoder, folder, own_devices=executor.gives_devices)
         self._cache = VectorCache(root, vector_identity(encoder, encoding.store))
         # What other views of the encoder will want is kept where they can find it.
         shared = (

@@ -93,11 +93,16 @@ def _opened(folder: str, own: str, options: str) -> Any:
 
 
 class SentEncoder:
-    """An encoder that other processes open: saved below ``work`` when it is first needed."""
+    """An encoder that other processes open: saved below ``work`` when it is first needed.
 
-    def __init__(self, encoder: Any, work: Path) -> None:
+    With ``own_devices`` they open it on a device that they find, else on one like this process's.
+    """
+
+    def __init__(self, encoder: Any, work: Path, *, own_devices: bool = False) -> None:
         self._encoder = encoder
         self._form: SentForm = sent_form(encoder, where="executor", instead=INSTEAD)
+        if own_devices:
+            self._form.options.pop("device", None)
         fingerprint = str(encoder.fingerprint)
         self._folder = (work / f"encoder-{fingerprint[:16]}").absolute()
         self._inputs = (work / "inputs").absolute()

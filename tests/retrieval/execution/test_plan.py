@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from places import SUPPORT
 from struck_encoders import arrays, build
+from token_functions import token_vectors
 
+from sluice.encoders import FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.progress import Advance, show_progress
+from sluice.retrieval import Retriever
 from sluice.retrieval.execution import Executor, LocalExecutor, ProcessExecutor
 from sluice.retrieval.execution.executor import Crew, Facts, Outcome, Task
 from sluice.retrieval.execution.plan import TRIES, Plan, Planned, planning, run_plan
@@ -216,6 +219,13 @@ def test_a_planned_build_stops_after_a_task_of_each_kind(
         build(tmp_path, executor=Here())
     build(tmp_path)
     assert arrays(tmp_path) == undisturbed
+
+
+def test_an_encoder_that_cannot_be_sent_is_refused_before_any_work(tmp_path: Path) -> None:
+    given = FunctionEncoder(token_vectors, name="words")
+    with pytest.raises(ConfigError, match=r"executor: a function is not saved.*use executor: local"):
+        Retriever.build(given, ["gold"], path=tmp_path / "r", executor=Here())
+    assert not (tmp_path / "r/retriever.json").exists()
 
 
 @pytest.mark.parametrize(

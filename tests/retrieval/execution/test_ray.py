@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
 from sluice.retrieval.execution import RayExecutor
 from sluice.retrieval.execution.plan import Plan, run_plan
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="300")
 STORE = {"object_store_memory": 80_000_000}
 
 
