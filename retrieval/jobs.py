@@ -173,6 +173,40 @@ def estimate(
     return {name: experiment.estimate(name) for name in _retrievers(experiment, config, only)}
 
 
+def planned(
+    config: ConfigSource,
+    overrides: Sequence[str] = (),
+    *,
+    only: Sequence[str] | None = None,
+    suites: bool = False,
+) -> list[str]:
+    """Return what building the retrievers, or with ``suites`` a suite, will take, a line for each.
+
+    The first open task of each is carried out and measured; what it wrote is kept, and the job
+    itself continues from there. Missing models of the experiment's own are trained.
+    """
+    from sluice.retrieval.execution.plan import Planned, planning
+
+    with planning():
+        try:
+            if suites:
+                suite(config, overrides)  # None where there is one dataset
+        except Planned as plan:
+            return [str(plan)]
+        experiment, lines = _experiment(config, overrides), []
+        names = _retrievers(experiment, config, only)
+        experiment.check_output(names)
+        for name in names:
+            if experiment.is_built(name):
+                lines.append(f"{name}: built already")
+                continue
+            try:
+                experiment.retriever(name)
+            except Planned as plan:
+                lines.append(f"{name}: {plan}")
+    return lines
+
+
 def _retrievers(
     experiment: Experiment, config: ConfigSource, only: Sequence[str] | None
 ) -> list[str]:

@@ -108,6 +108,18 @@ class VectorCache:
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        self._enter()
+        self.read()
+        return self
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[Self]:
+        """Keep the folder in use without reading it, for one that adds vectors and seeks none."""
+        with self._held:
+            self._enter()
+            yield self
+
+    def _enter(self) -> None:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._held.enter_context(used_key(self.root, self.key))
@@ -120,8 +132,6 @@ class VectorCache:
             ) from error
         os.utime(self.folder)  # the least recently used go first
         self._check_manifest()
-        self.read()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._held.close()
@@ -203,12 +213,20 @@ class VectorCache:
         arrays = {"hashes": hashes, **stored_form(vectors, self.store)}
         if tokens is not None:
             arrays[TOKENS] = tokens
-        name = hashlib.blake2b(hashes.tobytes(), digest_size=16).hexdigest()
-        path = self.folder / f"{name}{SUFFIX}"
         try:
-            write_shard(path, facts, arrays)
+            write_shard(self.path_of(hashes), facts, arrays)
         except FileNotFoundError:
             raise _gone(self.folder) from None
+        self.take_in(hashes)
+
+    def path_of(self, hashes: Hashes) -> Path:
+        """Return the file that these texts' vectors have together."""
+        name = hashlib.blake2b(hashes.tobytes(), digest_size=16).hexdigest()
+        return self.folder / f"{name}{SUFFIX}"
+
+    def take_in(self, hashes: Hashes) -> None:
+        """Find these texts' vectors from now on in their file, which any process has written."""
+        path = self.path_of(hashes)
         shard = Shard(path)
         if shard.array("hashes").tobytes() != hashes.tobytes():
             raise IndexFormatError(f"{path}: its texts do not match its name; delete it")

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.encoder import Vectors, hooks_of
-from sluice.encoders.foundation.build import type_name
+from sluice.encoders.encoder import Vectors
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, report_tokens
-from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.forms import put_together
+from sluice.encoders.vectors.sending import class_name, sent_form
 from sluice.encoders.vectors.worker import serve
 
 KNOWN = {each.__name__: each for each in (ConfigError, DataError, ModelError)}
@@ -64,7 +63,7 @@ class EncodingPool:
                 fingerprint = self._received(worker)
                 if fingerprint != self._fingerprint:
                     raise ModelError(
-                        f"workers: {_named(self._encoder)} saved and reopened has the "
+                        f"workers: {class_name(self._encoder)} saved and reopened has the "
                         f"fingerprint {fingerprint[:12]} instead of {self._fingerprint[:12]}; its "
                         "save_pretrained leaves something out: use workers: 1"
                     )
@@ -114,34 +113,12 @@ class EncodingPool:
         return put_together([parts[number] for number in sorted(parts)], order)
 
     def _started(self, folder: Path, device: str | None) -> Worker:
-        kind = type(self._encoder)
-        built_in = type_name(self._encoder, ENCODERS) in ENCODERS
-        own = "" if built_in else _named(self._encoder)
-        if kind.__module__ == "__main__" or "<" in kind.__qualname__:
-            raise ConfigError(
-                f"workers: other processes cannot import {_named(self._encoder)}; move the class "
-                "to the top of a module of its own, or use workers: 1"
-            )
+        own, given = sent_form(self._encoder, where="workers", instead="workers: 1")
         if os.name == "nt":
             raise ConfigError(
                 "workers: Windows cannot hand a process its end of a pipe; use workers: 1, which "
                 "uses all threads"
             )
-        hooks = hooks_of(self._encoder)
-        if hooks.backend is not None:
-            raise ConfigError(
-                "workers: an exported graph (backend) runs in one process, which uses all threads; "
-                "use workers: 1, or backend: torch"
-            )
-        if hooks.kind == "http":
-            raise ConfigError(
-                "workers: an encoder behind HTTP makes its requests in one process; use workers: 1 "
-                "(concurrency is how many requests it makes at a time)"
-            )
-        options = {  # of an encoder, not in its saved folder
-            "device": hooks.device, "dtype": hooks.dtype, "batch_tokens": hooks.batch_tokens,
-        }  # fmt: skip
-        given = {name: _plain(value) for name, value in options.items() if value not in (None, "")}
         if device is not None:
             given["device"] = device
         here, there = Pipe()
@@ -214,11 +191,3 @@ def _threads(workers: int) -> dict[str, str]:
         available = cores()
     share = str(max(1, available // workers))
     return {"OMP_NUM_THREADS": share, "MKL_NUM_THREADS": share, "OPENBLAS_NUM_THREADS": share}
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (int, str)) else str(value).removeprefix("torch.")
-
-
-def _named(encoder: Any) -> str:
-    return f"{type(encoder).__module__}:{type(encoder).__qualname__}"

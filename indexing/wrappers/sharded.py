@@ -66,6 +66,7 @@ class ShardedIndex(Index):
         self._replicas = [list(each) for each in replicas] or [[] for _ in parts]
         self.shard_rows = rows
         self.changed: set[int] = set()  # parts that differ from what was opened
+        self._told = False  # whether a hedge that does nothing was warned of
         present = [part for part in map(self._readable, range(len(parts))) if part is not None]
         if not present:
             raise IndexFormatError(
@@ -111,6 +112,12 @@ class ShardedIndex(Index):
         if self.absent:
             self._refuse_absent(self.absent)
         return [part for part in self._parts if part is not None]
+
+    @property
+    def present(self) -> dict[str, Index]:
+        """The indexes of the shards that could be opened, by name."""
+        pairs = zip(self.names, self._parts, strict=True)
+        return {name: part for name, part in pairs if part is not None}
 
     def _refuse_absent(self, absent: Mapping[str, str]) -> NoReturn:
         name, why = next(iter(absent.items()))
@@ -292,6 +299,9 @@ class ShardedIndex(Index):
         super()._check_parameters(params)
         self.first._check_parameters(self._own_params(params))
         check_patience(params)
+        if params.get(HEDGE) is not None and not any(self._replicas) and not self._told:
+            log.warning("hedge_ms: no shard has a replica in replicas/, so it does nothing")
+            self._told = True
 
     @staticmethod
     def _own_params(params: Parameters) -> dict[str, Any]:
@@ -335,8 +345,6 @@ class ShardedIndex(Index):
             for name in (DEADLINE, HEDGE)
         ]
         threads = len(self._parts) > 1 and thread_count() > 1
-        if parameters.get(HEDGE) is not None and not any(self._replicas):
-            log.warning("hedge_ms: no shard has a replica in replicas/, so it does nothing")
         answers = ask_all(asked, Patience(*seconds), self._pool if threads else None)
         if answers.absent:
             absent = {

@@ -39,7 +39,15 @@ log = logging.getLogger("sluice")
 DOCUMENTS = "For documents"  # a heading of the options of `sluice index`
 
 
-def run(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
+Plan = Annotated[
+    bool,
+    flag("Carry out the first task only; say what the others will take, and stop.", "--plan"),
+]
+
+
+def run(
+    config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False, plan: Plan = False
+) -> None:
     """Train, index and evaluate an experiment.
 
     Models go to OUTPUT/models/NAME, retrievers to OUTPUT/retrievers/NAME, runs to
@@ -52,6 +60,9 @@ def run(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = Fals
     """
     from sluice.retrieval.jobs import run as run_experiment
 
+    if plan:
+        _print_plan(config, overrides, rebuild, suites=True)
+        return
     if _run_suite(config, overrides, rebuild):
         return
     start = time.monotonic()
@@ -129,6 +140,7 @@ def index(
         bool, flag("Estimate time, disk and memory; index nothing.", "--dry-run")
     ] = False,
     rebuild: Rebuild = False,
+    plan: Plan = False,
 ) -> None:
     """Index documents, or an experiment's corpus.
 
@@ -171,6 +183,11 @@ def index(
         refuse_options("for documents, not for a YAML file", **columns, language=language,
                        model=model, bm25=bm25 or None)  # fmt: skip
         overrides = [*(overrides or []), *([] if output is None else [f"output={output}"])]
+    if plan:
+        if dry_run:
+            raise ConfigError("--plan: --dry-run does no task at all; expected one of the two")
+        _print_plan(config, overrides, rebuild, only)
+        return
     if dry_run:
         from sluice.retrieval.jobs import estimate
 
@@ -198,7 +215,25 @@ def index(
         echo(f'search it: sluice search {shlex.quote(searched)} "your question"')
 
 
-def evaluate(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
+def _print_plan(
+    config: str | Path | dict[str, Any],
+    overrides: list[str] | None,
+    rebuild: bool,
+    only: list[str] | None = None,
+    *,
+    suites: bool = False,
+) -> None:
+    if rebuild:
+        raise ConfigError("--plan: replaces nothing; leave --rebuild out")
+    from sluice.retrieval.jobs import planned
+
+    for line in planned(config, overrides or [], only=only, suites=suites):
+        echo(line)
+
+
+def evaluate(
+    config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False, plan: Plan = False
+) -> None:
     """Evaluate the pipelines of an experiment.
 
     Missing models and indexes are built first. Saved runs are reused: after an interruption the
@@ -212,6 +247,9 @@ def evaluate(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild =
     """
     from sluice.retrieval.jobs import run as run_experiment
 
+    if plan:
+        _print_plan(config, overrides, rebuild, suites=True)
+        return
     if _run_suite(config, overrides, rebuild):
         return
     start = time.monotonic()

@@ -128,6 +128,7 @@ TrainedEncoder = Annotated[dict[str, Any], ComponentType("trained_encoders", rea
 Examples = Annotated[
     dict[str, Any], ComponentType("examples", default="file", read=_examples, lists=True)
 ]
+ExecutorSpec = Annotated[dict[str, Any], ComponentType("executors")]
 IndexSpec = Annotated[dict[str, Any], ComponentType("indexes")]
 Loss = Annotated[dict[str, Any], ComponentType("losses")]
 Measures = Annotated[

@@ -22,6 +22,7 @@ from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import CachedEncoding, PruneSection, RetrieverSection
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.execution.executor import EXECUTORS, Executor
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.table import REMOTE, SCORERS
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
@@ -122,6 +123,12 @@ def trained_kind(spec: Mapping[str, Any]) -> Any:
 def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:
     """Make the empty index a component describes; None: flat for dense, inverted for sparse."""
     return None if spec is None else build(spec, INDEXES, where=where)
+
+
+def make_executor(spec: Mapping[str, Any]) -> Executor:
+    """Make the executor a component describes; nothing is started."""
+    made: Executor = build(spec, EXECUTORS, where="executor", allow=())
+    return made
 
 
 def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: Allow = None) -> None:

@@ -15,6 +15,7 @@ from sluice.retrieval.config.component_types import (
     AsSection as AsSection,
     DatasetName,
     Encoder,
+    ExecutorSpec,
     IndexSpec,
     Measures,
     Ranker,
@@ -226,6 +227,11 @@ class ExperimentConfig(Section):
     )
     ranker: RankerSection | None = Field(
         default=None, description="What `sluice fit ranker` learns."
+    )
+    executor: ExecutorSpec = Field(
+        default={"type": "local"},
+        description="What encodes corpora, fills shards and evaluates the datasets of a suite: "
+        "local (this process), processes, or ray.",
     )
 
     @model_validator(mode="after")

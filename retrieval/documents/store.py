@@ -164,6 +164,10 @@ class DocumentStore:
         row = self.row(document_id)
         return None if row is None else self.document(row)
 
+    def why_unknown(self, document_id: str) -> str:
+        """Return why a document may be there and is not found: "", unless a part is missing."""
+        return ""
+
     def text(self, document_id: str) -> str:
         """Return what is encoded and reranked of a document: its title and text."""
         return self.texts([document_id])[0]

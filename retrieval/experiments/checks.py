@@ -21,6 +21,7 @@ from sluice.retrieval.config.components import (
     check_head,
     check_measures,
     check_retriever,
+    make_executor,
     vector_kind,
 )
 from sluice.retrieval.config.sections import ExperimentConfig, PruneSection
@@ -31,6 +32,8 @@ from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage, Then
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
+from sluice.retrieval.retrievers.corpus.encoding_tasks import check_one_way_to_share
+from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.abstain import Abstain
@@ -64,6 +67,7 @@ def check_opened(config: ExperimentConfig, allow: Allow = None) -> None:
 def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
     """Raise ``ConfigError`` for every fault that can be known before any work."""
     _check_names(config)
+    _check_executor(config)
     check_measures(config.evaluate.measures, "evaluate.measures")
     for name, retriever in config.retrievers.items():
         check_retriever(retriever, f"retrievers.{name}", allow)
@@ -103,6 +107,16 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
     check_opened(config)
     check_chosen(config)
     Dependencies(config).check()
+
+
+def _check_executor(config: ExperimentConfig) -> None:
+    """Check the executor, and that no retriever is encoded in processes of its own beside."""
+    executor = make_executor(config.executor)
+    for name, section in config.retrievers.items():
+        if section.encoding is not None:
+            check_one_way_to_share(section.encoding, executor, f"retrievers.{name}.")
+        if section.passages is not None and section.passages.late:
+            check_one_process(section.encoding, f"retrievers.{name}.", executor)
 
 
 def _check_prune(config: ExperimentConfig, prune: PruneSection, where: str, allow: Allow) -> None:

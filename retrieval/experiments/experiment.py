@@ -12,13 +12,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError, suggest
 from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.machine import give_back_memory
-from sluice.retrieval.config.components import make_encoder, make_index, pruned
+from sluice.retrieval.config.components import (
+    make_encoder,
+    make_executor,
+    make_index,
+    pruned,
+)
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
 from sluice.retrieval.config.sections import (
     CachedEncoding,
@@ -30,6 +36,7 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.config.trust import refuse_remote_dataset, refuse_unknown_model, trusted
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
+from sluice.retrieval.execution.executor import LOCAL
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies, read_by
 from sluice.retrieval.experiments.fitting.stages import FittedStages
@@ -119,6 +126,7 @@ class Experiment:
         self.fits = FittedStages(config, self.output, self.needs, self.dataset, only_open=only_open)
         with named_file(file):
             check_opened(config, allow) if only_open else check_experiment(config, allow)
+            self.executor = LOCAL if only_open else make_executor(config.executor)
 
     @property
     def systems(self) -> list[str]:
@@ -353,6 +361,11 @@ class Experiment:
             log.warning("%s; rebuilding", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
         views = self._views_of(section.encoder)  # open while this one encodes
+        if self.executor.remote and hooks_of(encoder).fits_documents:
+            log.warning(
+                "%s: learns from the whole corpus, in this process; executor: %s shares out what "
+                "other encoders encode", where, self.executor.type_name,
+            )  # fmt: skip
         log.info("%s: indexing", name)
         index = make_index(section.index, where=f"{where}.index")
         built = Retriever.build(
@@ -365,6 +378,7 @@ class Experiment:
             passages=section.passages,
             shards=section.shards,
             shard_size=section.shard_size,
+            executor=self.executor,
             queries=self._queries() if measures(index) else None,
             config={
                 "retriever": section.model_dump(exclude={"search"}),

@@ -27,6 +27,7 @@ from sluice.retrieval.config.trust import named_in
 from sluice.retrieval.evaluation.comparison import MARK, SignificanceTest, aligned
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Comparison, Table
+from sluice.retrieval.execution.plan import end_planning
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.folder import (
@@ -91,10 +92,14 @@ def evaluate_suite(
     section = config.evaluate
     suite = Suite(_output(values), section.report, named_in(config))
     scores: dict[str, dict[str, Scores]] = {}
+    failed = _by_tasks(experiments, values)
     for name in list(experiments):
         log.info("dataset %s", name)
         try:
-            scores[name], suite.results[name] = _evaluated(experiments.pop(name))
+            experiment = experiments.pop(name)
+            if name in failed:
+                raise DataError(failed[name])
+            scores[name], suite.results[name] = _evaluated(experiment)
         except Exception as error:  # whatever it is, the other datasets can be evaluated
             why = " ".join(f"{error}".split()) or type(error).__name__
             suite.failed[name] = textwrap.shorten(why, 400, placeholder=" ...")
@@ -109,6 +114,28 @@ def evaluate_suite(
         )
     _write(suite)
     return suite
+
+
+def _by_tasks(experiments: Mapping[str, Experiment], values: Mapping[str, Any]) -> dict[str, str]:
+    """Let the executor's workers evaluate the datasets; return those that failed, and why.
+
+    Their runs are found and reused after. In this process nothing is done before.
+    """
+    executor = next(iter(experiments.values())).executor
+    if not executor.remote:
+        end_planning("evaluate")
+        return {}
+    from sluice.retrieval.experiments.suite_tasks import evaluate_by_tasks
+
+    configs = {
+        name: {
+            **values,
+            "dataset": each.config.dataset,
+            "evaluate": {**values.get("evaluate", {}), "split": each.config.evaluate.split},
+        }
+        for name, each in experiments.items()
+    }
+    return evaluate_by_tasks(experiments, configs, executor)
 
 
 def _evaluated(experiment: Experiment) -> tuple[dict[str, Scores], dict[str, Any]]:

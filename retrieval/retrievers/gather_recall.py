@@ -106,16 +106,21 @@ def gather_recalls(
 def _noted(stage: Stage) -> list[GatherRecall]:
     """Return what the indexes of a pipeline's retrievers have noted, each once."""
     from sluice.indexing import GraphIndex, TokenIndex
+    from sluice.indexing.wrappers.sharded import ShardedIndex
 
     found: dict[str, GatherRecall] = {}
     for part in [*map(_noted, stage.inner)]:
         found |= {each.stage: each for each in part}
     retriever = retriever_of(stage)
-    index = None if retriever is None else retriever.index.innermost
-    if retriever is not None and isinstance(index, TokenIndex | GraphIndex):
-        walks = retriever.params.get("mode") != "exhaustive"  # else it is not what was measured
-        own = GatherRecall.of_index(retriever.name, index) if walks else None
-        found |= {} if own is None else {own.stage: own}
+    if retriever is None or retriever.params.get("mode") == "exhaustive":  # not what was measured
+        return list(found.values())
+    own, name = retriever.index, retriever.name
+    shards = own.present if isinstance(own, ShardedIndex) else {"": own}
+    for shard, part in shards.items():
+        index = part.innermost
+        if isinstance(index, TokenIndex | GraphIndex):
+            noted = GatherRecall.of_index(f"{name}/{shard}" if shard else name, index)
+            found |= {} if noted is None else {noted.stage: noted}
     return list(found.values())
 
 

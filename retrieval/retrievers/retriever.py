@@ -15,13 +15,18 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
-from sluice.encoders.foundation.errors import ConfigError, UnknownDocumentError
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    IndexFormatError,
+    UnknownDocumentError,
+)
 from sluice.encoders.foundation.machine import peak_memory
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
 from sluice.indexing.wrappers.partial import partial_results
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
+from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.pipelines.hit import Hit, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
@@ -82,6 +87,7 @@ class Retriever(Updatable):
         passages: Passages | None = None,
         shards: int | None = None,
         shard_size: int | None = None,
+        executor: Executor = LOCAL,
     ) -> Retriever:
         """Encode a corpus into an index and write the folder ``path`` in one step.
 
@@ -106,6 +112,8 @@ class Retriever(Updatable):
 
         ``shards``, or the documents of each in ``shard_size``, part the collection over several
         folders, each a retriever's, by a hash of the ids; the results are those of the whole.
+        ``executor`` encodes, and fills shards: this process, several, or Ray
+        (``sluice.retrieval.execution``).
         """
         if passages is not None and vectors is not None:
             raise ConfigError(
@@ -121,6 +129,7 @@ class Retriever(Updatable):
                     encoder, corpus, vectors=vectors, index=index, path=temporary,
                     name=name or usual_name(encoder), config=config, encoding=encoding,
                     queries=queries, passages=passages, shards=shards, shard_size=shard_size,
+                    executor=executor,
                 )  # fmt: skip
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -146,7 +155,7 @@ class Retriever(Updatable):
             given = None if vectors is None else as_matrices(vectors)
             filled = filled_index(
                 encoder, documents, index, given, work=work, encoding=encoding, queries=queries,
-                passages=passages, readings=readings,
+                passages=passages, readings=readings, executor=executor,
             )  # fmt: skip
             origin = provenance(config or {}, seconds=time.monotonic() - start)
             origin["peak_memory_bytes"] = peak()
@@ -326,6 +335,9 @@ class Retriever(Updatable):
         """Return the document of an id; ``UnknownDocumentError``, a ``KeyError`` too, without."""
         document = self.store.find(document_id) if isinstance(document_id, str) else None
         if document is None:
+            why = self.store.why_unknown(document_id) if isinstance(document_id, str) else ""
+            if why:
+                raise IndexFormatError(f"{self.name}: document {document_id!r}: {why}; put it back")
             raise UnknownDocumentError(
                 f"{self.name}: no document {document_id!r} among {len(self):,}; ids are texts, as "
                 "in the corpus"

@@ -34,6 +34,7 @@ from sluice.retrieval.config.sections import (
     TrainConfig,
     TuneConfig,
 )
+from sluice.retrieval.execution.executor import EXECUTORS
 from sluice.retrieval.pipelines.table import SCORERS
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.training.losses import LOSSES
@@ -50,8 +51,9 @@ TABLES: Final[Mapping[str, Table]] = {
     "tunings": TUNINGS,
     "examples": EXAMPLES,
     "rankers": RANKERS,
+    "executors": EXECUTORS,
 }
-CLOSED = ("negatives", "augmentations", "rankers")  # kinds without classes of your own
+CLOSED = ("negatives", "augmentations", "rankers", "executors")  # kinds without classes of your own
 TEACHERS = tuple(sorted(name for name, each in KNOWN.items() if each.teaches))
 OWN = {"type": "string", "pattern": ":", "description": "A class of your own, module:Class."}
 # Arguments that are components themselves, by the kind of component they belong to.
@@ -226,4 +228,5 @@ def _marked(mark: Schema) -> Schema:
         names = [*ENCODERS, *RERANKERS]
     else:
         names = list(TABLES[kind])
-    return {"anyOf": [{"enum": sorted(names)}, OWN, mapping]}
+    own = [] if kind in CLOSED and kind != "negatives" else [OWN]
+    return {"anyOf": [{"enum": sorted(names)}, *own, mapping]}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.progress import Rate, counted_by, progress
-from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.errors import ModelError, SluiceError
+from sluice.encoders.foundation.progress import Advance, Rate
 from sluice.encoders.model_files.registry import REMOTE
 from sluice.encoders.vectors.cache import VectorCache, cache_bound, keep_within, vector_identity
 from sluice.encoders.vectors.directory import Hashes, Places, text_hashes
-from sluice.encoders.vectors.forms import checked_vectors, mean_cosine
+from sluice.encoders.vectors.forms import checked_vectors
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Task
+from sluice.retrieval.execution.plan import Plan, run_plan
 from sluice.retrieval.retrievers.corpus.encoding import (
     LONGEST_TRIAL,
     Encoding,
@@ -32,6 +34,11 @@ from sluice.retrieval.retrievers.corpus.encoding import (
     estimated,
     shard_of,
     spread,
+)
+from sluice.retrieval.retrievers.corpus.encoding_tasks import (
+    SentEncoder,
+    add_vectors,
+    check_one_way_to_share,
 )
 from sluice.retrieval.retrievers.corpus.reading import Reading
 
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
+TASKS = "tasks"  # a folder for what other processes read
 CHUNK = 8_192  # documents read at a time
 CHUNK_VECTORS = 131_072  # read at a time, of documents that have one for each token
 SHOWN = 2_000  # texts; encoding fewer stays silent
@@ -60,26 +68,36 @@ class EncodedCorpus:
     """
 
     def __init__(
-        self, cache: VectorCache, places: Places, prune: Callable[[Any], Vectors] | None = None
+        self,
+        cache: VectorCache,
+        places: Places,
+        prune: Callable[[Any], Vectors] | None = None,
+        hashes: Hashes | None = None,
     ) -> None:
-        self._cache, self._places, self._prune = cache, places, prune
+        self.cache, self._places, self._prune = cache, places, prune
+        self.hashes = hashes  # of the texts in row order; None where vectors are not as stored
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[Vectors]:
-        held = np.concatenate(([0], np.cumsum(self._cache.lengths(self._places))))
-        start = 0
-        while start < len(self):
-            full = int(np.searchsorted(held, held[start] + CHUNK_VECTORS, "right")) - 1
-            stop = max(start + 1, min(start + CHUNK, full))
+        for start, stop in pairwise(self.bounds()):
             yield self._read(self._places[start:stop])
-            start = stop
+
+    def bounds(self) -> list[int]:
+        """Return where the chunks begin, and the end of the last."""
+        held = np.concatenate(([0], np.cumsum(self.cache.lengths(self._places))))
+        bounds = [0]
+        while bounds[-1] < len(self):
+            start = bounds[-1]
+            full = int(np.searchsorted(held, held[start] + CHUNK_VECTORS, "right")) - 1
+            bounds.append(max(start + 1, min(start + CHUNK, full)))
+        return bounds
 
     @property
     def tokens(self) -> NDArray[np.int32]:
         """How many tokens each document has ``[documents]``, -1 where it was not counted."""
-        return self._cache.tokens(self._places)
+        return self.cache.tokens(self._places)
 
     def sample(self, n: int, seed: int) -> Vectors:
         """Return the vectors of ``n`` documents (or all) drawn by ``seed``, in row order."""
@@ -88,10 +106,10 @@ class EncodedCorpus:
 
     def pruned(self, prune: Callable[[Any], Vectors]) -> EncodedCorpus:
         """Return these vectors as ``prune`` leaves them; it is applied whenever they are read."""
-        return EncodedCorpus(self._cache, self._places, prune)
+        return EncodedCorpus(self.cache, self._places, prune)
 
     def _read(self, places: Places) -> Vectors:
-        vectors = self._cache.gather(places)
+        vectors = self.cache.gather(places)
         return vectors if self._prune is None else self._prune(vectors)
 
 
@@ -110,14 +128,24 @@ class CorpusEncoder:
     bit-identical. The encoder's fingerprint is checked before each is written.
     """
 
-    def __init__(self, encoder: Any, root: Path, encoding: Encoding) -> None:
-        self._encoder, self._encoding = encoder, encoding
-        self._who = type(encoder).__name__
+    def __init__(
+        self,
+        encoder: Any,
+        root: Path,
+        encoding: Encoding,
+        executor: Executor = LOCAL,
+        work: Path | None = None,
+    ) -> None:
+        self._encoder, self._encoding, self._executor = encoder, encoding, executor
+        self._sent: SentEncoder | None = None
+        if executor.remote:
+            folder = (work or root) / TASKS
+            self._sent = SentEncoder(encoder, folder, own_devices=executor.gives_devices)
         self._cache = VectorCache(root, vector_identity(encoder, encoding.store))
         # What other views of the encoder will want is kept where they can find it.
         shared = (
             encoding.cache_folder is not None and encoding.workers == 1 and not encoding.devices
-        )
+        ) and not executor.remote
         views = hooks_of(encoder).views if shared else ()
         self._views = [
             (view, VectorCache(root, vector_identity(view, encoding.store))) for view in views
@@ -182,49 +210,70 @@ class CorpusEncoder:
         """Encode ``rows`` and return the vectors of all; ``tokens`` a text are for the progress."""
         also = Rate("tokens", tokens) if tokens else None
         for _ in range(ROUNDS):
+            size = shard_of(self._encoder, self._encoding)
+            parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+            tasks = [
+                self._task(
+                    f"encode {number} of {len(parts)}",
+                    hashes[part],
+                    partial(inputs_of, part),
+                    first=number == 1,
+                )
+                for number, part in enumerate(parts, 1)
+            ]
             show = len(rows) >= SHOWN
-            with progress("encode", len(rows), "documents", show=show, also=also) as advance:
-                size = shard_of(self._encoder, self._encoding)
-                for start in range(0, len(rows), size):
-                    part = rows[start : start + size]
-                    self._add(hashes[part], inputs_of(part), advance, first=not start)
+            plan = Plan("encode", tasks, "documents", also=also, show=show)
+            found = run_plan(plan, self._executor)
+            self._take_in([hashes[part] for part in parts])
+            for facts in found.values():
+                if "cosine" in facts:
+                    log.info(
+                        "vectors stored as %s: mean cosine to the computed ones %.6f over %s "
+                        "documents", self._encoding.store, facts["cosine"], f"{len(parts[0]):,}",
+                    )  # fmt: skip
             places = self._cache.locate(hashes)
             rows = self._missing(hashes)
             if not len(rows):
-                return EncodedCorpus(self._cache, places)
+                return EncodedCorpus(self._cache, places, hashes=hashes)
         raise ModelError(
             f"{self._cache.folder}: vectors are damaged as soon as they are written; is the disk "
             "full or broken?"
         )
 
-    def _add(self, hashes: Hashes, inputs: Inputs, advance: Any, *, first: bool) -> None:
-        done = 0
+    def _task(
+        self, name: str, hashes: Hashes, inputs_of: Callable[[], Inputs], *, first: bool
+    ) -> Task:
+        """Return the task of encoding texts into a file of their own."""
+        output = self._cache.path_of(hashes)
 
-        def counted(amount: int = 1) -> None:
-            nonlocal done
-            done += amount
-            advance(amount)
-
-        with counted_by(counted), counting_tokens() as parts:
-            vectors = checked_vectors(self._encode(inputs), len(inputs), self._who)
-        advance(len(inputs) - done)
-        found = str(self._encoder.fingerprint)
-        if found != self._cache.identity["fingerprint"]:
-            raise ModelError(
-                f"{self._who}: changed while it encoded the corpus (fingerprint {found[:12]}, at "
-                f"the start {self._cache.identity['fingerprint'][:12]}); do not train an encoder "
-                "that is encoding: build again"
+        def here(advance: Advance) -> Facts:
+            inputs = inputs_of()
+            facts, counts = add_vectors(
+                self._encoder, self._encode, self._cache, hashes, inputs, advance, compare=first
             )
-        counts = TokenCounts.joined(parts, len(inputs))
-        full = None if counts is None else counts.full
-        self._cache.put(hashes, vectors, full)
-        self._keep_views(hashes, inputs, full)
-        if first and self._encoding.store != "float32":
-            stored = self._cache.gather(self._cache.locate(hashes))
-            log.info(
-                "vectors stored as %s: mean cosine to the computed ones %.6f over %s documents",
-                self._encoding.store, mean_cosine(vectors, stored), f"{len(inputs):,}",
-            )  # fmt: skip
+            self._keep_views(hashes, inputs, None if counts is None else counts.full)
+            return facts
+
+        sent = self._sent
+        if sent is None:
+            return Task("encode", name, {}, output, here, len(hashes))
+        arguments = sent.arguments(output.stem, self._cache, compare=first)
+        return Task(
+            "encode", name, arguments, output, here, len(hashes),
+            prepare=lambda: sent.write(output.stem, inputs_of()),
+            finish=lambda: sent.remove(output.stem),
+        )  # fmt: skip
+
+    def _take_in(self, files: Iterable[Hashes]) -> None:
+        """Find what other processes have encoded; a file that is damaged is encoded once more."""
+        for hashes in files:
+            if (self._cache.locate(hashes) >= 0).all():
+                continue
+            try:
+                self._cache.take_in(hashes)
+            except (SluiceError, OSError) as error:
+                log.warning("%s; its texts will be encoded again", error)
+                self._cache.path_of(hashes).unlink(missing_ok=True)
 
     def _keep_views(self, hashes: Hashes, inputs: Inputs, tokens: NDArray[np.int32] | None) -> None:
         """Keep the vectors of the encoder's other views, which the same passes made."""
@@ -264,6 +313,7 @@ def encoded_corpus(
     work: Path,
     encoding: Encoding,
     readings: list[Reading] | None = None,
+    executor: Executor = LOCAL,
 ) -> Iterator[EncodedCorpus]:
     """Yield the vectors of the store's documents, in row order; encodes what is not cached.
 
@@ -277,11 +327,13 @@ def encoded_corpus(
         return [document_input(encoder, each) for each in documents.documents(rows)]
 
     cache, whole = encoding.cache_folder, _without_quantile(encoder)
-    with CorpusEncoder(whole, cache or work, encoding) as corpus:
+    check_one_way_to_share(encoding, executor)
+    with CorpusEncoder(whole, cache or work, encoding, executor, work) as corpus:
         hashes, rows = corpus.plan(document_input(encoder, each) for each in documents)
         tokens = None
         if len(rows):
-            estimate = corpus.estimate(hashes, rows, inputs_of, small=SMALL)
+            untried = len(rows) if executor.remote else SMALL  # the first task is the trial
+            estimate = corpus.estimate(hashes, rows, inputs_of, small=untried)
             tokens = estimate.tokens
             if estimate.seconds is not None or estimate.missing < estimate.documents:
                 log.info("encode: %s", estimate)
@@ -295,19 +347,6 @@ def encoded_corpus(
         yield found if whole is encoder else _pruned(encoder, found)
         if cache is not None:  # in here, where these vectors are in use and stay
             keep_within(cache, cache_bound())
-
-
-@contextmanager
-def kept_vectors(vectors: Iterable[Any], work: Path) -> Iterator[EncodedCorpus]:
-    """Write vectors that can be read only once into files, and yield them for repeated reading."""
-    identity = {"encoder": "given", "store": "float32", "run": f"{os.getpid()}-{uuid.uuid4().hex}"}
-    with VectorCache(work, identity) as cache:
-        count = 0
-        for chunk in vectors:
-            size = int(chunk.shape[0])
-            cache.put(_numbers(count, size), checked_vectors(chunk, size, "vectors"))
-            count += size
-        yield EncodedCorpus(cache, cache.locate(_numbers(0, count)))
 
 
 def corpus_estimate(
@@ -358,8 +397,3 @@ def _pruned(encoder: Any, corpus: EncodedCorpus) -> EncodedCorpus:
             encoder.prune_quantile, f"{min(FITTED, len(corpus)):,}",
         )  # fmt: skip
     return corpus.pruned(lambda vectors: prune_terms(vectors, encoder.term_floors))
-
-
-def _numbers(start: int, count: int) -> NDArray[np.bytes_]:
-    """Return keys for vectors without texts: their numbers."""
-    return np.array([b"%016d" % number for number in range(start, start + count)], "S16")

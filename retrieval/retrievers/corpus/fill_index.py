@@ -19,6 +19,8 @@ from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.execution.executor import LOCAL, Executor
+from sluice.retrieval.execution.plan import end_planning
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passage_indexing import (
     filled_by_passages,
@@ -57,20 +59,22 @@ def filled_index(
     queries: Mapping[str, str] | None = None,
     passages: Passages | None = None,
     readings: list[Reading] | None = None,
+    executor: Executor = LOCAL,
 ) -> Index:
     """Return an index of every document of the store, in row order.
 
     ``work`` is a folder for files that are needed until the index is saved; a run continues with
     what a killed one left there. An index that measures (``type: auto``, or a gather of token
     vectors) uses ``queries``, or documents without them; one that learns (``query_graph``) needs
-    them. How much the encoder reads of what it encodes is appended to ``readings``.
+    them. How much the encoder reads of what it encodes is appended to ``readings``. ``executor``
+    shares out what can be done by tasks.
     """
     if index is not None and not _chooses(index) and index.rows:
         raise ConfigError(f"index: it has {index.rows:,} rows already; expected an empty index")
     if passages is not None:
         return filled_by_passages(
             passages, encoder, documents, index, filled_index=filled_index, work=work,
-            encoding=encoding, queries=queries, readings=readings,
+            encoding=encoding, queries=queries, readings=readings, executor=executor,
         )  # fmt: skip
     hooks = hooks_of(encoder)
     if index is not None:
@@ -78,6 +82,7 @@ def filled_index(
     if hooks.one_way and index is not None:
         check_one_way(index, "index")
     if vectors is None and hooks.fit_in_parts is not None:
+        end_planning("index")
         return _fitted(hooks.fit_in_parts, encoder, documents, index, work)
     if vectors is not None and hooks.needs_term_floors:
         raise ConfigError(
@@ -92,12 +97,14 @@ def filled_index(
     _describe(index, documents, work)
     if written_index(encoder) is not None and vectors is None:
         return _fill(index, sequences(encoder, documents), len(documents), work)
-    with _found(encoder, documents, index, vectors, work, encoding, readings) as found:
+    with _found(encoder, documents, index, vectors, work, encoding, readings, executor) as found:
+        shards = _by_tasks(index, found, work, executor)
+        end_planning("index")
         if _chooses(index):
             filled = _chosen(encoder, index, found, queries, work)
         else:
             queries = _learnt(index, encoder, queries or {})
-            filled = _fill(index, found, len(documents), work)
+            filled = shards or _fill(index, found, len(documents), work)
             _measure_gather(filled, encoder, queries)
     if filled.rows != len(documents):
         raise DataError(f"vectors: {filled.rows:,} for {len(documents):,} documents; give one each")
@@ -145,12 +152,14 @@ def _found(
     work: Path,
     encoding: Encoding,
     readings: list[Reading] | None,
+    executor: Executor,
 ) -> Iterator[Any]:
     """Yield the vectors in chunks; as an ``EncodedCorpus`` where the index looks at them before."""
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus, kept_vectors
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
+    from sluice.retrieval.retrievers.corpus.given_vectors import kept_vectors
 
     if vectors is None:
-        with encoded_corpus(encoder, documents, work, encoding, readings) as encoded:
+        with encoded_corpus(encoder, documents, work, encoding, readings, executor) as encoded:
             yield encoded
     elif _chooses(index) or index.training_rows(len(documents)):
         with kept_vectors(vectors, work) as kept:
@@ -315,6 +324,18 @@ def measures(index: Any) -> bool:
     if isinstance(index, GraphIndex):
         return index.mode == "graph"
     return _chooses(index) or (isinstance(index, TokenIndex) and index.mode != "exact")
+
+
+def _by_tasks(index: Any, vectors: Any, work: Path, executor: Executor) -> Index | None:
+    """Let the executor's workers fill shards; None where there are none, or no such workers."""
+    from sluice.indexing.wrappers.sharded import ShardedIndex
+    from sluice.retrieval.retrievers.corpus.corpus_vectors import TASKS, EncodedCorpus
+    from sluice.retrieval.retrievers.corpus.index_tasks import fill_shards
+
+    shared = executor.remote and isinstance(index, ShardedIndex)
+    if not (shared and isinstance(vectors, EncodedCorpus) and len(vectors)):
+        return None
+    return fill_shards(index, vectors, work / TASKS, executor)
 
 
 def _fill(index: Index, vectors: Any, count: int, work: Path) -> Index:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.vectors.cache import VectorCache
+from sluice.encoders.vectors.forms import checked_vectors
+from sluice.retrieval.retrievers.corpus.corpus_vectors import EncodedCorpus
 
 if TYPE_CHECKING:
     from sluice.indexing import Index
@@ -33,6 +41,19 @@ def as_matrices(vectors: Any) -> Iterable[Any]:
     if not isinstance(vectors, Iterable):
         raise DataError(f"vectors: a {type(vectors).__name__}; expected an array [n, dim]")
     return map(_matrix, vectors)
+
+
+@contextmanager
+def kept_vectors(vectors: Iterable[Any], work: Path) -> Iterator[EncodedCorpus]:
+    """Write vectors that can be read only once into files, and yield them for repeated reading."""
+    identity = {"encoder": "given", "store": "float32", "run": f"{os.getpid()}-{uuid.uuid4().hex}"}
+    with VectorCache(work, identity) as cache:
+        count = 0
+        for chunk in vectors:
+            size = int(chunk.shape[0])
+            cache.put(_numbers(count, size), checked_vectors(chunk, size, "vectors"))
+            count += size
+        yield EncodedCorpus(cache, cache.locate(_numbers(0, count)))
 
 
 def one_query(vector: Any, *, tokens: bool) -> Any:
@@ -90,3 +111,8 @@ def _plain(vectors: Any) -> Any:
         return np.asarray(vectors)
     except ValueError as error:  # lists of different lengths
         raise DataError(f"vectors: {error}; expected an array [n, dim]") from None
+
+
+def _numbers(start: int, count: int) -> NDArray[np.bytes_]:
+    """Return keys for vectors without texts: their numbers."""
+    return np.array([b"%016d" % number for number in range(start, start + count)], "S16")

@@ -13,6 +13,7 @@ from sluice.encoders.encoder import Dense, EncoderBase, hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.retrievers.corpus.windows import Spans
 
 if TYPE_CHECKING:
@@ -78,8 +79,15 @@ def late_parts(document: Document, title: str, text: str, spans: Spans, windows:
     return parts[:most]
 
 
-def check_one_process(encoding: Encoding | None, where: str = "") -> None:
+def check_one_process(
+    encoding: Encoding | None, where: str = "", executor: Executor = LOCAL
+) -> None:
     """Raise ``ConfigError`` for several processes, which this encoder is not sent to."""
+    if executor.remote:
+        raise ConfigError(
+            f"{where}passages.late: encodes in one process, which uses all threads, and an "
+            "executor would share the texts out; use executor: local, or late: false"
+        )
     if encoding is not None and (encoding.workers > 1 or encoding.devices):
         raise ConfigError(
             f"{where}encoding.workers: late chunking encodes in one process, which uses all "

@@ -17,6 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.retrievers.corpus.passages import MEAN_OF_TOKENS, Passages
@@ -123,6 +124,7 @@ def filled_by_passages(
     encoding: Encoding | None = None,
     queries: Mapping[str, str] | None = None,
     readings: list[Reading] | None = None,
+    executor: Executor = LOCAL,
 ) -> Index:
     """Return an index of every document of the store, in row order, made from their passages.
 
@@ -134,7 +136,7 @@ def filled_by_passages(
     from sluice.indexing.wrappers.sharded import ShardedIndex
 
     if passages.late:
-        check_one_process(encoding)
+        check_one_process(encoding, executor=executor)
     encoder = passages.reader(encoder)
     by_best = isinstance(index, PassageIndex)
     if by_best and passages.aggregate != "max":
@@ -146,15 +148,18 @@ def filled_by_passages(
     parts: Any = PassageDocuments(passages, encoder, documents)  # read as a store of documents
     if passages.aggregate == "mean":
         normalize = _normalizes(encoder)
-        with _mean_vectors(encoder, parts, work, encoding, readings, normalize=normalize) as means:
+        with _mean_vectors(
+            encoder, parts, work, encoding, readings, executor, normalize=normalize
+        ) as means:
             filled = filled_index(encoder, documents, inner, means, work=work, queries=queries)
     else:
         rows = None
         if isinstance(inner, ShardedIndex) and passages.aggregate == "max":
             rows, inner = inner.shard_rows, inner.of_passages(parts.counts)
         filled = filled_index(
-            encoder, parts, inner, work=work, encoding=encoding, queries=queries, readings=readings
-        )
+            encoder, parts, inner, work=work, encoding=encoding, queries=queries, readings=readings,
+            executor=executor,
+        )  # fmt: skip
         if rows is not None and isinstance(filled, ShardedIndex):
             filled = filled.by_documents(rows, parts.counts)
         elif passages.aggregate == "max":
@@ -170,6 +175,7 @@ def _mean_vectors(
     work: Path,
     encoding: Encoding | None,
     readings: list[Reading] | None,
+    executor: Executor,
     *,
     normalize: bool,
 ) -> Iterator[Iterable[Any]]:
@@ -181,7 +187,8 @@ def _mean_vectors(
         fitted = fit(document_input(encoder, each) for each in parts)
         yield _means(fitted, parts.counts, normalize=normalize)
         return
-    with encoded_corpus(encoder, parts, work, encoding or Encoding(), readings) as encoded:
+    encoding = encoding or Encoding()
+    with encoded_corpus(encoder, parts, work, encoding, readings, executor) as encoded:
         yield _means(encoded, parts.counts, normalize=normalize)
 
 

@@ -192,6 +192,14 @@ class ShardedStore(DocumentStore):
             rows[here[known]] = self.shard_rows.rows[shard][local[known]]
         return rows
 
+    def why_unknown(self, document_id: str) -> str:
+        """Return which shard would have the document, where that cannot be read; else ""."""
+        (owner,) = owners_of([document_id], len(self.stores)).tolist()
+        if self.readable(owner) is not None:
+            return ""
+        name = self.names[owner]
+        return f"{name}, where it would be, cannot be read ({self.absent.get(name, 'missing')})"
+
     def sorted_id_hashes(self) -> NDArray[np.uint64]:
         """Return the hashes of all ids, ascending."""
         hashes = [store.sorted_id_hashes() for _, store in self._present()]

@@ -20,6 +20,7 @@ from sluice.encoders.foundation.errors import (
     DataError,
     IndexFormatError,
     SluiceError,
+    UnknownDocumentError,
 )
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, GraphIndex, InvertedIndex, TokenIndex
 from sluice.indexing.wrappers.log_normaliser import log_normalisers
@@ -29,6 +30,7 @@ from sluice.retrieval import Document, Retriever, evaluate
 from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
+from sluice.retrieval.retrievers.gather_recall import gather_recalls
 from sluice.retrieval.retrievers.shards import saving
 from sluice.retrieval.retrievers.shards.store import owners_of, shard_count
 from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vectors
@@ -324,6 +326,16 @@ def test_a_missing_shard_is_an_error_or_named(folder: Path) -> None:
     for counted in (run, run.top(3)):
         with pytest.raises(DataError, match="searched without shard-1"):
             evaluate(counted, {"q": {"d01": 1}})
+    for number, name in enumerate(owners_of(["d01", "d02", "d03", "d04", "nobody"], 3).tolist()):
+        named = ["d01", "d02", "d03", "d04", "nobody"][number]
+        if name == 1:
+            with pytest.raises(IndexFormatError, match=f"'{named}': shard-1, where it would be"):
+                allowed[named]
+        elif named == "nobody":
+            with pytest.raises(UnknownDocumentError, match="no document 'nobody'"):
+                allowed[named]
+        else:
+            assert allowed[named].id == named
 
 
 def test_a_shard_whose_documents_are_gone(folder: Path) -> None:
@@ -556,3 +568,22 @@ def test_passages_in_shards_have_no_single_vectors(tmp_path: Path) -> None:
             check_single_vectors(dense.state, "mmr")
         with pytest.raises(ConfigError, match="has no single vector to normalise"):
             log_normalisers(dense.index, np.ones((2, 3), np.float32), 1.0)
+
+
+def test_a_hedge_without_replicas_is_warned_of_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    retriever = Retriever.open(folder, params={"hedge_ms": 5})
+    for _ in range(3):
+        assert retriever.run(QUERIES)["a"]
+    assert caplog.text.count("hedge_ms: no shard has a replica") == 1
+
+
+def test_what_each_shard_noted_of_its_gather(tmp_path: Path) -> None:
+    encoder = FunctionEncoder(token_vectors, name="words")
+    index = TokenIndex("float32", mode="gather")
+    sharded = Retriever.build(encoder, corpus(), index=index, path=tmp_path / "s", shards=2)
+    found = gather_recalls(sharded, QUERIES)
+    assert [each.stage for each in found] == ["s/shard-0", "s/shard-1"]
+    for each, part in zip(found, sharded.index.parts, strict=True):  # type: ignore[attr-defined]
+        assert each.recall["10"] == part.recall_note.at_10

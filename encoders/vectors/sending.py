@@ -1,0 +1,62 @@
+"""What another process needs to open an encoder: a saved folder, its class, its options."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.build import type_name
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.table import ENCODERS
+
+
+class SentForm(NamedTuple):
+    """``own`` is ``module:Class`` of a class that is not built in, else ""; options by name."""
+
+    own: str
+    options: dict[str, Any]
+
+
+def sent_form(encoder: Any, *, where: str, instead: str) -> SentForm:
+    """Return what goes with an encoder's saved folder; ``ConfigError`` if it cannot be sent.
+
+    ``where`` is the key of the YAML file that asks for other processes, ``instead`` what to write
+    to do without them.
+    """
+    kind = type(encoder)
+    own = "" if type_name(encoder, ENCODERS) in ENCODERS else class_name(encoder)
+    if kind.__module__ == "__main__" or "<" in kind.__qualname__:
+        raise ConfigError(
+            f"{where}: other processes cannot import {class_name(encoder)}; move the class to the "
+            f"top of a module of its own, or use {instead}"
+        )
+    hooks = hooks_of(encoder)
+    if hooks.backend is not None:
+        raise ConfigError(
+            f"{where}: an exported graph (backend) runs in one process, which uses all threads; "
+            f"use {instead}, or backend: torch"
+        )
+    if hooks.kind == "function":
+        raise ConfigError(
+            f"{where}: a function is not saved, so other processes cannot open this encoder; use "
+            f"{instead}, or a class with save_pretrained and from_pretrained"
+        )
+    if hooks.kind == "http":
+        raise ConfigError(
+            f"{where}: an encoder behind HTTP makes its requests in one process; use {instead} "
+            "(concurrency is how many requests it makes at a time)"
+        )
+    options = {  # of an encoder, not in its saved folder
+        "device": hooks.device, "dtype": hooks.dtype, "batch_tokens": hooks.batch_tokens,
+    }  # fmt: skip
+    given = {name: _plain(value) for name, value in options.items() if value not in (None, "")}
+    return SentForm(own, given)
+
+
+def class_name(encoder: Any) -> str:
+    """Return ``module:Class`` of an encoder."""
+    return f"{type(encoder).__module__}:{type(encoder).__qualname__}"
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (int, str)) else str(value).removeprefix("torch.")

@@ -1,0 +1,199 @@
+"""Carries out tasks on a Ray cluster: what moves through Ray are paths, and what a task reports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
+from sluice.encoders.foundation.machine import cores
+from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.encoders.foundation.progress import Advance
+from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
+from sluice.retrieval.execution.tasks import limit_threads
+from sluice.retrieval.execution.worker import answered
+
+log = logging.getLogger("sluice")
+
+STORE_BYTES = 80_000_000  # of shared memory for what Ray moves: the least it takes, and plenty
+LOOPBACK = "127.0.0.1"
+
+
+class RayExecutor(Executor):
+    """Carries out tasks on a Ray cluster, whose machines must see the same folders.
+
+    ``address`` is that of a running cluster, or auto; left out, one is started on this machine for
+    as long as the work takes. ``workers`` is how many tasks are under way at a time: as many as
+    the cluster has room for, if left out. A task asks for ``num_cpus`` cores, also its threads,
+    for ``num_gpus``, which may be a part of one, and for ``resources``, amounts by name.
+    """
+
+    type_name = "ray"
+
+    def __init__(
+        self,
+        address: str | None = None,
+        workers: Annotated[int, Ge(1)] | None = None,
+        num_cpus: Annotated[float, Ge(0)] = 1.0,
+        num_gpus: Annotated[float, Ge(0)] = 0.0,
+        resources: Mapping[str, float] | None = None,
+    ) -> None:
+        self.address = address
+        self.workers = None if workers is None else whole_number(workers, "workers", 1)
+        self.needs = {
+            "CPU": finite_number(num_cpus, "num_cpus", 0),
+            "GPU": finite_number(num_gpus, "num_gpus", 0),
+        }
+        for name, amount in (resources or {}).items():
+            if name in ("CPU", "GPU"):
+                raise ConfigError(f"resources.{name}: has a key of its own, num_{name.lower()}s")
+            self.needs[name] = finite_number(amount, f"resources.{name}", 0)
+        self.gives_devices = self.needs["GPU"] > 0
+        if not any(self.needs.values()):
+            raise ConfigError("num_cpus: 0, and nothing else; expected a task to ask for something")
+
+    @contextmanager
+    def crew(self) -> Iterator[Crew]:
+        """Yield the cluster's workers; a cluster that was started for them ends with the block."""
+        ray = _ray()
+        started = not ray.is_initialized()
+        if started:
+            self._connect(ray)
+        crew = None
+        try:
+            crew = _Remote(ray, self.needs, self._slots(ray))
+            yield crew
+        finally:
+            if crew is not None:
+                crew.close()
+            if started:
+                ray.shutdown()
+
+    def _connect(self, ray: Any) -> None:
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
+        if self.address is None:
+            wanted = (self.workers or cores()) * self.needs["CPU"]
+            own = {name: amount for name, amount in self.needs.items() if name not in _BUILT_IN}
+            options |= {
+                "num_cpus": max(1, math.ceil(wanted)), "include_dashboard": False,
+                "object_store_memory": STORE_BYTES, "_node_ip_address": LOOPBACK,
+                "address": "local",
+                "resources": {name: amount * (self.workers or 1) for name, amount in own.items()},
+            }  # fmt: skip
+        else:
+            options["address"] = self.address
+        try:
+            ray.init(**options)
+        except Exception as error:  # Ray raises any, a bare one where a node starts too slowly
+            raise ConfigError(
+                f"executor.address: {self.address}: no cluster could be reached or started "
+                f"({' '.join(str(error).split())[:300]}); start one with `ray start --head`, or "
+                "leave address out"
+            ) from None
+
+    def _slots(self, ray: Any) -> int:
+        """Return how many tasks there is room for; ``ConfigError`` where there is none for one."""
+        room = 0
+        for node in ray.nodes():
+            has = node.get("Resources", {}) if node.get("Alive") else {}
+            shares = [
+                has.get(name, 0.0) / amount for name, amount in self.needs.items() if amount > 0
+            ]
+            room += math.floor(min(shares) + 1e-9)
+        if not room:
+            asked = ", ".join(
+                f"{name}: {amount:g}" for name, amount in self.needs.items() if amount
+            )
+            message = f"executor: no machine of the cluster has what a task asks for ({asked})"
+            if self.address is None:
+                raise ConfigError(f"{message}; ask for less")
+            log.warning("%s yet; waiting for one that has", message)
+        return self.workers or max(1, room)
+
+
+_BUILT_IN = ("CPU", "GPU")
+
+
+def _ray() -> Any:
+    """Import Ray, which reports its use to nobody unless it was told to."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # 60 are too few on a busy machine
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError:
+        raise MissingPackageError("ray", "ray", "executor: ray") from None
+    return ray
+
+
+def remote_answer(order: str, threads: int, places: list[str]) -> str:
+    """Carry out a task in a worker of Ray's; return its answer, as a process's is.
+
+    Modules of one's own are looked for in ``places`` too, where the driver finds them.
+    """
+    os.environ["SLUICE_PROGRESS"] = "0"
+    sys.path += [place for place in places if place not in sys.path]
+    limit_threads(threads)
+    return json.dumps(answered(order))
+
+
+class _Remote(Crew):
+    def __init__(self, ray: Any, needs: Mapping[str, float], slots: int) -> None:
+        self.slots, self._ray = slots, ray
+        own = {name: amount for name, amount in needs.items() if name not in _BUILT_IN and amount}
+        self._function = ray.remote(
+            num_cpus=needs["CPU"], num_gpus=needs["GPU"], resources=own, max_retries=0,
+            scheduling_strategy="SPREAD",
+        )(remote_answer)  # fmt: skip
+        self._threads = max(1, math.floor(needs["CPU"]))
+        self._places = [place for place in sys.path if place]
+        self._given: dict[Any, Task] = {}
+
+    def submit(self, task: Task) -> None:
+        order = json.dumps({"kind": task.kind, "args": dict(task.args)})
+        self._given[self._function.remote(order, self._threads, self._places)] = task
+
+    def next(self, advance: Advance) -> Outcome:
+        errors = self._ray.exceptions
+        try:
+            (ready,), _ = self._ray.wait(list(self._given), num_returns=1)
+        except (errors.RayError, ConnectionError) as error:
+            raise ModelError(
+                f"executor: the cluster is gone ({_short(error)}); what is complete is kept: the "
+                "same command continues from there"
+            ) from None
+        task = self._given.pop(ready)
+        try:
+            answer = json.loads(self._ray.get(ready))
+        except errors.RayTaskError as error:
+            raise ModelError(
+                f"executor: a worker of Ray's cannot work ({str(error).strip().splitlines()[-1]}); "
+                f"every machine needs this Sluice, Python {sys.version_info[0]}."
+                f"{sys.version_info[1]} and the encoder's packages"
+            ) from None
+        except errors.RayError as error:
+            return Outcome(task, {}, lost=_short(error))
+        if "error" in answer:
+            return Outcome.failed(task, *answer["error"])
+        return Outcome(task, answer["facts"])
+
+    def close(self) -> None:
+        """Cancel what is under way."""
+        for reference in self._given:
+            with contextlib.suppress(Exception):  # it may have ended, or the cluster be gone
+                self._ray.cancel(reference, force=True)
+        self._given = {}
+
+
+def _short(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"

@@ -1,0 +1,161 @@
+"""Carries out the tasks of a plan by an executor: what is open, retries, progress, an estimate."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from sluice.encoders.foundation.errors import IndexFormatError, ModelError
+from sluice.encoders.foundation.numbers import duration, plural
+from sluice.encoders.foundation.progress import Rate, progress
+from sluice.retrieval.execution.executor import Executor, Facts, Outcome, Task
+
+log = logging.getLogger("sluice")
+
+TRIES = 5  # of a task whose worker is lost each time
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Tasks that are independent of each other; together they have ``unit``s as their sizes say."""
+
+    label: str
+    tasks: Sequence[Task]
+    unit: str = "tasks"
+    also: Rate | None = None
+    show: bool = True
+
+
+class Estimate(NamedTuple):
+    """What the open tasks of a plan will take, by the first that was carried out."""
+
+    label: str
+    tasks: int
+    done: int
+    workers: int
+    seconds: float
+    disk_bytes: int
+
+    def __str__(self) -> str:
+        text = f"{self.label}: {plural(self.tasks, 'task')}"
+        if self.done:
+            text += f", {self.done:,} done"
+        beside = "" if self.workers == 1 else f" with {self.workers:,} at a time"
+        return (
+            f"{text}; about {duration(self.seconds)} for the rest{beside}, "
+            f"{self.disk_bytes / 1e6:,.1f} MB on disk in all"
+        )
+
+
+class Planned(Exception):
+    """Ends a job that is only planned, see ``planning``; its text says what the job will take."""
+
+
+_PLANNING: ContextVar[bool] = ContextVar("planning", default=False)
+
+
+@contextmanager
+def planning() -> Iterator[None]:
+    """Carry out the first open task of a plan only, then raise ``Planned`` with the estimate."""
+    token = _PLANNING.set(True)
+    try:
+        yield
+    finally:
+        _PLANNING.reset(token)
+
+
+def end_planning(label: str) -> None:
+    """Raise ``Planned`` where a job is only planned and has come to work that is no task."""
+    if _PLANNING.get():
+        raise Planned(f"{label}: no task is left; the rest is done in this process")
+
+
+def run_plan(plan: Plan, executor: Executor) -> dict[str, Facts]:
+    """Carry out the open tasks of a plan; return what each reported, by its name.
+
+    A task whose worker is lost is given to another, up to ``TRIES`` times. The first error ends
+    the plan; what is complete is kept, so that the same call continues from there.
+    """
+    waiting = deque(task for task in plan.tasks if not task.is_done)
+    done_before = len(plan.tasks) - len(waiting)
+    measure = _PLANNING.get()
+    if not waiting:
+        return {}
+    facts: dict[str, Facts] = {}
+    tries: Counter[str] = Counter()
+    busy = 0
+    total = sum(task.size for task in waiting)
+    with (
+        executor.crew() as crew,
+        progress(plan.label, total, plan.unit, show=plan.show, also=plan.also) as advance,
+    ):
+        while waiting or busy:
+            while waiting and busy < (1 if measure else crew.slots):
+                task = waiting.popleft()
+                task.prepare()
+                crew.submit(task)
+                busy += 1
+            outcome = crew.next(advance)
+            task = outcome.task
+            busy -= 1
+            if outcome.lost:
+                tries[task.name] += 1
+                _check_tries(outcome, tries[task.name])
+                waiting.appendleft(task)
+                continue
+            if outcome.error is not None:
+                raise outcome.error
+            if not task.output.exists():
+                raise IndexFormatError(
+                    f"{task.output}: is not here, though {task.name} has ended; every worker must "
+                    "see the same folders (a file system that all machines share)"
+                )
+            task.finish()
+            if executor.remote:
+                advance(task.size)
+            facts[task.name] = outcome.facts
+            if len(facts) == 1 and (measure or (executor.remote and plan.show)):
+                estimate = _estimated(plan, outcome, done_before, crew.slots)
+                if measure:
+                    raise Planned(str(estimate))
+                log.info("%s", estimate)
+    return facts
+
+
+def _check_tries(outcome: Outcome, tries: int) -> None:
+    name = outcome.task.name
+    if tries >= TRIES:
+        raise ModelError(
+            f"{name}: its worker was lost {tries} times, at last because {outcome.lost}; most "
+            "often there is too little memory: use fewer workers, or smaller tasks. What is "
+            "complete is kept: the same command continues from there"
+        )
+    log.warning("%s: its worker is lost (%s); the task is given to another", name, outcome.lost)
+
+
+def _estimated(plan: Plan, outcome: Outcome, done: int, slots: int) -> Estimate:
+    first = outcome.task
+    seconds = float(outcome.facts.get("seconds", 0.0)) / max(first.size, 1)
+    left = [t.size for t in plan.tasks if t.name != first.name and not t.is_done]
+    slots = max(1, min(slots, len(left)))
+    each = _bytes_of(first.output) / max(first.size, 1)
+    return Estimate(
+        plan.label,
+        len(plan.tasks),
+        done + 1,
+        slots,
+        max(seconds * sum(left) / slots, seconds * max(left, default=0)),
+        round(each * sum(task.size for task in plan.tasks)),
+    )
+
+
+def _bytes_of(path: Path) -> int:
+    if path.is_file():
+        return path.stat().st_size
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())

@@ -1,0 +1,146 @@
+"""Carries out tasks in processes of this machine, which are replaced where one dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any, NamedTuple
+
+from annotated_types import Ge
+
+from sluice.encoders.foundation.machine import cores
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.progress import Advance
+from sluice.retrieval.execution import worker as worker_module
+from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
+from sluice.retrieval.execution.tasks import thread_settings
+
+
+class ProcessExecutor(Executor):
+    """Carries out tasks in several processes of this machine.
+
+    ``workers`` is how many tasks are under way at a time: one for each core, if left out.
+    ``threads`` are those of each, by default its share of the cores. Vectors have the same bits as
+    in one process where that has as many threads.
+    """
+
+    type_name = "processes"
+
+    def __init__(
+        self,
+        workers: Annotated[int, Ge(1)] | None = None,
+        threads: Annotated[int, Ge(1)] | None = None,
+    ) -> None:
+        self.workers = cores() if workers is None else whole_number(workers, "workers", 1)
+        share = max(1, _threads_here() // self.workers)
+        self.threads = share if threads is None else whole_number(threads, "threads", 1)
+
+    @contextmanager
+    def crew(self) -> Iterator[Crew]:
+        """Yield the processes; each starts with its first task."""
+        crew = _Processes(self.workers, self.threads)
+        try:
+            yield crew
+        finally:
+            crew.close()
+
+
+def _threads_here() -> int:
+    try:
+        return int(os.environ["OMP_NUM_THREADS"])
+    except (KeyError, ValueError):
+        return cores()
+
+
+class _Worker(NamedTuple):
+    process: subprocess.Popen[str]
+    reader: threading.Thread
+
+
+class _Processes(Crew):
+    def __init__(self, workers: int, threads: int) -> None:
+        self.slots, self._threads = workers, threads
+        self._idle: list[int] = []
+        self._workers: dict[int, _Worker] = {}
+        self._given: dict[int, Task] = {}
+        self._answers: queue.Queue[tuple[int, str]] = queue.Queue()  # (worker, "") is its end
+
+    def submit(self, task: Task) -> None:
+        number = self._idle.pop() if self._idle else self._started()
+        self._given[number] = task
+        order = json.dumps({"kind": task.kind, "args": dict(task.args)})
+        stream = self._workers[number].process.stdin
+        with suppress(OSError):  # its end is read from its answers
+            if stream is not None:
+                stream.write(order + "\n")
+                stream.flush()
+
+    def next(self, advance: Advance) -> Outcome:
+        while True:
+            number, line = self._answers.get()
+            task = self._given.pop(number, None)
+            if not line:
+                why = _ended(self._workers.pop(number))
+                if number in self._idle:
+                    self._idle.remove(number)
+                if task is not None:
+                    return Outcome(task, {}, lost=why)
+            elif task is not None:
+                self._idle.append(number)
+                answer = json.loads(line)
+                if "error" in answer:
+                    return Outcome.failed(task, *answer["error"])
+                return Outcome(task, answer["facts"])
+
+    def _started(self) -> int:
+        number = max(self._workers, default=-1) + 1
+        settings: dict[str, Any] = {
+            **os.environ, **thread_settings(self._threads),
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "SLUICE_PROGRESS": "0",
+        }  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-m", worker_module.__name__, str(self._threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=settings,
+            encoding="utf-8",
+        )
+        reader = threading.Thread(target=self._read, args=(number, process), daemon=True)
+        self._workers[number] = _Worker(process, reader)
+        reader.start()
+        return number
+
+    def _read(self, number: int, process: subprocess.Popen[str]) -> None:
+        for line in process.stdout or ():
+            if line.endswith("\n"):  # else cut off by its end
+                self._answers.put((number, line))
+        self._answers.put((number, ""))
+
+    def close(self) -> None:
+        """End the processes; a task under way is lost, what it had not completed is removed."""
+        for worker in self._workers.values():
+            worker.process.kill()
+        for worker in self._workers.values():
+            _ended(worker)
+        self._workers = {}
+
+
+def _ended(worker: _Worker) -> str:
+    """Wait for a process that ends; return how it did."""
+    code = worker.process.wait()
+    worker.reader.join()
+    for stream in (worker.process.stdin, worker.process.stdout):
+        with suppress(OSError):
+            if stream is not None:
+                stream.close()
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return "it was killed" if name == "SIGKILL" else f"it died of {name}"
