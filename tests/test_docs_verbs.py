@@ -1,7 +1,7 @@
 """Every verb that a page, a docstring or a message names exists, with the options given to it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,15 @@ for package in ("encoders", "indexing", "training", "retrieval"):
 CODE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`|^(sluice .+(?:\\\n.+)*)$", re.M)
 
 
-def commands(text: str) -> Iterator[list[str]]:
+def commands(text: str) -> Iterator[tuple[str, ...]]:
     """Yield the words of each command line, in a block or within a sentence."""
     for within, alone in CODE.findall(text):
         words = (within or alone).replace("\\\n", " ").partition(" # ")[0].split()
         if words[:1] == ["sluice"] and re.fullmatch(r"[a-z][a-z-]*,?", (*words, "")[1]):
-            yield [word.rstrip(",") for word in words[1:]]
+            yield tuple(word.rstrip(",") for word in words[1:])
 
 
-def fault(words: list[str], verb: Any) -> str:
+def fault(words: Sequence[str], verb: Any) -> str:
     """Return what a command line names that does not exist."""
     while isinstance(verb, TyperGroup):
         name, *words = [*words, ""]
@@ -48,11 +48,11 @@ def verbs() -> Any:
 
 
 def test_verbs_and_options_exist(verbs: Any) -> None:
-    found = {(page, *line) for page in PAGES for line in commands(page.read_text(encoding="utf-8"))}
+    found = {(page, line) for page in PAGES for line in commands(page.read_text(encoding="utf-8"))}
     assert len(found) > 150
     faults = {
         f"{page.relative_to(ROOT)}: sluice {' '.join(line)}: {wrong}"
-        for page, *line in found
+        for page, line in found
         if (wrong := fault(line, verbs))
     }
     assert faults == set()
