@@ -397,7 +397,7 @@ WORDS: Mapping[str, str] = {
     "indexing.paragraphs": "The first three sentences of each document, and other three, at most.",
     "indexing.mentions": "Windows around so many mentions of other documents, which ask for these.",
     "indexing.phrases": "Queries of key phrases of each document.",
-    "indexing.queries": "Files of queries written for the documents, as `sluice generate` does.",
+    "indexing.queries": "Files of queries for documents, as `sluice teach generate` writes them.",
     "indexing.judgements": "Whether the queries of the train split are learnt too.",
     "wlp.links": "The metadata key that lists linked ids; left out, a document links to those that "
     "its text names by id or title.",

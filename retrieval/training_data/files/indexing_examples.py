@@ -36,8 +36,8 @@ class IndexingExamples(ExampleSource):
     many of more than ten words; ``paragraphs``: the first three sentences, and other three, at most
     so many; ``mentions``: three sentences around so many mentions of other documents, which ask for
     these (the three tasks of CorpusBrain). ``phrases``: so many queries of its key phrases.
-    ``queries`` are files of queries that a model wrote for the documents (`sluice generate`), and
-    with ``judgements`` those of the train split are learnt too (DSI's retrieval task).
+    ``queries`` are files of queries that a model wrote for the documents (`sluice teach generate`),
+    and with ``judgements`` those of the train split are learnt too (DSI's retrieval task).
     """
 
     words: int = 64
