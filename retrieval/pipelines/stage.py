@@ -188,8 +188,8 @@ class Stage(Searchable):
         """
         raise ConfigError(
             f"{self.name}: a {type(self).__name__} cannot be saved as a pipeline, which holds "
-            "retrievers, filters, rerankers, |, +, *, % and >>; write it under pipelines: of an "
-            "experiment, which load_pipeline opens"
+            "retrievers, filters, rerankers, query transforms, |, +, *, % and >>; write it under "
+            "pipelines: of an experiment, which load_pipeline opens"
         )
 
     def save(self, path: str | Path) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 SHOWN_FROM: Final = 50_000  # documents; fewer are counted in silence
 FAR: Final = 1_000  # more edits than any word needs
-_ONES: Final = np.array([number.bit_count() for number in range(1 << 16)], np.uint8)
 
 
 class CorpusWords:
@@ -104,8 +103,7 @@ class CorpusWords:
         )
         own = np.bitwise_or.reduce(_letters(_codes(word)), initial=np.uint64(0))
         # An edit changes at most two of the letters that a word has, so most words are out.
-        differing = _ONES[(self._letters[low:high] ^ own).view(np.uint16)].reshape(-1, 4)
-        places = low + np.flatnonzero(differing.sum(axis=1) <= 2 * allowed)
+        places = low + np.flatnonzero(_ones(self._letters[low:high] ^ own) <= 2 * allowed)
         lengths = self._starts[places + 1] - self._starts[places]
         inside = np.arange(lengths.max(initial=0))
         spread = np.minimum(self._starts[places, None] + inside, len(self._codes) - 1)
@@ -126,18 +124,19 @@ def distances(
     methods for approximate dictionary searching, section 2.1.)
     """
     count, longest = others.shape
-    rows = np.full((len(word) + 1, longest + 1, count), FAR, np.int64)
-    rows[0] = np.arange(longest + 1)[:, None]
-    rows[:, 0] = np.arange(len(word) + 1)[:, None]
+    before = row = np.repeat(np.arange(longest + 1)[:, None], count, axis=1)
     for i in range(1, len(word) + 1):
+        second, before = before, row
+        row = np.full((longest + 1, count), FAR)
+        row[0] = i
         for j in range(max(1, i - most), min(longest, i + most) + 1):
-            cell = rows[i - 1, j - 1] + (others[:, j - 1] != word[i - 1])
-            np.minimum(cell, np.minimum(rows[i - 1, j], rows[i, j - 1]) + 1, out=cell)
+            cell = before[j - 1] + (others[:, j - 1] != word[i - 1])
+            np.minimum(cell, np.minimum(before[j], row[j - 1]) + 1, out=cell)
             if i > 1 and j > 1:
                 swapped = (others[:, j - 1] == word[i - 2]) & (others[:, j - 2] == word[i - 1])
-                np.minimum(cell, rows[i - 2, j - 2] + np.where(swapped, 1, FAR), out=cell)
-            rows[i, j] = cell
-    found: NDArray[np.int64] = rows[len(word), lengths, np.arange(count)]
+                np.minimum(cell, second[j - 2] + np.where(swapped, 1, FAR), out=cell)
+            row[j] = cell
+    found: NDArray[np.int64] = row[lengths, np.arange(count)]
     return found
 
 
@@ -195,6 +194,14 @@ class _Growing(dict[str, int]):
 def has_digit(word: str) -> bool:
     """Return whether a word has a digit, as names of things and numbers do."""
     return any(map(str.isdigit, word))
+
+
+def _ones(masks: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Return how many bits of each number are set."""
+    total: NDArray[np.uint8] = (
+        np.unpackbits(masks.view(np.uint8)).reshape(-1, 64).sum(axis=1, dtype=np.uint8)
+    )
+    return total
 
 
 def _codes(text: str) -> NDArray[np.uint32]:

@@ -14,6 +14,8 @@ from sluice.retrieval.stages.transforms.transform import Variant
 
 MOST: Final = 2  # edits of a word
 SHORT, LONG = 3, 6  # letters from which one edit is allowed, and ``edits``
+LONGEST: Final = 64  # letters; longer ones are no words that people misspell
+CORRECTED: Final = 64  # words of a query, at most
 
 
 class Spelling(OfCorpus):
@@ -22,7 +24,8 @@ class Spelling(OfCorpus):
     A word that no document has, nor another word of the same term, is replaced by the word of the
     corpus at the least distance (``CorpusWords.nearest``), of several by that in most documents.
     Words of three to five letters may have one edit, longer ones ``edits``, shorter ones and those
-    with digits none. The query as it stands counts ``query_weight`` beside the corrected one's 1.
+    with digits or more than 64 letters none, and of a query its first 64 unknown words count. The
+    query as it stands counts ``query_weight`` beside the corrected one's 1.
     """
 
     def __init__(self, edits: int, query_weight: float, language: str) -> None:
@@ -40,9 +43,12 @@ class Spelling(OfCorpus):
         ]
 
     def _corrected(self, query: str, words: CorpusWords) -> str:
-        for word in dict.fromkeys(words.analyzer.words(query)):
-            if len(word) < SHORT or has_digit(word) or words.knows(word):
-                continue
+        unknown = [
+            word
+            for word in dict.fromkeys(words.analyzer.words(query))
+            if SHORT <= len(word) <= LONGEST and not has_digit(word) and not words.knows(word)
+        ]
+        for word in unknown[:CORRECTED]:
             best = words.nearest(word, 1 if len(word) < LONG else self.edits)
             if best:
                 query = _replaced(query, word, best[0])

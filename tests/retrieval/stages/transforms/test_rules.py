@@ -134,6 +134,19 @@ def test_frequent_words_come_first_and_edits_bound(stages: dict[str, Stage]) -> 
     assert len(spelling(long, edits=1).search("mitocondira")) == 0
 
 
+def test_long_words_and_queries_are_bounded(stages: dict[str, Stage]) -> None:
+    rule = spelling(stages["bm25"]).transform
+    unknown = [f"{first}{second}qqqqq" for first in "bcdfhjklm" for second in "bcdfhjklm"]
+    for before, last in ((63, "gold"), (64, "goldd")):
+        query = " ".join(["rivver", *unknown[: before - 1], "goldd"])
+        ((corrected, _),) = rule.variants([query])
+        assert corrected.text.split() == ["river", *unknown[: before - 1], last]
+    corpus = Retriever.build(BM25Encoder(), [Document("d", "", "a" * 65 + " " + "b" * 64)])
+    bounded = spelling(corpus).transform
+    assert list(bounded.variants(["a" * 66, "a" * 64 + "c"])) == [[], []]
+    assert bounded.variants(["b" * 63])[0][0].text == "b" * 64  # type: ignore[index]
+
+
 def test_the_query_as_it_stands_may_count_too(stages: dict[str, Stage]) -> None:
     stage = spelling(stages["dense"], query_weight=0.5)
     one, other = scores(stages["dense"], "gold water"), scores(stages["dense"], "glod water")
