@@ -6,8 +6,11 @@
 Rule-made descriptions, no language model: an entry of pydocs is described by its summary, and its
 misfits are the three summaries of the same split that BM25 finds most like it. Static embeddings
 that begin as MiniLM's table of tokens learn from the train split, with and without the misfits.
-Measured over the split's own queries: nDCG@10 and R@1 over all documents, and how often a
-document is nearer to its summary than to each of its three misfits (``told``).
+Measured over the split's own queries: nDCG@10, R@1 and R@10 over all documents, how often a
+document is nearer to its summary than to each of its three misfits (``told``), and for how many
+queries their document has another rank among the first hundred than before training (``moved``).
+R@1 alone says little: 20 of the 287 dev queries find their document first before training, so that
+it moves in steps of .0035.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ ARMS: dict[str, Any] = {
         "type": "misfits", "loss": INSIDE, "form": "softmax", "weight": 1.0, "temperature": 0.05,
     },
 }  # fmt: skip
-MISFITS = 3
+MISFITS, RANKED = 3, 100
 
 
 def static_model(folder: Path) -> Path:
@@ -69,15 +72,26 @@ def misfits_of(queries: dict[str, str]) -> dict[str, list[str]]:
     }
 
 
-def measured(model: Path, data: Any, misfits: dict[str, list[str]]) -> dict[str, float]:
-    """Return the measures of a model over the split's queries."""
+def measured(
+    model: Path, data: Any, misfits: dict[str, list[str]], before: dict[str, int]
+) -> dict[str, float]:
+    """Return the measures of a model over the split's queries.
+
+    ``before`` has the ranks of their documents before training, 0 beyond the hundredth; an empty
+    one is filled.
+    """
     from sluice.encoders import StaticEncoder
     from sluice.retrieval import Retriever
     from sluice.retrieval.evaluation.scores import evaluate
 
     encoder = StaticEncoder.from_pretrained(model)
     retriever = Retriever.build(encoder, data.corpus)
-    scores = evaluate(retriever.run(data.queries, k=10), data.qrels, ["nDCG@10", "R@1"])
+    run = retriever.run(data.queries, k=RANKED)
+    scores = evaluate(run, data.qrels, ["nDCG@10", "R@1", "R@10"])
+    ranks = {name: dict(zip(run[name].doc_ids, range(1, RANKED + 1), strict=False)).get(name, 0)
+             for name in data.queries}  # fmt: skip
+    before.update({name: rank for name, rank in ranks.items() if name not in before})
+    moved = sum(ranks[name] != before[name] for name in ranks)
     told = []
     texts = {d.id: d.full_text for d in data.corpus if d.id in data.queries}
     documents = encoder.encode_documents([texts[name] for name in data.queries])
@@ -85,7 +99,8 @@ def measured(model: Path, data: Any, misfits: dict[str, list[str]]) -> dict[str,
         if misfits[name]:
             own, *others = encoder.encode_queries([query, *misfits[name]]) @ vector
             told.append(bool(own > max(others)))
-    return {**{str(k): float(v) for k, v in scores.mean.items()}, "told": float(np.mean(told))}
+    means = {str(name): float(value) for name, value in scores.mean.items()}
+    return {**means, "told": float(np.mean(told)), "moved": moved / len(ranks)}
 
 
 def main() -> None:
@@ -109,8 +124,10 @@ def main() -> None:
                    "neg": [], "neg_ids": [], "negative_queries": wrong[name]}  # fmt: skip
             stream.write(json.dumps(row) + "\n")
     tested = misfits_of(dict(data.queries))
-    print(f"| {asked.split} | nDCG@10 | R@1 | told | s |\n|---|---:|---:|---:|---:|")
-    show("start", [measured(start, data, tested)], 0.0)
+    print(f"| {asked.split} | nDCG@10 | R@1 | R@10 | told | moved | s |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    before: dict[str, int] = {}
+    show("start", [measured(start, data, tested, before)], 0.0)
     for name, loss in ARMS.items():
         found, began = [], time.monotonic()
         for seed in asked.seeds:
@@ -124,7 +141,7 @@ def main() -> None:
                 "trainer": {"max_steps": asked.steps, "per_device_train_batch_size": 64,
                             "learning_rate": 2.0e-3, "save_strategy": "no"},
             })  # fmt: skip
-            found.append(measured(model, data, tested))
+            found.append(measured(model, data, tested, before))
         show(name, found, (time.monotonic() - began) / len(asked.seeds))
 
 

@@ -95,7 +95,7 @@ def measured(ranker: Any, examples: Sequence[Any]) -> dict[str, float]:
     shown = {each.query.id: draw.permutation(len(each.documents)) for each in examples}
     texts = {each.query.id: [each.documents[place].text for place in shown[each.query.id]]
              for each in examples}  # fmt: skip
-    ordered = ranker._order.ordered({each.query.id: each.query.text for each in examples}, texts)
+    ordered = ranker.ordered({each.query.id: each.query.text for each in examples}, texts)
     ranks = [shown[query][order] for query, order in ordered.orders.items()]
     taus = [kendalltau(np.arange(len(own)), own).statistic for own in ranks]
     return {"first": float(np.mean([own[0] == 0 for own in ranks])), "tau": float(np.mean(taus)),
@@ -145,9 +145,7 @@ def costs() -> None:
         ListOrder(model, window=window, step=step, passes=passes).ordered(
             {"q": query}, {"q": texts}
         )
-        print(
-            f"| {name} | {model.prompts} | {model.read:,} | {model.written:,} |"
-        )
+        print(f"| {name} | {model.prompts} | {model.read:,} | {model.written:,} |")
 
 
 def main() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -24,6 +25,7 @@ from sluice.encoders.generative.continuations import writes_in_order
 from sluice.encoders.generative.list_order import (
     LISTWISE,
     ListOrder,
+    Ordered,
     answer_room,
     places_won,
     written_order,
@@ -212,7 +214,12 @@ class ListwiseRanker(TransformerModel, EncoderBase):
 
     def order(self, query: str, documents: Sequence[str]) -> list[int]:
         """Return the places of documents in the order that the model writes, the best first."""
-        return self._order.ordered({"": query}, {"": documents}).orders[""]
+        return self.ordered({"": query}, {"": documents}).orders[""]
+
+    def ordered(self, queries: Mapping[str, str], texts: Mapping[str, Sequence[str]]) -> Ordered:
+        """Return the order of each query's texts, with how many prompts were asked, and in vain."""
+        with _own_words():
+            return self._order.ordered(queries, texts)
 
     def score_lists(
         self,
@@ -229,7 +236,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
         ids = list(dict.fromkeys(name for head in heads.values() for name in head.doc_ids))
         texts = dict(zip(ids, documents.texts(ids), strict=True)) if ids else {}
         lists = {query: [texts[name] for name in head.doc_ids] for query, head in heads.items()}
-        orders, asked, silent = self._order.ordered(queries, lists)
+        orders, asked, silent = self.ordered(queries, lists)
         if silent:
             log.warning(
                 "listwise: %s of %s answers name no document; their lists keep the order they had",
@@ -242,10 +249,13 @@ class ListwiseRanker(TransformerModel, EncoderBase):
 
         On the left for a decoder alone.
         """
-        rows: list[Ids] = [
-            self._reader.prompt_tokens([self._order.prompt(*each)], answer_room(len(each[1])))[0]
-            for each in lists
-        ]
+        with _own_words():
+            rows: list[Ids] = [
+                self._reader.prompt_tokens([self._order.prompt(*each)], answer_room(len(each[1])))[
+                    0
+                ]
+                for each in lists
+            ]
         features = self.pad(rows)
         if self.encoder_decoder:
             return features
@@ -319,6 +329,18 @@ class ListwiseRanker(TransformerModel, EncoderBase):
             self.tokenizer.save_pretrained(folder)
             write_sidecar(folder, {"type": self.kind, **self.settings()})
             write_probes(folder, self)
+
+
+@contextlib.contextmanager
+def _own_words() -> Iterator[None]:
+    """Say of a list that does not fit what may be set here."""
+    try:
+        yield
+    except ConfigError as error:
+        text = str(error).replace(
+            "raise context_length", "show fewer documents, or raise max_length"
+        )
+        raise ConfigError(text) from None
 
 
 def end_of(reader: LocalLanguageModel) -> list[int]:
