@@ -178,6 +178,10 @@ def _build_small(kind: str) -> None:
     from sluice.indexing import open_index
 
     if kind in DENSE:
+        if kind == "flat":
+            flat, rows = _empty(kind), np.eye(20_000, 384, dtype=np.float32)
+            flat.add(rows)
+            flat.search(rows[:1], K)
         return
     index, width = _empty(kind), 70_000 if kind == "bm25" else 500
     drawn = sparse.random_array(

@@ -7,7 +7,7 @@ one million but for its topics, of which there are more in more documents.
 (a Zipf-Mandelbrot law over a million words, the most frequent one in an eighth of the passages) or
 from the passage's topic; topics come in no order. Queries ask for two terms of a topic and up to
 three common ones. *Expanded* passages have the shape of SPLADE's vectors (``bench_sparse_data``),
-in the order of their topics. *Vectors* are noisy copies of 20,000 centres, of length 1.
+in the order of their topics. *Vectors* are noisy copies of 20,000 centres, and these of 400.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MEAN_LENGTH, SPREAD = 56.0, 0.4
 K1, B = 0.9, 0.4
 QUERIES = 500
 SEED = 23
-CENTRES, NOISE = 20_000, 0.9
+GROUPS, CENTRES, NOISE = 400, 20_000, 0.9
 MOST_TOPICS = 3_000_000  # documents whose number of SPLADE-like topics more have too
 
 Vectors = sparse.csr_array[Any]
@@ -159,7 +159,9 @@ class Points:
     def __init__(self, documents: int, width: int = 384) -> None:
         self.documents, self.width = documents, width
         rng = np.random.default_rng([SEED, 5])
-        self._centres = _unit(rng.standard_normal((CENTRES, width), np.float32))
+        groups = _unit(rng.standard_normal((GROUPS, width), np.float32))
+        noise = _unit(rng.standard_normal((CENTRES, width), np.float32))
+        self._centres = _unit(groups[rng.integers(0, GROUPS, CENTRES)] + np.float32(NOISE) * noise)
 
     def _drawn(self, rng: np.random.Generator, count: int) -> Any:
         noise = _unit(rng.standard_normal((count, self.width), np.float32))
