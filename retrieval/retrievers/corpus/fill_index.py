@@ -338,7 +338,7 @@ def index_rows(
         warn_of_cuts("added", Reading.of(encoder, counts.full), cure=False)
 
 
-def _describe(index: Any, documents: DocumentStore, work: Path | None = None) -> None:
+def _describe(index: Any, documents: Any, work: Path | None = None) -> None:
     """Let an index in a database store ids and metadata; rows of passages are no documents'.
 
     In ``work`` it notes what a killed build has stored already.
@@ -346,7 +346,7 @@ def _describe(index: Any, documents: DocumentStore, work: Path | None = None) ->
     from sluice.indexing.databases.index import DatabaseIndex
 
     if isinstance(index, DatabaseIndex):
-        index.described = documents.described
+        index.described = documents.described if isinstance(documents, DocumentStore) else None
         if work is not None:
             index.spool(work)
 
