@@ -8,7 +8,7 @@ import pytest
 
 from sluice.encoders.foundation.build import build
 from sluice.indexing import FaissIndex
-from sluice.indexing.table import INDEXES
+from sluice.indexing.table import DATABASES, INDEXES
 from sluice.retrieval.testing import check_index
 
 # What a type of the table needs to be made, or to be exact.
@@ -24,7 +24,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 # A recipe is not an index: it makes one of the others. In ``fm`` and ``trie`` queries and
 # documents are no vectors of one kind; ``tests/indexing/fm`` compares them with brute force.
-OTHERS = ("auto", "fm", "trie")
+# Those in databases need one that runs: ``tests/indexing/databases`` starts it.
+OTHERS = ("auto", "fm", "trie", *DATABASES)
 
 
 @pytest.mark.parametrize("name", [name for name in INDEXES if name not in OTHERS])

@@ -1,7 +1,7 @@
 """One table of vectors in PostgreSQL, and the two small ones that say which state it is in.
 
 ``sluice_indexes`` has a line for each table: the mark of its last committed state, and who changes
-it. ``sluice_copies`` has the digest of each chunk of a build, so that a killed one goes on.
+it. ``sluice_copies`` has the digest of each chunk of a build, so that a killed one continues.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Table:
             return False
 
     def drop_unfinished(self, connection: Any) -> None:
-        """Drop the table of a build that will not go on."""
+        """Drop the table of a build that nobody continues."""
         if self.is_unfinished(connection):
             with connection.transaction():
                 self.drop(connection, [""])

@@ -339,7 +339,7 @@ def index_rows(
 
 
 def _describe(index: Any, documents: Any, work: Path | None = None) -> None:
-    """Let an index in a database store ids and metadata; rows of passages are no documents'.
+    """Let an index in a database store ids and metadata, unless its rows are passages.
 
     In ``work`` it notes what a killed build has stored already.
     """

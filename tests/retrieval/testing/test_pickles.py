@@ -27,7 +27,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenSequences, TokenVectors, WeightedNgrams
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.indexing import Index, InvertedIndex, open_index
-from sluice.indexing.table import INDEXES
+from sluice.indexing.table import DATABASES, INDEXES
 from sluice.retrieval import Document, Retriever
 
 WAYS: dict[str, Callable[[Any], Any]] = {
@@ -46,7 +46,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in INDEXES if name != "auto"])
+@pytest.mark.parametrize("name", [name for name in INDEXES if name not in ("auto", *DATABASES)])
 def test_indexes(name: str, tmp_path: Path) -> None:
     index: Index = build({"type": name, **ARGUMENTS.get(name, {})}, INDEXES, where="index")
     empty = [way(index) for way in WAYS.values()]
