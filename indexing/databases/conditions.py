@@ -1,4 +1,4 @@
-"""Conditions on metadata, as a database is asked them: what ``where`` of a search becomes."""
+"""Conditions on metadata, as a database is queried: what ``where`` of a search becomes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Condition(NamedTuple):
     """One condition on a key of the metadata; orders have one value. All conditions must hold.
 
     ``any`` is equality with one of the values: of numbers as numbers, integer or float, where a
-    boolean is no number; a list of texts equals each of its texts; None matches a missing value.
+    boolean does not count as one; a list of texts equals each of its texts; None matches a missing value.
     ``not`` is its negation, missing values included. ``gte``, ``gt``, ``lte`` and ``lt`` hold for
     a number and a number, or a text and a text by code point, and never for a missing value.
     """

@@ -125,7 +125,7 @@ class _Parts:
     def search(self, vectors: Any, k: int, where: Where | None, params: Mapping[str, Any]) -> Hits:
         """Search the index among the documents for which ``where`` holds.
 
-        An index in a database is asked the conditions; for others they become a mask of rows.
+        An index in a database is given the conditions; for others they become a mask of rows.
         """
         index = self.index
         if where is None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,12 @@ class Postgres:
                   "-o", options, "start")  # fmt: skip
 
     def kill(self) -> None:
-        """Kill the server and its processes as a crash of the machine would."""
-        lines = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
-        os.kill(int(lines[0]), signal.SIGQUIT)  # "immediate shutdown": no checkpoint, no commit
+        """End the server as a crash would, without a checkpoint; returns when it is gone."""
+        file = self.folder / "data" / "postmaster.pid"
+        os.kill(int(file.read_text().splitlines()[0]), signal.SIGQUIT)
+        until = time.monotonic() + 60
+        while file.exists() and time.monotonic() < until:
+            time.sleep(0.01)
 
     def stop(self) -> None:
         """Stop the server and remove its folder."""

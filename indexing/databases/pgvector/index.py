@@ -143,7 +143,7 @@ class PgvectorIndex(DatabaseIndex):
         self.settings.check_width(width, self._column or "vector")
 
     def spool(self, folder: Path) -> None:
-        """Note in ``folder`` which table is filled, so that a killed build goes on with it."""
+        """Note in ``folder`` which table is filled, so that a killed build continues with it."""
         if self._table is None and not self.rows:
             self._build = folder / BUILD
 

@@ -80,7 +80,7 @@ def search(
     return hits.sorted() if metric == "l2" or not exact else hits
 
 
-def _statement(table: Table, metric: Metric, asked: Asked, *, exact: bool) -> tuple[Any, list[Any]]:
+def _statement(table: Table, metric: Metric, asked: Asked, *, exact: bool) -> tuple[str, list[Any]]:
     """Return the statement, whose last parameters are the query and ``k``, and the first ones."""
     sign = OPERATORS[metric]
     parts, values = ["row < %s", "(died IS NULL OR died > %s)"], [asked.rows, asked.state]

@@ -41,7 +41,7 @@ class Settings:
         if not isinstance(self.table, str) or not _is_name(self.table):
             raise ConfigError(
                 f"table: {self.table!r:.80}; expected a name of 1 to {LONGEST_NAME} bytes without "
-                "line ends, which the names of the tables begin with"
+                "line ends and %, which the names of the tables begin with"
             )
         checked_metric(self.metric)
         for name, value, known in (
@@ -109,4 +109,8 @@ def _check_dsn(dsn: Any) -> None:
 
 
 def _is_name(text: str) -> bool:
-    return 0 < len(text.encode(errors="replace")) <= LONGEST_NAME and text.isprintable()
+    return (
+        0 < len(text.encode(errors="replace")) <= LONGEST_NAME
+        and text.isprintable()
+        and "%" not in text
+    )

@@ -125,7 +125,7 @@ def table_of_build(note: Path | None, settings: Settings, column: Column, width:
             if {**begun, "name": ""} != {**own, "name": ""}:
                 table.drop_unfinished(connection)
             elif table.is_unfinished(connection):
-                log.info("pgvector: going on with the table %s of a killed build", table.name)
+                log.info("pgvector: a killed build continues in the table %s", table.name)
                 return table
     table = Table.new(settings, column)
     if note is not None:

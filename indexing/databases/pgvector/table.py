@@ -1,11 +1,12 @@
 """One table of vectors in PostgreSQL, and the two small ones that say which state it is in.
 
 ``sluice_indexes`` has a line for each table: the mark of its last committed state, and who changes
-it. ``sluice_copies`` has the digest of each chunk of a build, so that a killed one goes on.
+it. ``sluice_copies`` has the digest of each chunk of a build, so that a killed one continues.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,13 +53,9 @@ class Table:
         """Return a table of a new name, which is not there yet."""
         return cls(settings.dsn, f"{settings.table}_{secrets.token_hex(6)}", column)
 
-    def sql(self, text: str) -> Any:
+    def sql(self, text: str) -> str:
         """Return a statement with the table's name, quoted, in the place of ``{table}``."""
-        from psycopg import sql
-
-        need_psycopg()
-        names = {"table": sql.Identifier(self.name), "graph": sql.Identifier(f"{self.name}_hnsw")}
-        return sql.SQL(text).format(**names)
+        return _named(text, self.name)
 
     @contextmanager
     def changing(self) -> Iterator[Any]:
@@ -106,7 +103,7 @@ class Table:
             return False
 
     def drop_unfinished(self, connection: Any) -> None:
-        """Drop the table of a build that will not go on."""
+        """Drop the table of a build that nobody continues."""
         if self.is_unfinished(connection):
             with connection.transaction():
                 self.drop(connection, [""])
@@ -212,8 +209,8 @@ class Table:
 
     def size(self, connection: Any) -> int:
         """Return the bytes on the server's disk, graph and keys included."""
-        text = self.sql("{table}").as_string(connection)
-        found = connection.execute("SELECT pg_total_relation_size(%s::regclass)", [text])
+        named = [self.sql("{table}")]
+        found = connection.execute("SELECT pg_total_relation_size(%s::regclass)", named)
         return int(found.fetchone()[0])
 
     def counts(self, connection: Any, rows: int, state: int) -> tuple[int, int]:
@@ -229,6 +226,15 @@ class Table:
         statement = self.sql("SELECT row, embedding FROM {table} WHERE row = ANY(%s::bigint[])")
         found = connection.execute(statement, [rows.tolist()], binary=True)
         return dict(found.fetchall())
+
+
+@functools.lru_cache(maxsize=1024)
+def _named(text: str, name: str) -> str:
+    need_psycopg()
+    from psycopg import sql
+
+    names = {"table": sql.Identifier(name), "graph": sql.Identifier(f"{name}_hnsw")}
+    return str(sql.SQL(text).format(**names).as_string(None))
 
 
 def _line(row: int, vector: bytes, beside: Row) -> bytes:

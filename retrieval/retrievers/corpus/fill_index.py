@@ -371,15 +371,15 @@ def index_rows(
         warn_of_cuts("added", Reading.of(encoder, counts.full), cure=False)
 
 
-def _describe(index: Any, documents: DocumentStore, work: Path | None = None) -> None:
-    """Let an index in a database store ids and metadata; rows of passages are no documents'.
+def _describe(index: Any, documents: Any, work: Path | None = None) -> None:
+    """Let an index in a database store ids and metadata, unless its rows are passages.
 
     In ``work`` it notes what a killed build has stored already.
     """
     from sluice.indexing.databases.index import DatabaseIndex
 
     if isinstance(index, DatabaseIndex):
-        index.described = documents.described
+        index.described = documents.described if isinstance(documents, DocumentStore) else None
         if work is not None:
             index.spool(work)
 

@@ -10,7 +10,12 @@ import pytest
 from postgres import Postgres
 from scipy import sparse
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    DataError,
+    IndexFormatError,
+    MissingPackageError,
+)
 from sluice.indexing import FlatIndex, InvertedIndex, PgvectorIndex, open_index
 from sluice.indexing.databases.conditions import Condition
 
@@ -313,6 +318,14 @@ def test_empty_and_unreachable(postgres: Postgres, tmp_path: Path) -> None:
         gone.add(DOCUMENTS)
 
 
+def test_without_its_client_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sluice.indexing.databases.pgvector import connection
+
+    monkeypatch.setattr(connection, "find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'sluice-ir\[pgvector\]'"):
+        PgvectorIndex().add(DOCUMENTS)
+
+
 def test_a_wider_column_or_graph_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"2,001 dimensions; vector has at most 2,000 with .*half"
@@ -334,6 +347,7 @@ def test_a_wider_column_or_graph_is_refused() -> None:
         ({"table": ""}, "table: ''"),
         ({"table": "x" * 41}, "1 to 40 bytes"),
         ({"table": "a\nb"}, "without line ends"),
+        ({"table": "50%"}, "without line ends and %"),
         ({"column": "vektor"}, "did you mean 'vector'"),
         ({"method": "ivfflat"}, "expected one of exact, hnsw"),
         ({"m": 8}, "are those of method: hnsw"),

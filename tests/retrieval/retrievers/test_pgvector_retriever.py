@@ -57,7 +57,11 @@ def test_a_journey(postgres: Any, tmp_path: Path, sluice: Any) -> None:
     assert systems[0]["measures"] == systems[1]["measures"]
     there, local = out / "retrievers" / "there", out / "retrievers" / "local"
     allow = ("--allow", postgres.dsn)
-    assert sluice("search", there, "gold")[0] == 2
+    for words in ([there, "gold"], [out, "gold", "--pipeline", "there"]):
+        code, _, err = sluice("search", *words)
+        assert code == 2
+        assert "is a database, and opening a folder never reaches one that it names" in err
+    assert sluice("search", out, "gold", "--pipeline", "both", *allow)[0] == 0
     for words in (["-k", "50"], ["--where", "year>=7", "--where", "id!=d10", "-k", "5"]):
         found = sluice("search", there, "gold river", "--json", *words, *allow)
         assert found == sluice("search", local, "gold river", "--json", *words)
@@ -77,7 +81,40 @@ def test_a_journey(postgres: Any, tmp_path: Path, sluice: Any) -> None:
     ((after, rows),) = counted(postgres, "journey_").items()
     assert after != before
     assert rows == (40, 40, 39)
-    assert sluice("run", config, "retrievers.there.shards=2")[0] == 2
+    for words, message in (
+        (["retrievers.there.shards=2"], "lies in a database, which parts it by its own means"),
+        (["retrievers.there.search.ef_search=9"], "unknown search parameter 'ef_search'"),
+        (["retrievers.there.index.tabel=x"], "did you mean 'table'"),
+        (["retrievers.there.index.column=vector"], "pgvector holds dense vectors; a bm25 encoder"),
+        (["retrievers.there.index.metric=l2"], "metric: l2; sparse vectors have inner products"),
+    ):
+        code, _, err = sluice("run", config, *words)
+        assert (code, message in err) == (2, True), err
+
+
+@pytest.mark.parametrize("method", ["exact", "hnsw"])
+def test_passages_and_a_single_document(postgres: Any, tmp_path: Path, method: Any) -> None:
+    from sluice.retrieval.retrievers.corpus.passages import Passages
+
+    cut = Passages(length=8, overlap=2)
+    for count in (1, 20):
+        docs, path = described()[:count], tmp_path / str(count)
+        index = PgvectorIndex(postgres.dsn, table="cut", method=method)
+        there = Retriever.build(BM25Encoder(), docs, index=index, path=path, passages=cut)
+        here = Retriever.build(BM25Encoder(), docs, passages=cut)
+        for where in (None, {"lang": "de"}):
+            one, other = (each.run(QUERIES, k=30, where=where) for each in (here, there))
+            for query in QUERIES:
+                assert set(one[query].doc_ids) == set(other[query].doc_ids)
+                assert one[query].scores.tolist() == pytest.approx(
+                    other[query].scores.tolist(), rel=1e-5
+                )
+        before = counted(postgres, "cut_")
+        again = Retriever.open(path, allow=[postgres.dsn])
+        again.update([Document("d00", "", "gold anew")])
+        again.compact()
+        assert again.search("gold anew", k=1)[0].doc_id == "d00"
+        assert len(counted(postgres, "cut_")) == len(before)
 
 
 def test_the_runs_of_both_are_equal_after_any_change(postgres: Any, tmp_path: Path) -> None:
