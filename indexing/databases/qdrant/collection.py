@@ -54,7 +54,7 @@ class Collection(ABC):
 
     @abstractmethod
     def upsert(self, rows: Rows, vectors: Any, payloads: Sequence[Mapping[str, Any]]) -> None:
-        """Store points, and flush them to the disk; those with the same rows are replaced."""
+        """Store points, safe from a kill when it returns; the same rows are replaced."""
 
     @abstractmethod
     def delete(self, chosen: Filter) -> None:
@@ -76,7 +76,7 @@ class Collection(ABC):
 
     @abstractmethod
     def optimise(self) -> None:
-        """Build what searches need, and wait for it."""
+        """Build what searches need, wait for it, and have all on the disk."""
 
     @property
     @abstractmethod

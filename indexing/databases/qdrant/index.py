@@ -24,7 +24,7 @@ from sluice.indexing.databases.qdrant.build import BuildNotes, digest_of
 from sluice.indexing.databases.qdrant.checks import check_points, differences, measured
 from sluice.indexing.databases.qdrant.collection import Collection, Shape, joined, kind_of
 from sluice.indexing.databases.qdrant.filters import filter_of, payload_of, rows_from
-from sluice.indexing.databases.qdrant.search import nearest
+from sluice.indexing.databases.qdrant.search import Live, nearest
 from sluice.indexing.databases.qdrant.settings import MOST_DIMENSIONS, Method, Settings
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Mask, Rows
@@ -282,12 +282,12 @@ class QdrantIndex(DatabaseIndex):
             chosen["must"].append({"has_id": keep.tolist()})
         elif allowed is not None and keep is not None:
             chosen["must_not"].append({"has_id": np.flatnonzero(~allowed).tolist()})
-        live = np.ones(self.rows, np.bool_) if allowed is None else allowed
         ef: int | None = None
         if self.settings.method == "hnsw" and not self._sparse and not parameters.get("exact"):
             ef = int(parameters.get("ef", EF))
         found = Hits.missing(count, k)
         held = self._collection, self._shape.kind, self.settings.metric
+        live = Live(self.rows, allowed)
         for start in range(0, count, TOGETHER):
             part = slice(start, start + TOGETHER)
             hits = nearest(*held, queries[part], k, chosen, live, ef)
