@@ -112,3 +112,9 @@ def joined(kind: Kind, vectors: Sequence[Any], width: int) -> Any:
     made: Any = sparse.csr_array((data, indices, ends), shape=(len(vectors), width))
     made.sort_indices()
     return made
+
+
+def next_name(name: str) -> str:
+    """Return the name of the collection that replaces one: the same after a kill as before."""
+    begin, _, number = name.rpartition("-")
+    return f"{begin}-{int(number) + 1}"

@@ -376,8 +376,11 @@ def test_a_graph_finds_what_is_near(tmp_path: Path) -> None:
     pytest.importorskip("qdrant_edge", reason="pip install 'sluice-ir[qdrant]'")
     vectors = np.random.default_rng(6).standard_normal((200, 4)).astype(np.float32)
     index = QdrantIndex(str(tmp_path / "db"), method="hnsw", m=4, ef_construct=16)
+    index.spool(tmp_path / "work")
     index.add(vectors)
     index.save(tmp_path / "index")
+    assert 0.8 <= index.notes["recall"] <= 1
+    assert any(said.startswith("recall@10 ") for said in index.differences)
     expected = FlatIndex()
     expected.add(vectors)
     same(index.search_exactly(vectors[:5], 10), expected.search(vectors[:5], 10), rows=False)
