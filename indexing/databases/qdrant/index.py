@@ -22,12 +22,10 @@ from sluice.indexing.databases.conditions import Condition
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.indexing.databases.qdrant.build import BuildNotes, digest_of
 from sluice.indexing.databases.qdrant.checks import (
-    DEPTH,
     check_points,
     differences,
     measured,
     recall,
-    spread,
 )
 from sluice.indexing.databases.qdrant.collection import (
     Collection,
