@@ -154,15 +154,13 @@ def import_retriever(
 
 def stored_chunks(retriever: Retriever) -> Callable[[], Iterator[csr_array[Any]]]:
     """Return a function that yields the live documents' stored impacts, a chunk at a time."""
-    from sluice.indexing import InvertedIndex
-
     index, store = retriever.index, retriever.store
     if index.by_passages:
         raise ConfigError(
             f"{retriever.path}: its documents are indexed in passages, and files hold vectors by "
             "document; export an index of whole documents"
         )
-    if not issubclass(index.form, InvertedIndex):
+    if not holds_terms(index):
         raise ConfigError(
             f"{retriever.path}: its index is a {type(index).__name__}; exchange formats hold the "
             "sparse vectors of an InvertedIndex; dense ones go to npy, parquet or safetensors"
@@ -174,6 +172,16 @@ def stored_chunks(retriever: Retriever) -> Callable[[], Iterator[csr_array[Any]]
             yield index.documents(live[start : start + CHUNK])
 
     return chunks
+
+
+def holds_terms(index: Index) -> bool:
+    """Return whether an index holds weights of terms: inverted, or in a database."""
+    from sluice.indexing import InvertedIndex
+    from sluice.indexing.databases.index import DatabaseIndex
+
+    if issubclass(index.form, DatabaseIndex):
+        return index.innermost.metric is None
+    return issubclass(index.form, InvertedIndex)
 
 
 def idf_of(encoder: Any) -> NDArray[np.float64] | None:

@@ -54,7 +54,7 @@ class Collection(ABC):
 
     @abstractmethod
     def upsert(self, rows: Rows, vectors: Any, payloads: Sequence[Mapping[str, Any]]) -> None:
-        """Store points, and flush them to the disk; those with the same rows are replaced."""
+        """Store points, safe from a kill when it returns; the same rows are replaced."""
 
     @abstractmethod
     def delete(self, chosen: Filter) -> None:
@@ -76,7 +76,7 @@ class Collection(ABC):
 
     @abstractmethod
     def optimise(self) -> None:
-        """Build what searches need, and wait for it."""
+        """Build what searches need, wait for it, and have all on the disk."""
 
     @property
     @abstractmethod
@@ -112,3 +112,9 @@ def joined(kind: Kind, vectors: Sequence[Any], width: int) -> Any:
     made: Any = sparse.csr_array((data, indices, ends), shape=(len(vectors), width))
     made.sort_indices()
     return made
+
+
+def next_name(name: str) -> str:
+    """Return the name of the collection that replaces one: the same after a kill as before."""
+    begin, _, number = name.rpartition("-")
+    return f"{begin}-{int(number) + 1}"

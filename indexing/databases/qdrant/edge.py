@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ class EdgeCollection(Collection):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def upsert(self, rows: Rows, vectors: Any, payloads: Sequence[Mapping[str, Any]]) -> None:
-        """Store points, and flush them to the disk."""
+        """Store points; they are in the engine's log on the disk when this returns."""
         edge = need_edge()
         kind = kind_of(vectors)
         values = list(vectors) if kind == "dense" else [
@@ -117,7 +118,6 @@ class EdgeCollection(Collection):
             for start in range(0, len(points), BATCH):
                 batch = points[start : start + BATCH]
                 self._engine.update(edge.UpdateOperation.upsert_points(batch))
-            self._engine.flush()
 
     def delete(self, chosen: Filter) -> None:
         """Delete the points of a filter."""
@@ -125,7 +125,6 @@ class EdgeCollection(Collection):
         with self._translated():
             operation = edge.UpdateOperation.delete_points_by_filter(edge_filter(chosen))
             self._engine.update(operation)
-            self._engine.flush()
 
     def count(self, chosen: Filter) -> int:
         """Return how many points of a filter there are."""
@@ -156,7 +155,10 @@ class EdgeCollection(Collection):
             nearest = edge.Query.Nearest(vector, using=kind)
             requests.append(edge.QueryRequest(limit, query=nearest, filter=among, params=params))
         with self._translated():
-            answers = self._engine.query_batch(edge.QueryBatchRequest(requests))
+            if len(requests) == 1:  # a batch is planned as a whole, which takes longer than one
+                answers = [self._engine.query(requests[0])]
+            else:
+                answers = self._engine.query_batch(edge.QueryBatchRequest(requests))
         return [
             Answer([int(point.id) for point in found], [point.score for point in found])
             for found in answers
@@ -174,7 +176,7 @@ class EdgeCollection(Collection):
         files = (path for path in self.folder.rglob("*") if path.is_file())
         return sum(path.stat().st_blocks * 512 for path in files)
 
-    @property
+    @cached_property
     def _key(self) -> Path:
         return self.folder.resolve()
 

@@ -21,10 +21,21 @@ from sluice.indexing.checks import checked_dense, checked_sparse
 from sluice.indexing.databases.conditions import Condition
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.indexing.databases.qdrant.build import BuildNotes, digest_of
-from sluice.indexing.databases.qdrant.checks import check_points, differences, measured
-from sluice.indexing.databases.qdrant.collection import Collection, Shape, joined, kind_of
+from sluice.indexing.databases.qdrant.checks import (
+    check_points,
+    differences,
+    measured,
+    recall,
+)
+from sluice.indexing.databases.qdrant.collection import (
+    Collection,
+    Shape,
+    joined,
+    kind_of,
+    next_name,
+)
 from sluice.indexing.databases.qdrant.filters import filter_of, payload_of, rows_from
-from sluice.indexing.databases.qdrant.search import nearest
+from sluice.indexing.databases.qdrant.search import Live, nearest
 from sluice.indexing.databases.qdrant.settings import MOST_DIMENSIONS, Method, Settings
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Mask, Rows
@@ -139,6 +150,10 @@ class QdrantIndex(DatabaseIndex):
     def _sparse(self) -> bool:
         return self._shape is not None and self._shape.kind == "sparse"
 
+    @property
+    def _walks(self) -> bool:
+        return self.settings.method == "hnsw" and not self._sparse
+
     # Adding.
 
     def _checked(self, vectors: Any, what: str) -> Any:
@@ -158,7 +173,7 @@ class QdrantIndex(DatabaseIndex):
 
     def _append(self, documents: Any) -> None:
         width = int(documents.shape[1])
-        self.check_fit(0 if sparse.issparse(documents) else width, len(self))
+        self.check_fit(0 if sparse.issparse(documents) else width, self.rows)
         collection = self._writable(Shape(kind_of(documents), width))
         self._clean = False  # until all of it is ours
         try:
@@ -220,7 +235,7 @@ class QdrantIndex(DatabaseIndex):
     def _keep_only(self, allowed: Mask) -> None:
         if self._collection is None or self._shape is None:
             return
-        old, new = self._collection, _collection(self.settings, _next(self._collection.name))
+        old, new = self._collection, _collection(self.settings, next_name(self._collection.name))
         new.create(self._shape)
         kept = np.flatnonzero(allowed).astype(np.int64)
         for start in range(0, len(kept), CHUNK):
@@ -240,6 +255,8 @@ class QdrantIndex(DatabaseIndex):
         """Remove from the database what the committed state deleted, and what it replaced."""
         for former in self._former:
             former.drop()
+        if self._notes is not None and self._collection is not None:
+            log.info("%s: %s", self._collection.name, "; ".join(self.differences))
         self._former, self._notes = [], None
         if self._collection is None or self._collection.count({}) == len(self):
             return
@@ -282,12 +299,12 @@ class QdrantIndex(DatabaseIndex):
             chosen["must"].append({"has_id": keep.tolist()})
         elif allowed is not None and keep is not None:
             chosen["must_not"].append({"has_id": np.flatnonzero(~allowed).tolist()})
-        live = np.ones(self.rows, np.bool_) if allowed is None else allowed
         ef: int | None = None
-        if self.settings.method == "hnsw" and not self._sparse and not parameters.get("exact"):
+        if self._walks and not parameters.get("exact"):
             ef = int(parameters.get("ef", EF))
         found = Hits.missing(count, k)
         held = self._collection, self._shape.kind, self.settings.metric
+        live = Live(self.rows, allowed)
         for start in range(0, count, TOGETHER):
             part = slice(start, start + TOGETHER)
             hits = nearest(*held, queries[part], k, chosen, live, ef)
@@ -325,12 +342,14 @@ class QdrantIndex(DatabaseIndex):
         live = np.delete(np.arange(self.rows, dtype=np.int64), self._live.deleted)
         return [
             *check_points(self._collection, live, self.rows),
-            *measured(self, live, walks=self.settings.method == "hnsw" and not self._sparse),
+            *measured(self, live, walks=self._walks),
         ]
 
     def _write(self, folder: Path) -> dict[str, Any]:
         if self._collection is not None:
             self._collection.optimise()
+            if self._notes is not None and self._walks:
+                self.notes["recall"] = recall(self, np.arange(self.rows, dtype=np.int64))
         shape = {} if self._shape is None else asdict(self._shape)
         name = None if self._collection is None else self._collection.name
         return {
@@ -375,9 +394,3 @@ def _collection(settings: Settings, name: str) -> Collection:
     from sluice.indexing.databases.qdrant.remote import RemoteCollection
 
     return (EdgeCollection if settings.path else RemoteCollection)(settings, name)
-
-
-def _next(name: str) -> str:
-    """Return the name of the collection that replaces one: the same after a kill as before."""
-    begin, _, number = name.rpartition("-")
-    return f"{begin}-{int(number) + 1}"

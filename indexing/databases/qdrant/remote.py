@@ -30,14 +30,23 @@ SECONDS = 60  # for one request
 NO_GRAPH = 0  # as m
 
 
+def need_client() -> Any:
+    """Return the package qdrant_client; ``MissingPackageError`` without it."""
+    try:
+        import qdrant_client
+    except ImportError:
+        raise MissingPackageError(
+            "qdrant-client", "qdrant", "an index of type qdrant with a url"
+        ) from None
+    return qdrant_client
+
+
 def connected(url: str) -> Any:
     """Return a client of a server; the key comes from the environment."""
-    try:
-        from qdrant_client import QdrantClient
-    except ImportError:
-        raise MissingPackageError("qdrant-client", "qdrant", "an index of type qdrant") from None
     key = os.environ.get(KEY)
-    return QdrantClient(url=url, api_key=key, timeout=SECONDS, check_compatibility=False)
+    return need_client().QdrantClient(
+        url=url, api_key=key, timeout=SECONDS, check_compatibility=False
+    )
 
 
 class RemoteCollection(Collection):
@@ -45,7 +54,7 @@ class RemoteCollection(Collection):
 
     def create(self, shape: Shape) -> None:
         """Make it; what a killed creation left is removed."""
-        from qdrant_client import models
+        models = need_client().models
 
         settings = self.settings
         graph = settings.method == "hnsw"
@@ -75,7 +84,7 @@ class RemoteCollection(Collection):
 
     def upsert(self, rows: Rows, vectors: Any, payloads: Sequence[Mapping[str, Any]]) -> None:
         """Store points; the server answers when they are on its disk."""
-        from qdrant_client import models
+        models = need_client().models
 
         kind = kind_of(vectors)
         values = query_values(kind, vectors)
@@ -89,7 +98,7 @@ class RemoteCollection(Collection):
 
     def delete(self, chosen: Filter) -> None:
         """Delete the points of a filter."""
-        from qdrant_client import models
+        models = need_client().models
 
         with self._translated():
             selector = models.FilterSelector(filter=_filter(chosen))
@@ -117,7 +126,7 @@ class RemoteCollection(Collection):
         self, kind: Kind, queries: Any, limit: int, chosen: Filter, ef: int | None
     ) -> list[Answer]:
         """Return the best points of each query, exactly where ``ef`` is None."""
-        from qdrant_client import models
+        models = need_client().models
 
         among = _filter(chosen) if any(chosen.values()) else None
         params = models.SearchParams(exact=ef is None, hnsw_ef=ef)
@@ -168,13 +177,13 @@ class RemoteCollection(Collection):
 
 
 def _filter(chosen: Filter) -> Any:
-    from qdrant_client import models
+    models = need_client().models
 
     return models.Filter(**{name: some for name, some in chosen.items() if some})
 
 
 def _sent(kind: Kind, value: Any) -> Any:
-    from qdrant_client import models
+    models = need_client().models
 
     if kind == "dense":
         return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,11 +10,25 @@ from sluice.indexing.databases.qdrant.collection import Answer, Collection
 from sluice.indexing.databases.qdrant.filters import Filter
 from sluice.indexing.databases.qdrant.settings import Kind
 from sluice.indexing.hits import Hits
-from sluice.indexing.live_rows import Mask
+from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric
 
 SPARE = 8  # points asked for beyond k: most groups of ties end within them
 FACTOR = 4  # by which more are asked for where they do not
+
+
+class Live(NamedTuple):
+    """The rows of a state that may be hits: those below ``rows``, and of ``allowed`` if given."""
+
+    rows: int
+    allowed: Mask | None
+
+    def holds(self, rows: Rows) -> Mask:
+        """Return which of the rows may be hits."""
+        known: Mask = rows < self.rows
+        if self.allowed is not None:
+            known[known] = self.allowed[rows[known]]
+        return known
 
 
 def nearest(
@@ -24,7 +38,7 @@ def nearest(
     queries: Any,
     k: int,
     chosen: Filter,
-    live: Mask,
+    live: Live,
     ef: int | None,
 ) -> Hits:
     """Return the ``k`` best ``live`` rows of each query: score descending, then row ascending.
@@ -52,11 +66,10 @@ def nearest(
     return hits
 
 
-def _kept(answer: Answer, live: Mask, kind: Kind, metric: Metric) -> tuple[Any, Any]:
+def _kept(answer: Answer, live: Live, kind: Kind, metric: Metric) -> tuple[Any, Any]:
     rows = np.array(answer.rows, dtype=np.int64)
     scores = _scores(answer.scores, metric)
-    kept = rows < len(live)
-    kept[kept] = live[rows[kept]]
+    kept = live.holds(rows)
     if kind == "sparse":
         kept &= scores > 0
     return rows[kept], scores[kept]

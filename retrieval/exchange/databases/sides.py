@@ -14,7 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.exchange.databases.form import Record
 from sluice.retrieval.exchange.query_vectors import terms_of
 from sluice.retrieval.exchange.sparse.sparse_vectors import refuse_repeated, surveyed
-from sluice.retrieval.exchange.sparse_retrievers import idf_of, stored_chunks
+from sluice.retrieval.exchange.sparse_retrievers import holds_terms, idf_of, stored_chunks
 from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ _FIELDS = {"dense": "vector", "sparse": "terms"}
 
 
 def _side_of(retriever: Retriever) -> Side:
-    from sluice.indexing import InvertedIndex, PseudoQueryIndex
+    from sluice.indexing import PseudoQueryIndex
 
     index = retriever.index
     form = index.form
@@ -183,7 +183,7 @@ def _side_of(retriever: Retriever) -> Side:
         reason = "its documents are indexed in passages; export an index of whole documents"
     elif issubclass(form, PseudoQueryIndex):
         reason = "its index holds several vectors for each document"
-    elif issubclass(form, InvertedIndex):
+    elif holds_terms(index):
         return SparseSide(retriever)
     elif index.innermost.metric is None:
         reason = f"its index is a {type(index).__name__}, which holds no vectors"

@@ -19,10 +19,18 @@ from scipy import sparse
 from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder
-from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    DataError,
+    IndexFormatError,
+    MissingPackageError,
+)
 from sluice.indexing import FlatIndex, InvertedIndex, QdrantIndex, open_index
 from sluice.indexing.databases.qdrant import index as qdrant, remote
 from sluice.retrieval import Document, Retriever
+from sluice.retrieval.exchange.database_export import export_database
+from sluice.retrieval.exchange.dense_retrievers import export_dense
+from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 from sluice.retrieval.testing import check_index
 
 pytestmark = [  # of the client's local mode
@@ -356,6 +364,8 @@ def test_damaged_folders(memory: Make, tmp_path: Path) -> None:
 
 
 def test_the_key_stays_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("qdrant_client", reason="pip install 'sluice-ir[qdrant]'")
+
     class Refusing:
         def __getattr__(self, name: str) -> Any:
             raise RuntimeError("401: the key hush-hush is not known")
@@ -372,12 +382,43 @@ def test_the_key_stays_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not any(b"hush" in data for data in saved)
 
 
+@pytest.mark.parametrize("settings", [{"path": "db"}, {"url": URL}])
+def test_a_missing_package_is_named(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("qdrant_edge", "qdrant_client"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'sluice-ir\[qdrant\]'"):
+        QdrantIndex(**settings).add(whole_numbers(0, 2, 3))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_an_export_reads_the_database(memory: Make, tmp_path: Path, kind: str) -> None:
+    encoder: Any = WordEncoder() if kind == "dense" else BM25Encoder()
+    made = Retriever.build(encoder, documents(), index=memory(), path=tmp_path / "r")
+    same = Retriever.build(encoder, documents())
+    for each, name in ((made, "a"), (same, "b")):
+        export_database(each, tmp_path / name, "opensearch")
+        if kind == "dense":
+            export_dense(each, tmp_path / f"{name}.npy", "npy")
+        else:
+            export_retriever(each, tmp_path / f"{name}.jsonl", "impact-json")
+    for ending in ("/documents-00001.ndjson", ".npy" if kind == "dense" else ".jsonl"):
+        found = Path(f"{tmp_path}/a{ending}").read_bytes()
+        assert found == Path(f"{tmp_path}/b{ending}").read_bytes()
+
+
 def test_a_graph_finds_what_is_near(tmp_path: Path) -> None:
     pytest.importorskip("qdrant_edge", reason="pip install 'sluice-ir[qdrant]'")
     vectors = np.random.default_rng(6).standard_normal((200, 4)).astype(np.float32)
     index = QdrantIndex(str(tmp_path / "db"), method="hnsw", m=4, ef_construct=16)
+    index.spool(tmp_path / "work")
     index.add(vectors)
     index.save(tmp_path / "index")
+    assert 0.8 <= index.notes["recall"] <= 1
+    assert any(said.startswith("recall@10 ") for said in index.differences)
     expected = FlatIndex()
     expected.add(vectors)
     same(index.search_exactly(vectors[:5], 10), expected.search(vectors[:5], 10), rows=False)
