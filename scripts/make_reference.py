@@ -67,8 +67,8 @@ ONE = {
     "encoders": "an encoder", "trained_encoders": "an encoder", "indexes": "an index",
     "losses": "a loss", "rerankers": "a reranker", "rankers": "a ranker", "examples": "examples",
     "negatives": "negatives", "teachers": "a teacher", "tunings": "a tuning",
-    "augmentations": "an augmentation", "executors": "an executor", "dataset": "a dataset", "sparsity": "sparsity",
-    "trainer": "trainer",
+    "augmentations": "an augmentation", "executors": "an executor", "dataset": "a dataset",
+    "sparsity": "sparsity", "trainer": "trainer",
 }  # fmt: skip
 SECTIONS = {  # of the YAML files, in the order in which one meets them
     "ExperimentConfig": "An experiment", "RetrieverSection": "A retriever",
