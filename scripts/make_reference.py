@@ -47,6 +47,12 @@ COMPONENTS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
         "What a training run learns from: examples (queries with relevant documents), negatives"
         " (what they are told from), and a teacher, whose scores a distillation loss learns.",
     ),
+    "executors": (
+        "Executors", ("executors",),
+        "An executor carries out the tasks of a plan: it is the key `executor` of an experiment."
+        " [Scale](../scale.md#one-plan-several-executors) says which jobs are plans, and what is"
+        " promised.",
+    ),
 }  # fmt: skip
 KINDS = {
     "tunings": "Tunings", "augmentations": "Augmentations of vectors", "rankers": "Learnt rankers",
@@ -61,8 +67,8 @@ ONE = {
     "encoders": "an encoder", "trained_encoders": "an encoder", "indexes": "an index",
     "losses": "a loss", "rerankers": "a reranker", "rankers": "a ranker", "examples": "examples",
     "negatives": "negatives", "teachers": "a teacher", "tunings": "a tuning",
-    "augmentations": "an augmentation", "dataset": "a dataset", "sparsity": "sparsity",
-    "trainer": "trainer",
+    "augmentations": "an augmentation", "executors": "an executor", "dataset": "a dataset",
+    "sparsity": "sparsity", "trainer": "trainer",
 }  # fmt: skip
 SECTIONS = {  # of the YAML files, in the order in which one meets them
     "ExperimentConfig": "An experiment", "RetrieverSection": "A retriever",
@@ -94,9 +100,10 @@ def pages() -> dict[str, str]:
 
 
 def _source(kind: str) -> str:
+    own = ", and `type: my_package.module:Class` names a class of your own"
     return (
         f"Generated from the code by `scripts/make_reference.py`; `sluice config list {kind}`"
-        " prints the same, and `type: my_package.module:Class` names a class of your own.\n"
+        f" prints the same{'' if kind == 'executors' else own}.\n"
     )
 
 

@@ -33,8 +33,9 @@ class RayExecutor(Executor):
 
     ``address`` is that of a running cluster, or auto; left out, one is started on this machine for
     as long as the work takes. ``workers`` is how many tasks are under way at a time: as many as
-    the cluster has room for, if left out. A task asks for ``num_cpus`` cores, also its threads,
-    for ``num_gpus``, which may be a part of one, and for ``resources``, amounts by name.
+    the cluster has room for, if left out. ``num_cpus`` are the cores that a task asks for, and its
+    threads. ``num_gpus`` are the GPUs that it asks for, or the part of one. ``resources`` are
+    what else it asks for, amounts by the cluster's own names.
     """
 
     type_name = "ray"

@@ -27,8 +27,8 @@ class ProcessExecutor(Executor):
     """Carries out tasks in several processes of this machine.
 
     ``workers`` is how many tasks are under way at a time: one for each core, if left out.
-    ``threads`` are those of each, by default its share of the cores. Vectors have the same bits as
-    in one process where that has as many threads.
+    ``threads`` is how many each of them uses, by default its share of the cores. Vectors have the
+    same bits as in one process where that has as many threads.
     """
 
     type_name = "processes"

@@ -116,8 +116,8 @@ def _noted(stage: Stage) -> list[GatherRecall]:
         return list(found.values())
     own, name = retriever.index, retriever.name
     shards = own.present if isinstance(own, ShardedIndex) else {"": own}
-    for shard, part in shards.items():
-        index = part.innermost
+    for shard, one in shards.items():
+        index = one.innermost
         if isinstance(index, TokenIndex | GraphIndex):
             noted = GatherRecall.of_index(f"{name}/{shard}" if shard else name, index)
             found |= {} if noted is None else {noted.stage: noted}

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class StruckEncoder(BatchEncoder):
         if len(texts) and self.victim and self.home == 0 and self._first():
             known = {"itself": os.getpid(), "parent": os.getppid()}
             os.kill(known.get(self.victim) or int(self.victim), signal.SIGKILL)
+            time.sleep(60)  # whoever loses its driver or its node ends with it
         return vectors
 
     def _first(self) -> bool:

@@ -38,6 +38,13 @@ class TokenCodes(NamedTuple):
     bounds: NDArray[np.int64]
 
 
+class _Room(threading.local):
+    """Sums and marks of a search, one for each thread; a copy of the index begins without any."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Room:
+        return _Room()
+
+
 class CentroidGather(Gather):
     """Sums, over a query's tokens, the product with a document's best probed centroid.
 
@@ -54,7 +61,7 @@ class CentroidGather(Gather):
         super().__init__(seed)
         self._centroids: Centroids | None = None
         self._lists = CentroidLists(0)
-        self._room = threading.local()  # sums and marks of a search, one for each thread
+        self._room = _Room()
 
     def __len__(self) -> int:
         return len(self._lists)

@@ -159,7 +159,7 @@ def test_a_killed_driver_is_continued_to_the_same_bits(
 ) -> None:
     command = [sys.executable, str(SUPPORT / "struck_encoders.py"), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": f"{SUPPORT.parents[1]}{os.pathsep}{SUPPORT}"}
-    done = subprocess.run(command, env=environment, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, timeout=600, check=False)
     assert done.returncode == -9
     assert (tmp_path / "mark").exists()
     assert not (tmp_path / "r/retriever.json").exists()
@@ -223,7 +223,7 @@ def test_a_planned_build_stops_after_a_task_of_each_kind(
 
 def test_an_encoder_that_cannot_be_sent_is_refused_before_any_work(tmp_path: Path) -> None:
     given = FunctionEncoder(token_vectors, name="words")
-    with pytest.raises(ConfigError, match=r"executor: a function is not saved.*use executor: local"):
+    with pytest.raises(ConfigError, match=r"executor: a function is not saved"):
         Retriever.build(given, ["gold"], path=tmp_path / "r", executor=Here())
     assert not (tmp_path / "r/retriever.json").exists()
 

@@ -81,7 +81,7 @@ def test_a_killed_driver_is_continued_to_the_same_bits(
 ) -> None:
     command = [sys.executable, str(SUPPORT / "struck_encoders.py"), str(tmp_path), cluster.address]
     environment = {**os.environ, "PYTHONPATH": f"{SUPPORT.parents[1]}{os.pathsep}{SUPPORT}"}
-    done = subprocess.run(command, env=environment, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, timeout=600, check=False)
     assert done.returncode == -9
     assert not (tmp_path / "r/retriever.json").exists()
     build(tmp_path, executor=RayExecutor(cluster.address))
