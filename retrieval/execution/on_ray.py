@@ -94,7 +94,7 @@ class RayExecutor(Executor):
             options["address"] = self.address
         try:
             ray.init(**options)
-        except Exception as error:  # Ray raises any, a bare one where a node starts too slowly
+        except (Exception, SystemExit) as error:  # both where a node starts too slowly
             raise ConfigError(
                 f"executor.address: {self.address}: no cluster could be reached or started "
                 f"({' '.join(str(error).split())[:300]}); start one with `ray start --head`, or "

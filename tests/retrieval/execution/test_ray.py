@@ -44,7 +44,7 @@ def cluster() -> Iterator[Any]:
         ray.init(address=made.address)  # this process belongs to the head, which stays
         for _ in range(2):
             made.add_node(num_cpus=1, resources={"encoding": 2}, **STORE)
-    except Exception as error:  # Ray's own limits of time, on a busy machine
+    except (Exception, SystemExit) as error:  # limits of time of its own, on a busy machine
         pytest.skip(f"Ray starts no cluster here: {error}")
     try:
         yield made
