@@ -87,8 +87,50 @@ def pgvector() -> Iterator[Engine]:
     server.stop()
 
 
+@contextlib.contextmanager
+def qdrant() -> Iterator[Engine]:
+    """Qdrant's engine in this process, and its own Python interface."""
+    import qdrant_edge as edge
+
+    from sluice.indexing import QdrantIndex
+
+    with tempfile.TemporaryDirectory() as folder:
+
+        def theirs(method: str) -> Theirs:
+            path = Path(folder) / f"theirs-{method}"
+            path.mkdir()
+            held: list[Any] = []
+
+            def fill(vectors: np.ndarray) -> None:
+                graph = method == "hnsw"
+                config = edge.EdgeConfig(
+                    vectors=edge.EdgeVectorParams(vectors.shape[1], edge.Distance.Dot),
+                    hnsw_config=edge.HnswIndexConfig(16 if graph else 0, 100, 1),
+                    optimizers=edge.EdgeOptimizersConfig(indexing_threshold=1 if graph else None),
+                )
+                shard = edge.EdgeShard.create(str(path), config)
+                for start in range(0, len(vectors), 512):
+                    rows = enumerate(vectors[start : start + 512].tolist(), start)
+                    points = [edge.Point(row, vector, {"row": row}) for row, vector in rows]
+                    shard.update(edge.UpdateOperation.upsert_points(points))
+                shard.optimize()
+                shard.flush()
+                held.append((shard, edge.SearchParams(exact=not graph, hnsw_ef=128)))
+
+            def search(query: np.ndarray) -> list[int]:
+                shard, params = held[0]
+                nearest = edge.Query.Nearest(query.tolist())
+                found = shard.query(edge.QueryRequest(K, query=nearest, params=params))
+                return [int(point.id) for point in found]
+
+            return Theirs(fill, search)
+
+        yield Engine(lambda method: QdrantIndex(f"{folder}/ours", method=method), theirs)
+
+
 ENGINES: Mapping[str, Callable[[], contextlib.AbstractContextManager[Engine]]] = {
-    "pgvector": pgvector
+    "pgvector": pgvector,
+    "qdrant": qdrant,
 }
 
 
