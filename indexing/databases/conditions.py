@@ -12,8 +12,9 @@ class Condition(NamedTuple):
 
     ``any`` is equality with one of the values: of numbers as numbers, integer or float, where a
     boolean does not count as one; a list of texts equals each of its texts; None matches a missing
-    value. ``not`` is its negation, missing values included. ``gte``, ``gt``, ``lte`` and ``lt`` hold for
-    a number and a number, or a text and a text by code point, and never for a missing value.
+    value. ``not`` is its negation, missing values included. ``gte``, ``gt``, ``lte`` and ``lt``
+    hold for a number and a number, or a text and a text by code point, and never for a missing
+    value.
     """
 
     key: str
