@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.losses.written import WrittenLoss
+from sluice.training.protocol import ListWriter
 
 if TYPE_CHECKING:
     from sluice.training.example import Example
@@ -46,11 +47,11 @@ class Rankings(WrittenLoss):
             raise ConfigError(
                 f"rankings.smoothing: {self.smoothing!r}, expected a share from 0, below 1"
             )
-        self._encoder: Any = None
+        self._encoder: ListWriter | None = None
 
     def bind(self, encoder: Any, seed: int) -> None:
         """Note the model whose window and length the examples must fit."""
-        self._encoder = encoder
+        self._encoder = encoder if isinstance(encoder, ListWriter) else None
 
     def bind_examples(self, examples: Sequence[Example]) -> None:
         """Raise ``DataError`` for examples that are no rankings, or that the model cannot read.
@@ -79,6 +80,8 @@ class Rankings(WrittenLoss):
                     f"query {each.query.id!r}: document {twice!r} is in its list twice; expected "
                     "each once"
                 )
+        if self._encoder is None:  # which the forward pass refuses
+            return
         longest = max(examples, key=lambda each: len(each.documents))
         window = self._encoder.window
         if window and len(longest.documents) > window:

@@ -79,6 +79,7 @@ ELSEWHERE = {
     "csr": "reads what is below the codes: test_csr",
     "identifiers": "has batches of its own: test_identifiers",
     "masked_language": "has batches of its own: test_masked_settings",
+    "rankings": "has batches of its own: test_rankings",
     "spans": "has batches of its own: test_spans",
     "three_heads": "has vectors of its own: test_three_heads",
 }
