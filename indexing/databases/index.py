@@ -46,6 +46,11 @@ class DatabaseIndex(Index):
         return False
 
     @property
+    def rounds(self) -> bool:
+        """Whether it keeps fewer bits of a vector than float32 has."""
+        return False
+
+    @property
     def differences(self) -> Sequence[str]:
         """How results may differ from those of our exact index; one sentence each, printed."""
         return ()

@@ -116,6 +116,11 @@ class PgvectorIndex(DatabaseIndex):
         return self._described
 
     @property
+    def rounds(self) -> bool:
+        """Whether vectors are stored in float16."""
+        return self._column == "halfvec"
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the table in the database, with its keys and its graph."""
         if self._table is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections.abc import Collection as Words, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -28,6 +27,7 @@ from sluice.indexing.databases.qdrant.checks import (
     recall,
 )
 from sluice.indexing.databases.qdrant.collection import (
+    NAME,
     Collection,
     Shape,
     joined,
@@ -358,7 +358,7 @@ class QdrantIndex(DatabaseIndex):
 
     @classmethod
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
-        return cls._open(folder, facts, None)
+        return cls._open(folder, facts, ())
 
     @classmethod
     def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Words[str] | Allow) -> Self:
@@ -374,7 +374,7 @@ class QdrantIndex(DatabaseIndex):
         name = facts.get("name")
         if name is None:
             return index
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise IndexFormatError(
                 f"{where}: name is {name!r:.80}, expected a collection's; rebuild"
             )
