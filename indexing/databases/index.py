@@ -55,6 +55,10 @@ class DatabaseIndex(Index):
         """How results may differ from those of our exact index; one sentence each, printed."""
         return ()
 
+    @abstractmethod
+    def check_vectors(self, *, are_sparse: bool) -> None:
+        """Raise ``ConfigError`` for settings that sparse, or dense, vectors have no use for."""
+
     def search_where(
         self,
         vectors: Any,

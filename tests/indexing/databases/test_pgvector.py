@@ -25,6 +25,7 @@ from sluice.indexing.databases.pgvector import states
 from sluice.indexing.databases.pgvector.beside import row_of
 from sluice.indexing.databases.pgvector.connection import _answers
 from sluice.indexing.databases.pgvector.table import Table
+from sluice.retrieval.config.components import check_index
 from sluice.retrieval.exchange.dense_retrievers import is_decoded
 
 RNG = np.random.default_rng(7)
@@ -411,3 +412,19 @@ def test_descriptors_may_have_any_number() -> None:
 def test_float16_vectors_are_said_to_be_decoded() -> None:
     assert is_decoded(PgvectorIndex(column="halfvec"), 6)
     assert not is_decoded(PgvectorIndex(), 6)
+
+
+@pytest.mark.parametrize(
+    ("index", "encoder", "message"),
+    [
+        ({"type": "pgvector", "metric": "l2"}, "bm25", "metric: l2; sparse vectors have inner"),
+        ({"type": "pgvector", "prune": 5}, "dense", "prune: 5; only sparse vectors are pruned"),
+        ({"type": "qdrant", "path": "db", "metric": "l2"}, "bm25", "metric: l2; sparse vectors"),
+        ({"type": "qdrant", "path": "db", "method": "hnsw"}, "bm25", "method: hnsw; Qdrant"),
+    ],
+)
+def test_settings_without_a_use_are_refused_before_the_corpus_is_read(
+    index: dict[str, Any], encoder: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"index\.{message}"):
+        check_index(index, {"type": encoder, "model": "m"}, where="index")

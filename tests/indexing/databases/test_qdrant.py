@@ -348,6 +348,8 @@ def test_bad_input(memory: Make) -> None:
     index = memory(metric="l2")
     with pytest.raises(ConfigError, match="inner products alone"):
         index.add(sparse.csr_array((1, 3), dtype=np.float32))
+    with pytest.raises(ConfigError, match="method: hnsw; Qdrant searches sparse vectors exactly"):
+        memory(method="hnsw").add(sparse.csr_array((1, 3), dtype=np.float32))
     index.add(whole_numbers(0, 4, 3))
     with pytest.raises(DataError, match="this index holds 3"):
         index.add(whole_numbers(0, 4, 2))
