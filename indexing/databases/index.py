@@ -46,9 +46,18 @@ class DatabaseIndex(Index):
         return False
 
     @property
+    def rounds(self) -> bool:
+        """Whether it keeps fewer bits of a vector than float32 has."""
+        return False
+
+    @property
     def differences(self) -> Sequence[str]:
         """How results may differ from those of our exact index; one sentence each, printed."""
         return ()
+
+    @abstractmethod
+    def check_vectors(self, *, are_sparse: bool) -> None:
+        """Raise ``ConfigError`` for settings that sparse, or dense, vectors have no use for."""
 
     def search_where(
         self,

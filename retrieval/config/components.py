@@ -176,6 +176,11 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
             )
     if name in INDEXES:
         index = build(spec, INDEXES, where=where)
+        if name in DATABASES and kind in (*SPARSE_ENCODERS, *DENSE_ENCODERS):
+            try:
+                index.check_vectors(are_sparse=kind in SPARSE_ENCODERS)
+            except ConfigError as error:
+                raise ConfigError(f"{where}.{error}") from None
         if kind in ONE_WAY_ENCODERS:
             from sluice.retrieval.retrievers.corpus.fill_index import check_one_way
 

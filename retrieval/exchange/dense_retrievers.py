@@ -90,8 +90,16 @@ def export_dense(
     dim = int(index.width or 0)
     chunks = map(index.documents, parts)
     count = write_dense_vectors(output, entries, chunks, form, dim=dim)
-    decoded = bool(index.size_bytes < 4 * dim * index.rows)
-    return DenseExport(count, dim, index.metric or "ip", decoded)
+    return DenseExport(count, dim, index.metric or "ip", is_decoded(index, dim))
+
+
+def is_decoded(index: Index, dim: int) -> bool:
+    """Return whether an index keeps less than the full vectors, of ``dim`` float32 numbers."""
+    from sluice.indexing.databases.index import DatabaseIndex
+
+    if isinstance(index.innermost, DatabaseIndex):
+        return index.innermost.rounds
+    return bool(index.size_bytes < 4 * dim * index.rows)
 
 
 def live_documents(

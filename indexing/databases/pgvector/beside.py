@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,22 @@ def row_of(name: str, metadata: Mapping[str, Any]) -> Row:
     """Return what is stored beside a vector; ``DataError`` for what PostgreSQL cannot hold."""
     plain = {key: _plain(value) for key, value in metadata.items()}
     written = json.dumps(plain, ensure_ascii=False)
-    if "\0" in name or "\\u0000" in written:
+    if "\0" in name or any("\0" in part for part in _texts(plain)):
         raise DataError(
             f"document {name!r}: its id or metadata has a zero character, which PostgreSQL has in "
             "no text; remove it"
         )
     return Row(name.encode(), b"\x01" + written.encode())  # 1: the version of jsonb's form
+
+
+def _texts(metadata: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in metadata.items():
+        yield key
+        yield from (each for each in _several(value) if isinstance(each, str))
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _plain(value: Any) -> Any:

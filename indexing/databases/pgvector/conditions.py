@@ -55,4 +55,4 @@ def _order(key: str, sign: str, value: Any) -> tuple[str, list[Any]]:
 
 def _check_text(key: str, value: Any) -> None:
     if isinstance(value, str) and "\0" in value:
-        raise ConfigError(f"where.{key!r}: has a zero character, which PostgreSQL has in no text")
+        raise ConfigError(f"where.{key}: has a zero character, which PostgreSQL has in no text")

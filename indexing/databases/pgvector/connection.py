@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import selectors
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -89,10 +90,10 @@ def _alive(idle: list[Any]) -> Any:
 
 def _answers(connection: Any) -> bool:
     """Return whether a connection is not closed by the server; nothing is sent."""
-    import select
-
     # An idle connection has nothing to read, except that its server has ended.
-    return not select.select([connection.fileno()], [], [], 0)[0]
+    with selectors.DefaultSelector() as selector:  # takes any descriptor, as select does not
+        selector.register(connection.fileno(), selectors.EVENT_READ)
+        return not selector.select(0)
 
 
 def _close(connection: Any) -> None:

@@ -116,6 +116,11 @@ class PgvectorIndex(DatabaseIndex):
         return self._described
 
     @property
+    def rounds(self) -> bool:
+        """Whether vectors are stored in float16."""
+        return self._column == "halfvec"
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the table in the database, with its keys and its graph."""
         if self._table is None:
@@ -142,6 +147,11 @@ class PgvectorIndex(DatabaseIndex):
         need_psycopg()
         self.settings.check_width(width, self._column or "vector")
 
+    def check_vectors(self, *, are_sparse: bool) -> None:
+        """Raise ``ConfigError`` for another metric of sparse vectors, ``prune`` of dense ones."""
+        column: Column = "sparsevec" if are_sparse else "vector"
+        replace(self.settings, column=self.settings.column or column)
+
     def spool(self, folder: Path) -> None:
         """Note in ``folder`` which table is filled, so that a killed build continues with it."""
         if self._table is None and not self.rows:
@@ -164,8 +174,8 @@ class PgvectorIndex(DatabaseIndex):
 
     def _append(self, documents: Any) -> None:
         column = self._column or ("sparsevec" if sparse.issparse(documents) else "vector")
+        self.check_vectors(are_sparse=column == "sparsevec")
         if column == "sparsevec":
-            replace(self.settings, column=column)  # refuses another metric
             documents = stored_weights(documents, self.settings, self._lost)
         width = int(documents.shape[1])
         self.settings.check_width(width, column)

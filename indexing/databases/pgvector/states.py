@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sluice.encoders.foundation.disk.files import read_json, write_json
-from sluice.encoders.foundation.errors import DataError, IndexFormatError
+from sluice.encoders.foundation.errors import IndexFormatError, SluiceError
 from sluice.indexing.databases.pgvector.connection import connected
 from sluice.indexing.databases.pgvector.settings import Column, Settings
 from sluice.indexing.databases.pgvector.table import Table
@@ -91,7 +91,7 @@ class States:
                     table.forget_copies(connection)
                 for name, marks in self.dropped.items():
                     Table(dsn, name, "vector").drop(connection, marks)
-        except (DataError, IndexFormatError) as error:
+        except SluiceError as error:  # the state is on the disk: no error may say otherwise
             log.warning("%s; the next change repeats it", error)
             return
         self.former, self.dropped = self.mark, {}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import write_json
+from sluice.indexing.databases.qdrant.collection import NAME
 
 NOTE, CHUNKS = "qdrant.json", "qdrant.jsonl"
 
@@ -28,15 +29,16 @@ class BuildNotes:
             stored = [json.loads(line) for line in lines]
             if {**note, "name": ""} != {**own, "name": ""} or not stored:
                 return None
+            name = _name(note)
             self._stored = {int(first): (int(stop), str(digest)) for first, stop, digest in stored}
-            return str(note["name"])
+            return name
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
     def abandoned(self) -> str | None:
         """Return the collection of a killed build, whatever its settings were."""
         try:
-            return str(json.loads(self._note.read_text("utf-8"))["name"])
+            return _name(json.loads(self._note.read_text("utf-8")))
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
@@ -54,6 +56,13 @@ class BuildNotes:
         """Note a chunk that is on the collection's disk."""
         with self._lines.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps([first, stop, digest]) + "\n")
+
+
+def _name(note: Mapping[str, Any]) -> str:
+    """Return the collection that a note names; ``ValueError`` for what is no name of ours."""
+    if NAME.fullmatch(note["name"]) is None:
+        raise ValueError(note["name"])
+    return str(note["name"])
 
 
 def digest_of(vectors: Any, payloads: Sequence[Mapping[str, Any]]) -> str:

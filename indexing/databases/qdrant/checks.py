@@ -90,10 +90,10 @@ def spread(live: Rows) -> Rows:
     return live[np.linspace(0, len(live) - 1, SAMPLED).astype(np.int64)]
 
 
-def differences(settings: Settings, is_sparse: bool, notes: Mapping[str, Any]) -> list[str]:
+def differences(settings: Settings, notes: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each way in which results differ from those of our exact index."""
     said = ["exact; scores are float32 sums of Qdrant, equal in about six digits"]
-    if settings.method == "hnsw" and not is_sparse:
+    if settings.method == "hnsw":
         said = ["approximate: a walk of ef candidates along a graph (128), unless exact: true"]
         if "recall" in notes:
             said.append(f"recall@{DEPTH} {notes['recall']:.3f} against its own exact search")

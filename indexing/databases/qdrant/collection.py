@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from sluice.indexing.databases.qdrant.settings import Kind, Settings
 from sluice.indexing.live_rows import Rows
 
 BATCH = 512  # points of one request
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*-[0-9]+")  # of a collection that we made
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def filter_of(where: Sequence[Condition]) -> dict[str, list[Any]]:
         value = values[0]
         if not _is_number(value):
             raise ConfigError(
-                f"where.{key!r}: {operator} {value!r:.60}; Qdrant orders numbers and no texts: "
+                f"where.{key}: {operator} {value!r:.60}; Qdrant orders numbers and no texts: "
                 "filter by equality, or by a number"
             )
         made["must"].append({"key": f'numbers."{_name(key)}"', "range": {operator: float(value)}})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from collections.abc import Collection as Words, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -28,6 +27,7 @@ from sluice.indexing.databases.qdrant.checks import (
     recall,
 )
 from sluice.indexing.databases.qdrant.collection import (
+    NAME,
     Collection,
     Shape,
     joined,
@@ -127,7 +127,7 @@ class QdrantIndex(DatabaseIndex):
     @property
     def differences(self) -> Sequence[str]:
         """How results may differ from those of our exact index; one sentence each."""
-        return differences(self.settings, self._sparse, self.notes)
+        return differences(self.settings, self.notes)
 
     def empty(self) -> Self:
         """Return an index without documents that has the settings of this one."""
@@ -141,6 +141,11 @@ class QdrantIndex(DatabaseIndex):
                 "{type: flat} or {type: faiss}"
             )
 
+    def check_vectors(self, *, are_sparse: bool) -> None:
+        """Raise ``ConfigError`` for another metric of sparse vectors, or a graph of them."""
+        if are_sparse:
+            self.settings.check_sparse()
+
     def spool(self, folder: Path) -> None:
         """Note in ``folder`` what is stored, so that a killed build goes on with it."""
         if self._collection is None and not self.rows:
@@ -152,17 +157,13 @@ class QdrantIndex(DatabaseIndex):
 
     @property
     def _walks(self) -> bool:
-        return self.settings.method == "hnsw" and not self._sparse
+        return self.settings.method == "hnsw"
 
     # Adding.
 
     def _checked(self, vectors: Any, what: str) -> Any:
         if self._sparse or (self._shape is None and sparse.issparse(vectors)):
-            if self.settings.metric != "ip":
-                raise ConfigError(
-                    f"metric: {self.settings.metric}; sparse vectors have inner products alone: "
-                    "leave it out"
-                )
+            self.settings.check_sparse()
             return checked_sparse(vectors, what)
         dense = checked_dense(vectors, self.width, what)
         if self.settings.metric == "cosine":
@@ -256,7 +257,7 @@ class QdrantIndex(DatabaseIndex):
         for former in self._former:
             former.drop()
         if self._notes is not None and self._collection is not None:
-            log.info("%s: %s", self._collection.name, "; ".join(self.differences))
+            log.info("qdrant: %s", "; ".join(self.differences))
         self._former, self._notes = [], None
         if self._collection is None or self._collection.count({}) == len(self):
             return
@@ -358,7 +359,7 @@ class QdrantIndex(DatabaseIndex):
 
     @classmethod
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
-        return cls._open(folder, facts, None)
+        return cls._open(folder, facts, ())
 
     @classmethod
     def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Words[str] | Allow) -> Self:
@@ -374,7 +375,7 @@ class QdrantIndex(DatabaseIndex):
         name = facts.get("name")
         if name is None:
             return index
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise IndexFormatError(
                 f"{where}: name is {name!r:.80}, expected a collection's; rebuild"
             )

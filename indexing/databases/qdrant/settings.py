@@ -53,6 +53,18 @@ class Settings:
         if self.method == "exact" and (self.m, self.ef_construct) != (16, 100):
             raise ConfigError("m, ef_construct: are those of method: hnsw; leave them out")
 
+    def check_sparse(self) -> None:
+        """Raise ``ConfigError`` for what sparse vectors do not have."""
+        if self.metric != "ip":
+            raise ConfigError(
+                f"metric: {self.metric}; sparse vectors have inner products alone: leave it out"
+            )
+        if self.method == "hnsw":
+            raise ConfigError(
+                "method: hnsw; Qdrant searches sparse vectors exactly, without a graph: leave it "
+                "out"
+            )
+
     @property
     def address(self) -> str:
         """The folder or the URL."""

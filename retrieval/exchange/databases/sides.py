@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.exchange.databases.form import Record
+from sluice.retrieval.exchange.dense_retrievers import is_decoded
 from sluice.retrieval.exchange.query_vectors import terms_of
 from sluice.retrieval.exchange.sparse.sparse_vectors import refuse_repeated, surveyed
 from sluice.retrieval.exchange.sparse_retrievers import holds_terms, idf_of, stored_chunks
@@ -60,8 +61,7 @@ class DenseSide(Side):
     @property
     def decoded(self) -> bool:
         """Whether the index keeps less than the full vectors."""
-        index = self.retriever.index
-        return index.size_bytes < 4 * self.dim * index.rows
+        return is_decoded(self.retriever.index, self.dim)
 
     def values(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return ``[len(rows), dim]``."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,12 @@ from sluice.encoders.foundation.errors import (
 )
 from sluice.indexing import FlatIndex, InvertedIndex, PgvectorIndex, open_index
 from sluice.indexing.databases.conditions import Condition
+from sluice.indexing.databases.pgvector import states
+from sluice.indexing.databases.pgvector.beside import row_of
+from sluice.indexing.databases.pgvector.connection import _answers
+from sluice.indexing.databases.pgvector.table import Table
+from sluice.retrieval.config.components import check_index
+from sluice.retrieval.exchange.dense_retrievers import is_decoded
 
 RNG = np.random.default_rng(7)
 # Small whole numbers: every sum is exact, and most scores tie.
@@ -362,3 +371,60 @@ def test_settings_are_refused(settings: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         PgvectorIndex(**settings)
     assert "s3cret" not in str(refused.value)
+
+
+def test_only_a_zero_character_is_refused() -> None:
+    written = row_of("d", {"path": "C:\\u0000", "none": None, "year": 1}).metadata
+    assert written is not None
+    assert json.loads(written[1:]) == {"path": "C:\\u0000", "none": None, "year": 1}
+    for name, metadata in (("a\0", {}), ("a", {"\0": 1}), ("a", {"k": ("x", "\0")})):
+        with pytest.raises(DataError, match="zero character"):
+            row_of(name, metadata)
+
+
+def test_a_server_that_ends_before_a_state_is_noted_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refusing(dsn: str) -> Any:
+        raise ConfigError(f"pgvector: cannot connect to {dsn}")
+
+    monkeypatch.setattr(states, "connected", refusing)
+    made = states.States()
+    made.dropped = {"former": ["mark"]}
+    made.settle(Table("postgresql://nowhere/db", "own", "vector"), "postgresql://nowhere/db")
+    assert "the next change repeats it" in caplog.text
+    assert made.dropped == {"former": ["mark"]}
+
+
+def test_descriptors_may_have_any_number() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        try:
+            number = fcntl.fcntl(one, fcntl.F_DUPFD, 1_500)
+        except OSError as error:
+            pytest.skip(f"no descriptor above 1,024 here ({error})")
+        with socket.socket(fileno=number) as high:
+            assert _answers(high)
+            other.send(b"the end")
+            assert not _answers(high)
+
+
+def test_float16_vectors_are_said_to_be_decoded() -> None:
+    assert is_decoded(PgvectorIndex(column="halfvec"), 6)
+    assert not is_decoded(PgvectorIndex(), 6)
+
+
+@pytest.mark.parametrize(
+    ("index", "encoder", "message"),
+    [
+        ({"type": "pgvector", "metric": "l2"}, "bm25", "metric: l2; sparse vectors have inner"),
+        ({"type": "pgvector", "prune": 5}, "dense", "prune: 5; only sparse vectors are pruned"),
+        ({"type": "qdrant", "path": "db", "metric": "l2"}, "bm25", "metric: l2; sparse vectors"),
+        ({"type": "qdrant", "path": "db", "method": "hnsw"}, "bm25", "method: hnsw; Qdrant"),
+    ],
+)
+def test_settings_without_a_use_are_refused_before_the_corpus_is_read(
+    index: dict[str, Any], encoder: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"index\.{message}"):
+        check_index(index, {"type": encoder, "model": "m"}, where="index")

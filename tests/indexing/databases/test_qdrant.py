@@ -27,6 +27,7 @@ from sluice.encoders.foundation.errors import (
 )
 from sluice.indexing import FlatIndex, InvertedIndex, QdrantIndex, open_index
 from sluice.indexing.databases.qdrant import index as qdrant, remote
+from sluice.indexing.databases.qdrant.build import BuildNotes
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.exchange.database_export import export_database
 from sluice.retrieval.exchange.dense_retrievers import export_dense
@@ -230,9 +231,9 @@ def test_a_failed_build_goes_on(memory: Make, tmp_path: Path, monkeypatch: Any) 
 def test_a_killed_build_goes_on(
     tmp_path: Path, chunks: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SIGKILL at a moment of its own, after so many chunks."""
+    """SIGKILL after so many chunks."""
     pytest.importorskip("qdrant_edge", reason="pip install 'sluice-ir[qdrant]'")
-    words = [str(tmp_path / "db"), str(tmp_path / "work"), "6"]
+    words = [str(tmp_path / "db"), str(tmp_path / "work"), "6", str(chunks - 1)]
     command = [sys.executable, qdrant_loop.__file__, *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path.cwd()) as process:
         assert process.stdout is not None
@@ -267,6 +268,18 @@ def test_another_recipe_begins_anew(memory: Make, tmp_path: Path, monkeypatch: A
     monkeypatch.setattr(MemoryCollection, "upsert", plain)
     Retriever.build(WordEncoder(), documents(), index=memory(metric="l2"), path=tmp_path / "r")
     assert len(left - set(STORED)) == 1  # what the killed one left is removed
+
+
+def test_a_note_names_collections_of_ours_alone(tmp_path: Path) -> None:
+    notes = BuildNotes(tmp_path)
+    notes.begin({"path": "db"}, "sluice-0123abcd-1")
+    notes.note(0, 2, "digest")
+    assert BuildNotes(tmp_path).abandoned() == "sluice-0123abcd-1"
+    for name in ("sluice-/../../texts-1", "..", 3):
+        (tmp_path / "qdrant.json").write_text(json.dumps({"path": "db", "name": name}))
+        edited = BuildNotes(tmp_path)
+        assert edited.begun({"path": "db"}) is edited.abandoned() is None
+        assert not edited.stored(0, 2, "digest")
 
 
 def test_a_failed_change_is_undone(memory: Make, tmp_path: Path, monkeypatch: Any) -> None:
@@ -335,6 +348,8 @@ def test_bad_input(memory: Make) -> None:
     index = memory(metric="l2")
     with pytest.raises(ConfigError, match="inner products alone"):
         index.add(sparse.csr_array((1, 3), dtype=np.float32))
+    with pytest.raises(ConfigError, match="method: hnsw; Qdrant searches sparse vectors exactly"):
+        memory(method="hnsw").add(sparse.csr_array((1, 3), dtype=np.float32))
     index.add(whole_numbers(0, 4, 3))
     with pytest.raises(DataError, match="this index holds 3"):
         index.add(whole_numbers(0, 4, 2))
@@ -355,8 +370,8 @@ def test_damaged_folders(memory: Make, tmp_path: Path) -> None:
     manifest = tmp_path / "index" / "manifest.json"
     good = json.loads(manifest.read_text())
     for key, value in (
-        ("name", "../../etc"), ("name", 3), ("width", 0), ("kind", "fat"), ("settings", {"url": 1}),
-        ("settings", []),
+        ("name", "../../etc"), ("name", "sluice"), ("name", 3), ("width", 0), ("kind", "fat"),
+        ("settings", {"url": 1}), ("settings", []),
     ):  # fmt: skip
         manifest.write_text(json.dumps({**good, "index": {**good["index"], key: value}}))
         with pytest.raises(IndexFormatError):
