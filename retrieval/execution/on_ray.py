@@ -82,7 +82,7 @@ class RayExecutor(Executor):
     def _connect(self, ray: Any) -> None:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
         if self.address is None:
-            wanted = (self.workers or cores()) * self.needs["CPU"]
+            wanted = self.workers * self.needs["CPU"] if self.workers else cores()
             own = {name: amount for name, amount in self.needs.items() if name not in _BUILT_IN}
             options |= {
                 "num_cpus": max(1, math.ceil(wanted)), "include_dashboard": False,
@@ -95,6 +95,8 @@ class RayExecutor(Executor):
         try:
             ray.init(**options)
         except (Exception, SystemExit) as error:  # both where a node starts too slowly
+            with contextlib.suppress(Exception):
+                ray.shutdown()  # what has started of it
             raise ConfigError(
                 f"executor.address: {self.address}: no cluster could be reached or started "
                 f"({' '.join(str(error).split())[:300]}); start one with `ray start --head`, or "
