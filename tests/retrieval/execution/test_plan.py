@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.progress import Advance, show_progress
 from sluice.indexing import FmIndex
 from sluice.retrieval import Retriever
-from sluice.retrieval.execution import Executor, LocalExecutor, ProcessExecutor
+from sluice.retrieval.execution import Executor, LocalExecutor, ProcessExecutor, plan
 from sluice.retrieval.execution.executor import Crew, Facts, Outcome, Task
 from sluice.retrieval.execution.plan import TRIES, Plan, Planned, planning, run_plan
 from sluice.retrieval.execution.tasks import carry_out
@@ -99,7 +100,10 @@ def test_a_lost_task_is_given_to_another_worker(tmp_path: Path) -> None:
         run_plan(Plan("work", [task(tmp_path, "d")]), hopeless)
 
 
-def test_an_error_ends_the_plan_and_keeps_what_is_done(tmp_path: Path) -> None:
+def test_an_error_ends_the_plan_and_keeps_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "SETTLING", 0)
     tasks = [task(tmp_path, name) for name in "abc"]
     with pytest.raises(DataError, match="what was wrong"):
         run_plan(Plan("work", tasks), Fake(a=["DataError"]))
@@ -108,6 +112,33 @@ def test_an_error_ends_the_plan_and_keeps_what_is_done(tmp_path: Path) -> None:
     assert (tmp_path / "b").exists()
     with pytest.raises(IndexFormatError, match="every worker must see the same folders"):
         run_plan(Plan("work", [task(tmp_path, "e")]), Fake(e=["absent"]))
+
+
+def test_an_output_that_is_seen_late_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            (tmp_path / "e").write_text("of another machine")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert run_plan(Plan("work", [task(tmp_path, "e")]), Fake(e=["absent"])) == {"e": {}}
+    assert len(waited) == 2
+
+
+def test_a_plan_estimates_by_a_task_that_did_not_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failed(advance: Advance) -> Facts:
+        return {"seconds": 0.0, "failed": "no such folder"}
+
+    first = Task("test", "a", {}, tmp_path, failed, kept=False)
+    with planning(), pytest.raises(Planned, match=r"3 tasks, 1 done; about 4\.0 s"):
+        run_plan(Plan("work", [first, task(tmp_path, "b"), task(tmp_path, "c")]), LocalExecutor())
+    assert "a: no such folder" in caplog.text
 
 
 def test_progress_counts_units_of_the_open_tasks(tmp_path: Path) -> None:
