@@ -423,7 +423,7 @@ class Experiment:
 
     def estimate(self, name: str) -> EncodingEstimate | None:
         """Estimate the cost of encoding the corpus for a retriever; None if nothing is encoded."""
-        from sluice.retrieval.retrievers.corpus.corpus_vectors import corpus_estimate
+        from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import corpus_estimate
 
         with named_file(self.file):
             section = self.config.retrievers[name]

@@ -165,8 +165,8 @@ def _found(
     executor: Executor,
 ) -> Iterator[Any]:
     """Yield the vectors in chunks; as an ``EncodedCorpus`` where the index looks at them before."""
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
     from sluice.retrieval.retrievers.corpus.given_vectors import kept_vectors
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import encoded_corpus
 
     if vectors is None:
         with encoded_corpus(encoder, documents, work, encoding, readings, executor) as encoded:
@@ -273,7 +273,7 @@ def _check_measured(recipe: Any, queries: int, vectors: Any) -> None:
 
 
 def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any:
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
 
     texts = list(queries.values())
     rows = sampled_rows(len(texts), most, SEED)
@@ -282,7 +282,7 @@ def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any
 
 def _not_asked(queries: Mapping[str, str]) -> dict[str, str]:
     """Return the queries that ``_asked`` leaves out, by their texts too."""
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
 
     names = list(queries)
     asked = {queries[names[row]] for row in sampled_rows(len(names), QUERIES, SEED).tolist()}
@@ -309,7 +309,7 @@ def _learnt(index: Index, encoder: Any, queries: Mapping[str, str]) -> Mapping[s
     ``ConfigError`` where there are too few to do both.
     """
     from sluice.indexing import QueryGraphIndex
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
 
     if not isinstance(index, QueryGraphIndex):
         return queries
@@ -339,8 +339,8 @@ def measures(index: Any) -> bool:
 def _by_tasks(index: Any, vectors: Any, work: Path, executor: Executor) -> Index | None:
     """Let the executor's workers fill shards; None where there are none, or no such workers."""
     from sluice.indexing.wrappers.sharded import ShardedIndex
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import TASKS, EncodedCorpus
-    from sluice.retrieval.retrievers.corpus.index_tasks import fill_shards
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import TASKS, EncodedCorpus
+    from sluice.retrieval.retrievers.corpus.vectors.index_tasks import fill_shards
 
     shared = executor.remote and isinstance(index, ShardedIndex)
     if not (shared and isinstance(vectors, EncodedCorpus) and len(vectors)):

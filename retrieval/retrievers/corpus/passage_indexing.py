@@ -182,7 +182,7 @@ def _mean_vectors(
     normalize: bool,
 ) -> Iterator[Iterable[Any]]:
     """Yield the documents' vectors, the means of their passages', in chunks."""
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import encoded_corpus
 
     fit = hooks_of(encoder).fit_in_parts
     if fit is not None:
