@@ -74,13 +74,13 @@ def planning() -> Iterator[None]:
 
 
 def end_planning(label: str) -> None:
-    """Raise ``Planned`` where a job is only planned and has come to work that is no task."""
+    """Raise ``Planned`` where a job is only planned and has come to work that is not a task."""
     if _PLANNING.get():
         raise Planned(f"{label}: no open task; the rest is done in this process")
 
 
 def begin_alone(label: str, executor: Executor, why: str) -> None:
-    """Begin work that is no plan: warn where the executor was to share it, or end the planning."""
+    """Begin work without a plan: warn where the executor was to share it, or end the planning."""
     if executor.remote:
         log.warning(
             "%s: %s, so this process does it alone; executor: %s shares out other work",

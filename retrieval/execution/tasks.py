@@ -1,4 +1,4 @@
-"""Carries out a task by its name, in whatever process: the table of what there is."""
+"""Carries out a task by its name, in whatever process, as the table of tasks has it."""
 
 from __future__ import annotations
 
