@@ -51,7 +51,7 @@ from sluice.retrieval.training_data.teachers.teachers import check_there
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.evaluation.table import Table
-    from sluice.retrieval.experiments.suite import Suite
+    from sluice.retrieval.experiments.suites.suite import Suite
     from sluice.retrieval.experiments.tuning.ranker_training import FoldReport, TrainedRanker
     from sluice.retrieval.experiments.tuning.tuner import Tuning
     from sluice.retrieval.pipelines.stage import Stage
@@ -85,7 +85,7 @@ def suite(
     config: ConfigSource, overrides: Sequence[str] = (), *, rebuild: bool = False
 ) -> Suite | None:
     """Evaluate a config whose ``dataset`` names several, see ``evaluate_suite``; else None."""
-    from sluice.retrieval.experiments.suite import evaluate_suite, is_suite
+    from sluice.retrieval.experiments.suites.suite import evaluate_suite, is_suite
 
     file = None if isinstance(config, Mapping) else recipe_or_file(config)
     values = dict(config) if isinstance(config, Mapping) else load_values(config, overrides)

@@ -34,7 +34,7 @@ from sluice.retrieval.execution import (
     RayExecutor,
 )
 from sluice.retrieval.execution.executor import Crew
-from sluice.retrieval.retrievers.corpus.corpus_vectors import CorpusEncoder
+from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import CorpusEncoder
 
 WORDS, LENGTH, WORKERS = 20_000, 100, 2
 

@@ -72,8 +72,8 @@ class CountSpool:
 
 
 def _read(file: IO[bytes], dtype: Any, shape: tuple[int, ...]) -> Any:
-    size = int(np.prod(shape))
-    array = np.fromfile(file, dtype, size)
-    if len(array) < size:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    data = bytearray(file.read(size))
+    if len(data) < size:
         raise DataError("the temporary file of BM25's counts was truncated; is the disk full?")
-    return array
+    return np.frombuffer(data, dtype)

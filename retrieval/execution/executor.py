@@ -111,6 +111,9 @@ class LocalExecutor(Executor):
     type_name = "local"
     remote = False
 
+    def __repr__(self) -> str:
+        return "LocalExecutor()"
+
     @contextmanager
     def crew(self) -> Iterator[Crew]:
         """Yield this process."""

@@ -10,7 +10,8 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
 
 from annotated_types import Ge
 
@@ -82,7 +83,7 @@ class RayExecutor(Executor):
     def _connect(self, ray: Any) -> None:
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": True}
         if self.address is None:
-            wanted = (self.workers or cores()) * self.needs["CPU"]
+            wanted = self.workers * self.needs["CPU"] if self.workers else cores()
             own = {name: amount for name, amount in self.needs.items() if name not in _BUILT_IN}
             options |= {
                 "num_cpus": max(1, math.ceil(wanted)), "include_dashboard": False,
@@ -95,6 +96,8 @@ class RayExecutor(Executor):
         try:
             ray.init(**options)
         except (Exception, SystemExit) as error:  # both where a node starts too slowly
+            with contextlib.suppress(Exception):
+                ray.shutdown()  # what has started of it
             raise ConfigError(
                 f"executor.address: {self.address}: no cluster could be reached or started "
                 f"({' '.join(str(error).split())[:300]}); start one with `ray start --head`, or "
@@ -136,12 +139,33 @@ def _ray() -> Any:
     return ray
 
 
-def remote_answer(order: str, threads: int, places: list[str]) -> str:
+class _Surroundings(NamedTuple):
+    """Where the driver finds what it names: its folder, modules of one's own, data and caches."""
+
+    folder: str
+    places: list[str]
+    settings: dict[str, str]
+
+    @classmethod
+    def here(cls) -> Self:
+        settings = {
+            name: str(Path(os.environ[name]).expanduser().absolute())
+            for name in ("SLUICE_DATA", "SLUICE_CACHE")
+            if os.environ.get(name)
+        }
+        return cls(str(Path.cwd()), [place for place in sys.path if place], settings)
+
+
+def remote_answer(
+    order: str, threads: int, folder: str, places: list[str], settings: dict[str, str]
+) -> str:
     """Carry out a task in a worker of Ray's; return its answer, as a process's is.
 
-    Modules of one's own are looked for in ``places`` too, where the driver finds them.
+    Relative paths, modules of one's own and data are found where the driver finds them.
     """
-    os.environ["SLUICE_PROGRESS"] = "0"
+    os.environ.update(settings, SLUICE_PROGRESS="0")
+    with contextlib.suppress(OSError):  # a task of absolute paths needs none
+        os.chdir(folder)
     sys.path += [place for place in places if place not in sys.path]
     limit_threads(threads)
     return json.dumps(answered(order))
@@ -156,12 +180,12 @@ class _Remote(Crew):
             scheduling_strategy="SPREAD",
         )(remote_answer)  # fmt: skip
         self._threads = max(1, math.floor(needs["CPU"]))
-        self._places = [place for place in sys.path if place]
+        self._around = _Surroundings.here()
         self._given: dict[Any, Task] = {}
 
     def submit(self, task: Task) -> None:
         order = json.dumps({"kind": task.kind, "args": dict(task.args)})
-        self._given[self._function.remote(order, self._threads, self._places)] = task
+        self._given[self._function.remote(order, self._threads, *self._around)] = task
 
     def next(self, advance: Advance) -> Outcome:
         errors = self._ray.exceptions

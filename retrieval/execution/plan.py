@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from sluice.retrieval.execution.executor import Executor, Facts, Outcome, Task
 log = logging.getLogger("sluice")
 
 TRIES = 5  # of a task whose worker is lost each time
+SETTLING = 90.0  # seconds that an output of another machine is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,19 @@ def planning() -> Iterator[None]:
 
 
 def end_planning(label: str) -> None:
-    """Raise ``Planned`` where a job is only planned and has come to work that is no task."""
+    """Raise ``Planned`` where a job is only planned and has come to work that is not a task."""
     if _PLANNING.get():
-        raise Planned(f"{label}: no task is left; the rest is done in this process")
+        raise Planned(f"{label}: no open task; the rest is done in this process")
+
+
+def begin_alone(label: str, executor: Executor, why: str) -> None:
+    """Begin work without a plan: warn where the executor was to share it, or end the planning."""
+    if executor.remote:
+        log.warning(
+            "%s: %s, so this process does it alone; executor: %s shares out other work",
+            label, why, executor.type_name,
+        )  # fmt: skip
+    end_planning(label)
 
 
 def run_plan(plan: Plan, executor: Executor) -> dict[str, Facts]:
@@ -89,7 +102,7 @@ def run_plan(plan: Plan, executor: Executor) -> dict[str, Facts]:
         return {}
     facts: dict[str, Facts] = {}
     tries: Counter[str] = Counter()
-    busy = 0
+    busy, estimated = 0, False
     total = sum(task.size for task in waiting)
     with (
         executor.crew() as crew,
@@ -111,7 +124,7 @@ def run_plan(plan: Plan, executor: Executor) -> dict[str, Facts]:
                 continue
             if outcome.error is not None:
                 raise outcome.error
-            if not task.output.exists():
+            if not _arrived(task.output, SETTLING if executor.remote else 0):
                 raise IndexFormatError(
                     f"{task.output}: is not here, though {task.name} has ended; every worker must "
                     "see the same folders (a file system that all machines share)"
@@ -120,12 +133,33 @@ def run_plan(plan: Plan, executor: Executor) -> dict[str, Facts]:
             if executor.remote:
                 advance(task.size)
             facts[task.name] = outcome.facts
-            if len(facts) == 1 and (measure or (executor.remote and plan.show)):
-                estimate = _estimated(plan, outcome, done_before, crew.slots)
-                if measure:
-                    raise Planned(str(estimate))
-                log.info("%s", estimate)
+            if "failed" in outcome.facts:  # its time says nothing about the others
+                log.warning("%s: %s", task.name, outcome.facts["failed"])
+            elif not estimated and (measure or (executor.remote and plan.show)):
+                estimated = True
+                _tell(_estimated(plan, outcome, done_before, crew.slots))
     return facts
+
+
+def _tell(estimate: Estimate) -> None:
+    if _PLANNING.get():
+        raise Planned(str(estimate))
+    log.info("%s", estimate)
+
+
+def _arrived(path: Path, patience: float) -> bool:
+    """Wait until an output that another machine has written is seen here.
+
+    File systems of networks remember for up to a minute that a file is not there.
+    """
+    end = time.monotonic() + patience
+    while not path.exists():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(min(1.0, patience))
+        with suppress(OSError):  # to open the folder is to ask for its content anew
+            os.listdir(path.parent)  # noqa: PTH208
+    return True
 
 
 def _check_tries(outcome: Outcome, tries: int) -> None:

@@ -1,4 +1,4 @@
-"""Carries out a task by its name, in whatever process: the table of what there is."""
+"""Carries out a task by its name, in whatever process, as the table of tasks has it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sluice.encoders.foundation.build import resolve
 
 # Of higher rooms: they are imported where a task of theirs is carried out.
 TASKS: Final[Mapping[str, str]] = {
-    "encode": "sluice.retrieval.retrievers.corpus.encoding_tasks:encode_task",
-    "index_shard": "sluice.retrieval.retrievers.corpus.index_tasks:index_task",
-    "evaluate": "sluice.retrieval.experiments.suite_tasks:evaluate_task",
+    "encode": "sluice.retrieval.retrievers.corpus.vectors.encoding_tasks:encode_task",
+    "index_shard": "sluice.retrieval.retrievers.corpus.vectors.index_tasks:index_task",
+    "evaluate": "sluice.retrieval.experiments.suites.suite_tasks:evaluate_task",
 }
 
 

@@ -1,6 +1,6 @@
 """A process that carries out tasks: one a line, each answered by a line, until the input ends.
 
-It ends at once then, even within a task: whoever gave it is gone, and will have it made again.
+It ends at once then, even within a task: whoever gave it is gone, and will repeat it.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage, Then
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
-from sluice.retrieval.retrievers.corpus.encoding_tasks import check_one_way_to_share
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
+from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import check_one_way_to_share
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.abstain import Abstain

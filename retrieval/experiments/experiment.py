@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
@@ -361,11 +360,6 @@ class Experiment:
             log.warning("%s; rebuilding", error)
         encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
         views = self._views_of(section.encoder)  # open while this one encodes
-        if self.executor.remote and hooks_of(encoder).fits_documents:
-            log.warning(
-                "%s: learns from the whole corpus, in this process; executor: %s shares out what "
-                "other encoders encode", where, self.executor.type_name,
-            )  # fmt: skip
         log.info("%s: indexing", name)
         index = make_index(section.index, where=f"{where}.index")
         built = Retriever.build(
@@ -429,7 +423,7 @@ class Experiment:
 
     def estimate(self, name: str) -> EncodingEstimate | None:
         """Estimate the cost of encoding the corpus for a retriever; None if nothing is encoded."""
-        from sluice.retrieval.retrievers.corpus.corpus_vectors import corpus_estimate
+        from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import corpus_estimate
 
         with named_file(self.file):
             section = self.config.retrievers[name]

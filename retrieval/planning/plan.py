@@ -29,7 +29,7 @@ from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
 from sluice.retrieval.experiments.dependencies import read_by
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.suite import is_suite
+from sluice.retrieval.experiments.suites.suite import is_suite
 from sluice.retrieval.experiments.system import is_saved
 from sluice.retrieval.experiments.training.job import made_before
 from sluice.retrieval.pipelines.expression import depths_in

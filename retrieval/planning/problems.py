@@ -23,7 +23,7 @@ from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, Tune
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.loose_files import LooseFiles
 from sluice.retrieval.experiments.checks import check_experiment
-from sluice.retrieval.experiments.suite import beir_datasets, is_suite
+from sluice.retrieval.experiments.suites.suite import beir_datasets, is_suite
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
 from sluice.retrieval.planning.needs import missing_models, missing_splits
 

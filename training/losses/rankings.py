@@ -54,7 +54,7 @@ class Rankings(WrittenLoss):
         self._encoder = encoder if isinstance(encoder, ListWriter) else None
 
     def bind_examples(self, examples: Sequence[Example]) -> None:
-        """Raise ``DataError`` for examples that are no rankings, or that the model cannot read.
+        """Raise ``DataError`` for examples that are not rankings, or that the model cannot read.
 
         Those that order nothing are counted in a warning.
         """

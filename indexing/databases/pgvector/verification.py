@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.indexing.databases.pgvector.connection import connected
@@ -14,7 +15,7 @@ from sluice.indexing.databases.pgvector.states import States
 from sluice.indexing.databases.pgvector.table import Table
 from sluice.indexing.live_rows import LiveRows, Rows
 
-SAMPLE = "sample.npz"  # rows, and their vectors in binary form, one after the other
+SAMPLE = "sample-{}.npy"  # rows, and their vectors in binary form, one after the other
 SAMPLED = 64
 DEPTH = 10
 
@@ -28,7 +29,9 @@ def write_sample(folder: Path, table: Table, connection: Any, live: LiveRows) ->
     stored = table.vectors(connection, rows)
     data = [stored[row] for row in rows.tolist()]
     ends = np.cumsum([0, *map(len, data)])
-    np.savez(folder / SAMPLE, rows=rows, ends=ends, data=np.frombuffer(b"".join(data), np.uint8))
+    parts = {"rows": rows, "ends": ends, "data": np.frombuffer(b"".join(data), np.uint8)}
+    for name, values in parts.items():
+        np.save(folder / SAMPLE.format(name), values)
     return rows
 
 
@@ -40,8 +43,10 @@ def verified(
     ``graph`` is whether there is one. ``IndexFormatError`` for other counts, other vectors, and
     searches out of order.
     """
-    with np.load(folder / SAMPLE, allow_pickle=False) as sample:
-        rows, ends, data = (sample[name] for name in ("rows", "ends", "data"))
+    rows, ends, data = (
+        open_array(folder / SAMPLE.format(name), dtype, (None,))
+        for name, dtype in (("rows", np.int64), ("ends", np.int64), ("data", np.uint8))
+    )
     with connected(table.dsn) as connection:
         found, _ = table.status(connection)
         counted = table.counts(connection, index.rows, states.number)

@@ -1,4 +1,4 @@
-"""What a killed build leaves in its work folder, so that the same command goes on with it."""
+"""What a killed build leaves in its work folder, so that the same command continues it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BuildNotes:
 
 
 def _name(note: Mapping[str, Any]) -> str:
-    """Return the collection that a note names; ``ValueError`` for what is no name of ours."""
+    """Return the collection that a note names; ``ValueError`` for a name that is not ours."""
     if NAME.fullmatch(note["name"]) is None:
         raise ValueError(note["name"])
     return str(note["name"])

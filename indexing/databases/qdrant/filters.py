@@ -1,8 +1,8 @@
 """Conditions on metadata as Qdrant's filters, and what a point's payload holds for them.
 
-A filter is written as Qdrant's REST interface has it. Equality is asked of ``equals``, a list of
-exact words (see ``words_of``): keys need no escaping, a boolean is no number, and 2 is 2.0. Orders
-are asked of ``numbers``. ``metadata`` is the document's own, for whoever else reads the database.
+A filter is written as Qdrant's REST interface has it. ``equals`` answers equality, a list of exact
+words (see ``words_of``): keys need no escaping, a boolean is not a number, and 2 is 2.0.
+``numbers`` answers comparisons. ``metadata`` is the document's own, for whoever else reads the database.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class QdrantIndex(DatabaseIndex):
             self.settings.check_sparse()
 
     def spool(self, folder: Path) -> None:
-        """Note in ``folder`` what is stored, so that a killed build goes on with it."""
+        """Note in ``folder`` what is stored, so that a killed build continues it."""
         if self._collection is None and not self.rows:
             self._notes = BuildNotes(folder)
 

@@ -40,7 +40,7 @@ WORDS: Mapping[str, str] = {
     "listwise.step": "Places that the window moves each time; left out, half of it.",
     "listwise.passes": "How often the windows go over the list, 1.",
     "listwise.max_length": "The most tokens of a prompt with its texts and the answer.",
-    "listwise.document_length": "The most tokens of a text; left out, what there is room for.",
+    "listwise.document_length": "The most tokens of a text; left out, as many as fit.",
     "true_false.prompt": "The prompt, with {document} and perhaps {query}; left out, monoT5's, or "
     "QualT5's without a query.",
     "true_false.answers": "The two words, the one for relevant first; left out, true and false.",

@@ -20,9 +20,10 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.execution.executor import LOCAL, Executor
-from sluice.retrieval.execution.plan import end_planning
+from sluice.retrieval.execution.plan import begin_alone, end_planning
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passage_indexing import (
+    LEARNS,
     filled_by_passages,
     index_passages,
     passage_inputs,
@@ -82,13 +83,10 @@ def filled_index(
     if hooks.one_way and index is not None:
         check_one_way(index, "index")
     if vectors is None and hooks.fit_in_parts is not None:
-        end_planning("index")
+        begin_alone("index", executor, LEARNS)
         return _fitted(hooks.fit_in_parts, encoder, documents, index, work)
-    if vectors is not None and hooks.needs_term_floors:
-        raise ConfigError(
-            f"encoder.prune_quantile: {hooks.prune_quantile}; the documents' vectors are given, "
-            "so nothing would be pruned: leave it out"
-        )
+    if vectors is not None:
+        _begin_given(encoder, executor)
     if index is None:
         index = default_index(encoder)
     elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
@@ -96,6 +94,7 @@ def filled_index(
     encoding = encoding or Encoding()
     _describe(index, documents, work)
     if written_index(encoder) is not None and vectors is None:
+        begin_alone("index", executor, "documents are token sequences, not vectors")
         return _fill(index, sequences(encoder, documents), len(documents), work)
     with _found(encoder, documents, index, vectors, work, encoding, readings, executor) as found:
         shards = _by_tasks(index, found, work, executor)
@@ -109,6 +108,17 @@ def filled_index(
     if filled.rows != len(documents):
         raise DataError(f"vectors: {filled.rows:,} for {len(documents):,} documents; give one each")
     return filled
+
+
+def _begin_given(encoder: Any, executor: Executor) -> None:
+    """Begin with vectors that are given; ``ConfigError`` if the encoder would prune its own."""
+    hooks = hooks_of(encoder)
+    if hooks.needs_term_floors:
+        raise ConfigError(
+            f"encoder.prune_quantile: {hooks.prune_quantile}; the documents' vectors are given, "
+            "so nothing would be pruned: leave it out"
+        )
+    begin_alone("index", executor, "the documents' vectors are given")
 
 
 def _fitted(
@@ -155,8 +165,8 @@ def _found(
     executor: Executor,
 ) -> Iterator[Any]:
     """Yield the vectors in chunks; as an ``EncodedCorpus`` where the index looks at them before."""
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
     from sluice.retrieval.retrievers.corpus.given_vectors import kept_vectors
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import encoded_corpus
 
     if vectors is None:
         with encoded_corpus(encoder, documents, work, encoding, readings, executor) as encoded:
@@ -263,7 +273,7 @@ def _check_measured(recipe: Any, queries: int, vectors: Any) -> None:
 
 
 def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any:
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
 
     texts = list(queries.values())
     rows = sampled_rows(len(texts), most, SEED)
@@ -272,7 +282,7 @@ def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any
 
 def _not_asked(queries: Mapping[str, str]) -> dict[str, str]:
     """Return the queries that ``_asked`` leaves out, by their texts too."""
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
 
     names = list(queries)
     asked = {queries[names[row]] for row in sampled_rows(len(names), QUERIES, SEED).tolist()}
@@ -299,7 +309,7 @@ def _learnt(index: Index, encoder: Any, queries: Mapping[str, str]) -> Mapping[s
     ``ConfigError`` where there are too few to do both.
     """
     from sluice.indexing import QueryGraphIndex
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import sampled_rows
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
 
     if not isinstance(index, QueryGraphIndex):
         return queries
@@ -329,8 +339,8 @@ def measures(index: Any) -> bool:
 def _by_tasks(index: Any, vectors: Any, work: Path, executor: Executor) -> Index | None:
     """Let the executor's workers fill shards; None where there are none, or no such workers."""
     from sluice.indexing.wrappers.sharded import ShardedIndex
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import TASKS, EncodedCorpus
-    from sluice.retrieval.retrievers.corpus.index_tasks import fill_shards
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import TASKS, EncodedCorpus
+    from sluice.retrieval.retrievers.corpus.vectors.index_tasks import fill_shards
 
     shared = executor.remote and isinstance(index, ShardedIndex)
     if not (shared and isinstance(vectors, EncodedCorpus) and len(vectors)):

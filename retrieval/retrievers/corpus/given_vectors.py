@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.vectors.cache import VectorCache
 from sluice.encoders.vectors.forms import checked_vectors
-from sluice.retrieval.retrievers.corpus.corpus_vectors import EncodedCorpus
+from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import EncodedCorpus
 
 if TYPE_CHECKING:
     from sluice.indexing import Index

@@ -18,6 +18,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.execution.executor import LOCAL, Executor
+from sluice.retrieval.execution.plan import begin_alone
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.retrievers.corpus.passages import MEAN_OF_TOKENS, Passages
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 CHUNK = 4_096  # documents cut and encoded at a time when they are added to an index
+LEARNS = "the encoder learns from the whole corpus"
 Rows = NDArray[np.int64]
 
 
@@ -180,10 +182,11 @@ def _mean_vectors(
     normalize: bool,
 ) -> Iterator[Iterable[Any]]:
     """Yield the documents' vectors, the means of their passages', in chunks."""
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import encoded_corpus
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import encoded_corpus
 
     fit = hooks_of(encoder).fit_in_parts
     if fit is not None:
+        begin_alone("index", executor, LEARNS)
         fitted = fit(document_input(encoder, each) for each in parts)
         yield _means(fitted, parts.counts, normalize=normalize)
         return

@@ -1,4 +1,4 @@
-"""What language models are asked about, and how many of their answers could be used."""
+"""Requests to language models, and how many of their answers could be used."""
 
 from __future__ import annotations
 

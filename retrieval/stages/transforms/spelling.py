@@ -14,7 +14,7 @@ from sluice.retrieval.stages.transforms.transform import Variant
 
 MOST: Final = 2  # edits of a word
 SHORT, LONG = 3, 6  # letters from which one edit is allowed, and ``edits``
-LONGEST: Final = 64  # letters; longer ones are no words that people misspell
+LONGEST: Final = 64  # letters; longer ones are not words that people misspell
 CORRECTED: Final = 64  # words of a query, at most
 
 

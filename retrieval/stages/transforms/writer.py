@@ -160,7 +160,7 @@ class Writer:
         """Return what the model writes to each prompt, without its reasoning; "" for nothing.
 
         ``each`` query has so many prompts. With ``draw`` the answers are drawn, else the likeliest.
-        ``ConfigError`` for a model that draws none.
+        ``ConfigError`` for a model that draws none, or whose ``body`` says how.
         """
         model = self.model
         if draw and not isinstance(model, HttpLanguageModel | Draws):
@@ -168,6 +168,8 @@ class Writer:
                 f"{self.name}: {type(model).__name__} writes one answer to a prompt and draws no "
                 "others; leave samples out, or give several prompts"
             )
+        if draw and isinstance(model, HttpLanguageModel):
+            _refuse_fixed(model, draw, self.name)
         texts = [prompt.text for prompt in prompts]
         source = model.fingerprint
         if draw:
@@ -278,6 +280,16 @@ class Writer:
             )
         for place, (prompt, text) in enumerate(zip(prompts, written, strict=True)):
             yield place, Attempt(text, _tokens(model, prompt, text, self.length))
+
+
+def _refuse_fixed(model: HttpLanguageModel, draw: Draw, name: str) -> None:
+    """Raise ``ConfigError`` if the body of every request decides what a draw is to decide."""
+    for key in draw.body:
+        if model.body.get(key) is not None:
+            raise ConfigError(
+                f"{name}: samples are drawn with a {key} each, and the endpoint's body has {key}: "
+                f"{model.body[key]!r} for all requests; leave it out of body, or leave samples out"
+            )
 
 
 def estimated(text: str) -> int:

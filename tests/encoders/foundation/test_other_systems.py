@@ -20,7 +20,7 @@ from sluice.encoders.foundation.disk.files import sync, write_text
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files import router
-from sluice.encoders.vectors import pool
+from sluice.encoders.vectors import pool, sending
 
 POSIX_ONLY = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 MODULES = [
@@ -166,7 +166,7 @@ def test_encoding_processes_are_refused_where_pipes_cannot_be_handed_over(
 ) -> None:
     encoder = SimpleNamespace(fingerprint="f", save_pretrained=lambda path: None)
     workers = pool.EncodingPool(encoder, 2)
-    monkeypatch.setattr(pool, "type_name", lambda *_: "dense")
+    monkeypatch.setattr(sending, "type_name", lambda *_: "dense")
     monkeypatch.setattr(pool.os, "name", "nt")
     with pytest.raises(ConfigError, match="use workers: 1"):
         workers._started(ROOT, None)

@@ -28,12 +28,16 @@ INSIDE = {
     "encoders/splade/csr/autoencoder.py",
     "encoders/splade/folder.py",
     "encoders/vectors/shard.py",
+    "indexing/databases/pgvector/verification.py",
     "indexing/faiss/binary_engine.py",
     "indexing/faiss/float_engine.py",
     "indexing/storage/arrays.py",
     "retrieval/documents/columns.py",
     "retrieval/documents/segment.py",
     "retrieval/documents/store.py",
+    "retrieval/exchange/database_export.py",
+    "retrieval/exchange/databases/lance.py",
+    "retrieval/exchange/databases/parts.py",
     "retrieval/exchange/dense/arrays.py",
     "retrieval/exchange/tokens/npz.py",
     "retrieval/exchange/dense/parquet.py",
@@ -48,6 +52,7 @@ INSIDE = {
 }
 # Into temporary files that no reader looks for.
 TEMPORARY = {
+    "encoders/lexical/count_spool.py",
     "encoders/model_files/router.py",
     "indexing/inverted/spooling/spool.py",
     "retrieval/exchange/sparse/transposition.py",
@@ -56,6 +61,7 @@ TEMPORARY = {
 KERNEL = {"encoders/foundation/machine.py"}
 # Complete where something else says so: a checkpoint by its mark, lines by their ends.
 MARKED = {
+    "indexing/databases/qdrant/build.py",
     "retrieval/serving/judging/log.py",
     "retrieval/training_data/written/query_generation.py",
     "training/journal/log.py",

@@ -11,6 +11,7 @@ from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgr
 from sluice.indexing import FmIndex
 from sluice.indexing.fm import index as fm_index
 
+LIMIT = 60  # seconds, of a thread that should end at once
 NEW = [[5, 6, 7], [5, 6], [5, 5, 6, 8], [7, 5, 6]]
 
 
@@ -18,6 +19,13 @@ def filled(texts: list[list[int]], **options: int) -> FmIndex:
     index = FmIndex(**options)
     index.add(TokenSequences.of(texts))
     return index
+
+
+def ended(threads: list[threading.Thread]) -> None:
+    """Wait for threads, and fail if one does not end."""
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
 
 
 def test_what_followed_before_an_addition_is_not_said_after_it(
@@ -61,7 +69,7 @@ def test_a_reader_sees_all_of_an_addition_or_nothing() -> None:
         seen.extend((index.count([5, 6]), len(index.locate([5, 6]).rows)))
 
     def look() -> None:
-        threads.append(threading.Thread(target=read))
+        threads.append(threading.Thread(target=read, daemon=True))
         threads[-1].start()
         threads[-1].join(0.05)
 
@@ -69,8 +77,7 @@ def test_a_reader_sees_all_of_an_addition_or_nothing() -> None:
     documents = Watched(given.ids, given.bounds)
     documents.look = look
     index.add(documents)
-    for thread in threads:
-        thread.join()
+    ended(threads)
     read()
     assert len(threads) > 2  # the addition made segments of its own
     assert set(seen) <= {1, 5}
@@ -83,9 +90,11 @@ class Adding(WeightedNgrams):
     index: FmIndex
 
     def query(self, number: int) -> Any:
-        thread = threading.Thread(target=lambda: self.index.add(TokenSequences.of(NEW)))
+        thread = threading.Thread(
+            target=lambda: self.index.add(TokenSequences.of(NEW)), daemon=True
+        )
         thread.start()
-        thread.join()
+        ended([thread])
         return super().query(number)
 
 
@@ -126,13 +135,12 @@ def test_readers_beside_a_writer() -> None:
         except BaseException as error:
             faults.append(error)
 
-    threads = [threading.Thread(target=read) for _ in range(2)]
+    threads = [threading.Thread(target=read, daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
     for number in range(40):
         index.add(TokenSequences.of([[5, 6], [number, 7]]))
     done.set()
-    for thread in threads:
-        thread.join()
+    ended(threads)
     assert not faults
     assert index.count([5, 6]) == 41

@@ -20,7 +20,7 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.suite import is_suite
+from sluice.retrieval.experiments.suites.suite import is_suite
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
 

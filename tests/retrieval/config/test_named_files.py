@@ -17,9 +17,12 @@ from sluice.retrieval.config.sections import TuneConfig
 from sluice.retrieval.pipelines.table import READ, READ_BY_ALL, WRITTEN
 
 SCHEMA = Path(__file__).parents[3] / "configs" / "sluice.schema.json"
-# Described by the word file or folder, and no file to read: what is written, what is inside a
-# model's folder, where to look for documents (``dataset``, tested in test_loose_files).
-OTHERS = {"output", "type", "body_length", "cache", "backend_file", "datasets", "name", *PARTS}
+# Described by the word file or folder, and no file to read: what is written (``path``: Qdrant's
+# engine), what is inside a model's folder, where to look for documents (``dataset``, tested in
+# test_loose_files).
+OTHERS = {
+    "output", "type", "body_length", "cache", "backend_file", "datasets", "name", "path", *PARTS
+}  # fmt: skip
 
 
 @pytest.fixture

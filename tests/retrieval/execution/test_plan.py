@@ -4,25 +4,29 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 from places import SUPPORT
-from struck_encoders import arrays, build
+from struck_encoders import StruckEncoder, arrays, build
 from token_functions import token_vectors
 
-from sluice.encoders import FunctionEncoder
+from sluice.encoders import BM25Encoder, FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.progress import Advance, show_progress
+from sluice.indexing import FmIndex
 from sluice.retrieval import Retriever
-from sluice.retrieval.execution import Executor, LocalExecutor, ProcessExecutor
+from sluice.retrieval.execution import Executor, LocalExecutor, ProcessExecutor, plan
 from sluice.retrieval.execution.executor import Crew, Facts, Outcome, Task
 from sluice.retrieval.execution.plan import TRIES, Plan, Planned, planning, run_plan
 from sluice.retrieval.execution.tasks import carry_out
 from sluice.retrieval.retrievers import retriever
+from sluice.retrieval.retrievers.corpus.passages import Passages
 
 
 def task(folder: Path, name: str, *, size: int = 1, **options: Any) -> Task:
@@ -96,7 +100,10 @@ def test_a_lost_task_is_given_to_another_worker(tmp_path: Path) -> None:
         run_plan(Plan("work", [task(tmp_path, "d")]), hopeless)
 
 
-def test_an_error_ends_the_plan_and_keeps_what_is_done(tmp_path: Path) -> None:
+def test_an_error_ends_the_plan_and_keeps_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "SETTLING", 0)
     tasks = [task(tmp_path, name) for name in "abc"]
     with pytest.raises(DataError, match="what was wrong"):
         run_plan(Plan("work", tasks), Fake(a=["DataError"]))
@@ -105,6 +112,33 @@ def test_an_error_ends_the_plan_and_keeps_what_is_done(tmp_path: Path) -> None:
     assert (tmp_path / "b").exists()
     with pytest.raises(IndexFormatError, match="every worker must see the same folders"):
         run_plan(Plan("work", [task(tmp_path, "e")]), Fake(e=["absent"]))
+
+
+def test_an_output_that_is_seen_late_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            (tmp_path / "e").write_text("of another machine")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    assert run_plan(Plan("work", [task(tmp_path, "e")]), Fake(e=["absent"])) == {"e": {}}
+    assert len(waited) == 2
+
+
+def test_a_plan_estimates_by_a_task_that_did_not_fail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failed(advance: Advance) -> Facts:
+        return {"seconds": 0.0, "failed": "no such folder"}
+
+    first = Task("test", "a", {}, tmp_path, failed, kept=False)
+    with planning(), pytest.raises(Planned, match=r"3 tasks, 1 done; about 4\.0 s"):
+        run_plan(Plan("work", [first, task(tmp_path, "b"), task(tmp_path, "c")]), LocalExecutor())
+    assert "a: no such folder" in caplog.text
 
 
 def test_progress_counts_units_of_the_open_tasks(tmp_path: Path) -> None:
@@ -199,6 +233,35 @@ def test_filled_shards_outlive_a_killed_build(
     assert arrays(tmp_path) == undisturbed
 
 
+@pytest.mark.parametrize("aggregate", ["max", "mean"])
+def test_what_is_no_plan_is_said_and_not_begun_by_planning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, aggregate: Literal["max", "mean"]
+) -> None:
+    learner = BM25Encoder()
+    passages = Passages(aggregate=aggregate, length=20, overlap=0)
+    with planning(), pytest.raises(Planned, match="index: no open task"):
+        Retriever.build(learner, ["red fox"], path=tmp_path / "b", passages=passages)
+    with pytest.raises(ModelError):
+        learner.encode_queries(["red"])  # nothing was counted
+    Retriever.build(learner, ["red fox"], executor=Here(), passages=passages)
+    assert caplog.text.count("index: the encoder learns from the whole corpus, so this") == 1
+    caplog.clear()
+    vectors = np.ones((1, 16), np.float32)
+    Retriever.build(StruckEncoder(), ["red fox"], vectors=vectors, executor=Here())
+    assert caplog.text.count("index: the documents' vectors are given, so this process") == 1
+
+
+def test_token_sequences_are_not_indexed_by_planning(tmp_path: Path) -> None:
+    class Writer(StruckEncoder):
+        similarity = "ngrams"
+
+        def encode_documents(self, texts: Sequence[str]) -> Any:
+            raise AssertionError("the work has begun")
+
+    with planning(), pytest.raises(Planned, match="index: no open task"):
+        Retriever.build(Writer(), ["red fox"], index=FmIndex(), path=tmp_path / "r")
+
+
 def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
@@ -215,7 +278,7 @@ def test_a_planned_build_stops_after_a_task_of_each_kind(
         build(tmp_path, executor=Here("index_shard"))
     with planning(), pytest.raises(Planned, match="index: 2 tasks, 2 done; about"):
         build(tmp_path, executor=Here("index_shard"))
-    with planning(), pytest.raises(Planned, match="index: no task is left"):
+    with planning(), pytest.raises(Planned, match="index: no open task"):
         build(tmp_path, executor=Here())
     build(tmp_path)
     assert arrays(tmp_path) == undisturbed

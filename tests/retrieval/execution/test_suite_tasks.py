@@ -58,7 +58,7 @@ def test_a_suite_by_processes_is_that_of_one(tmp_path: Path, sluice: Call) -> No
     for wrong in (["--plan", "--rebuild"], ["executor=cluster"]):
         assert sluice("evaluate", str(file), *wrong)[0] == 2
     _, out, _ = sluice("evaluate", str(file), "executor=local", "--plan")
-    assert out == "evaluate: no task is left; the rest is done in this process\n"
+    assert out == "evaluate: no open task; the rest is done in this process\n"
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_a_bad_executor_is_refused_before_any_work(
 def test_what_no_task_does_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     values = {**config(tmp_path, executor=TWO), "dataset": str(tmp_path / "a")}
     index(values)
-    assert "retrievers.bm25: learns from the whole corpus" in caplog.text
+    assert "executor: processes shares out other work" in caplog.text
     shutil.rmtree(tmp_path / "out")
     caplog.clear()
     index({**values, "executor": "local"})
-    assert "learns from the whole corpus" not in caplog.text
+    assert "shares out" not in caplog.text
     saved = yaml.safe_load((tmp_path / "out/experiment.yaml").read_text())
     assert saved["executor"] == {"type": "local"}
     origin = json.loads((tmp_path / "out/retrievers/bm25/retriever.json").read_text())["origin"]

@@ -377,7 +377,7 @@ def test_a_rebuild_over_another_dataset_leaves_none_of_its_parts(
 
 
 def test_the_output_is_named_after_the_dataset(tmp_path: Path) -> None:
-    from sluice.retrieval.experiments.suite import evaluate_suite
+    from sluice.retrieval.experiments.suites.suite import evaluate_suite
 
     values = {**config(tmp_path), "output": str(tmp_path / "{dataset}" / "of-{dataset}")}
     run(values)

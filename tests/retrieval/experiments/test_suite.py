@@ -17,7 +17,7 @@ from sluice.retrieval.evaluation.comparison import SignificanceTest
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.significance import holm
-from sluice.retrieval.experiments.suite import CQADUPSTACK, _table, beir_datasets, is_suite
+from sluice.retrieval.experiments.suites.suite import CQADUPSTACK, _table, beir_datasets, is_suite
 from sluice.retrieval.jobs import suite
 from sluice.retrieval.pipelines.stage import Stage
 

@@ -110,7 +110,7 @@ def test_vectors_are_learnt_without_negatives(
         (
             {"encoder": {"type": "cross_encoder", "model": "m"}, "loss": "bce", "evaluate": {},
              "negatives": {"type": "mined", "retriever": "random"}},
-            "evaluate: a cross-encoder reranks .* random finds nothing; add a retriever",
+            "evaluate: a reranker reranks .* random finds nothing; add a retriever",
         ),
         (
             {"encoder": {"type": "cross_encoder", "model": "m"},

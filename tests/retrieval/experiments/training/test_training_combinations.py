@@ -71,7 +71,7 @@ def scores(path: Path, values: list[float]) -> str:
                 "encoder": CROSS, "loss": {"type": "bce"}, "examples": {"type": "bfs"},
                 "evaluate": {},
             },
-            "evaluate: a cross-encoder reranks",
+            "evaluate: a reranker reranks",
         ),
         ({"examples": {"type": "bfs"}, "positives": 2}, "positives: is for examples made from"),
         ({"examples": {"type": "bfs"}, "labels": "unit"}, "labels: is for examples made from"),

@@ -24,7 +24,7 @@ from sluice.encoders.vectors.pool import EncodingPool
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, FunnelIndex, Index, InvertedIndex
 from sluice.indexing.storage.rows import DenseRows
 from sluice.retrieval import Document, Encoding, Retriever
-from sluice.retrieval.retrievers.corpus.corpus_vectors import (
+from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import (
     CorpusEncoder,
     EncodedCorpus,
     sampled_rows,
@@ -270,7 +270,7 @@ def test_an_encoder_that_changes_meanwhile_is_refused(tmp_path: Path) -> None:
 
 
 def test_chunks_samples_and_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.retrieval.retrievers.corpus.corpus_vectors.CHUNK", 16)
+    monkeypatch.setattr("sluice.retrieval.retrievers.corpus.vectors.corpus_vectors.CHUNK", 16)
     texts = [each.text for each in many(50)]
     read: list[int] = []
 
@@ -306,7 +306,7 @@ def test_an_index_is_trained_on_a_sample_of_the_whole_corpus(
         train(self, sample)
 
     monkeypatch.setattr(FaissIndex, "train", noted)
-    monkeypatch.setattr("sluice.retrieval.retrievers.corpus.corpus_vectors.CHUNK", 64)
+    monkeypatch.setattr("sluice.retrieval.retrievers.corpus.vectors.corpus_vectors.CHUNK", 64)
     for vectors in (None, stream(400)):
         trained.clear()
         Retriever.build(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import sluice.retrieval.retrievers.corpus.corpus_vectors
+import sluice.retrieval.retrievers.corpus.vectors.corpus_vectors
 from sluice.encoders import FunctionEncoder
 from sluice.encoders.foundation.machine import give_back_memory
 from sluice.encoders.vectors.forms import Store
@@ -54,7 +54,7 @@ def limited(room: int) -> Iterator[None]:
 def test_half_of_the_vectors_size_is_room_enough(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store
 ) -> None:
-    monkeypatch.setattr(sluice.retrieval.retrievers.corpus.corpus_vectors, "CHUNK", 1024)
+    monkeypatch.setattr(sluice.retrieval.retrievers.corpus.vectors.corpus_vectors, "CHUNK", 1024)
     encoder = FunctionEncoder(embed, name="table", dim=WIDTH, normalize=False, batch_size=512)
     encoding = Encoding(store=store, shard=1024)
     small = Retriever.build(encoder, ["1 2", "3 4"], encoding=encoding)

@@ -15,8 +15,8 @@ from sluice.encoders.splade.term_selection import prune_terms
 from sluice.retrieval import Document, Passages, Retriever, train
 from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.experiments.training.checks import check_training
-from sluice.retrieval.retrievers.corpus.corpus_vectors import corpus_estimate
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
+from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import corpus_estimate
 
 QUERY = "gold water"
 

@@ -113,6 +113,16 @@ def test_endpoints_are_asked_with_temperature_and_seed(
     server.close()
 
 
+@pytest.mark.parametrize("body", [{"seed": 3}, {"temperature": 0}])
+def test_a_body_that_makes_all_draws_alike_is_refused(
+    bm25: Retriever, body: dict[str, int]
+) -> None:
+    model = HttpLanguageModel("http://127.0.0.1:9", "fake", body=body)
+    (name,) = body
+    with pytest.raises(ConfigError, match=rf"hyde: samples are drawn with a {name} each, .*body"):
+        hyde(bm25, model, samples=2).search("gold")
+
+
 def test_a_local_model_draws_by_its_probabilities(gpt2: LocalLanguageModel) -> None:
     """Against softmax(logits / T) in float64 over logits of transformers, a token at a time."""
     made = prompts("gold river", "a stone in the water", "vector")

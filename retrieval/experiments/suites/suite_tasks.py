@@ -71,7 +71,7 @@ def _task(name: str, experiment: Experiment, values: Mapping[str, Any]) -> Task:
 
 
 def evaluate_task(*, config: str, file: str | None, rebuild: bool) -> Facts:
-    """Evaluate the experiment of a file; a fault of its own is a fact, the others go on."""
+    """Evaluate the experiment of a file; a fault of its own is a fact, the others continue."""
     values = json.loads(Path(config).read_text(encoding="utf-8"))
     try:
         find_own_modules(values, None if file is None else Path(file))

@@ -35,12 +35,12 @@ from sluice.retrieval.retrievers.corpus.encoding import (
     shard_of,
     spread,
 )
-from sluice.retrieval.retrievers.corpus.encoding_tasks import (
+from sluice.retrieval.retrievers.corpus.reading import Reading
+from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import (
     SentEncoder,
     add_vectors,
     check_one_way_to_share,
 )
-from sluice.retrieval.retrievers.corpus.reading import Reading
 
 if TYPE_CHECKING:
     from sluice.encoders.encoder import Vectors

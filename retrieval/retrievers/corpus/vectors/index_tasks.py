@@ -25,7 +25,7 @@ from sluice.retrieval.execution.plan import Plan, run_plan
 if TYPE_CHECKING:
     from sluice.encoders.vectors.directory import Hashes
     from sluice.indexing.index import Index
-    from sluice.retrieval.retrievers.corpus.corpus_vectors import EncodedCorpus
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import EncodedCorpus
 
 log = logging.getLogger("sluice")
 
