@@ -2,7 +2,8 @@
 
 A filter is written as Qdrant's REST interface has it. ``equals`` answers equality, a list of exact
 words (see ``words_of``): keys need no escaping, a boolean is not a number, and 2 is 2.0.
-``numbers`` answers comparisons. ``metadata`` is the document's own, for whoever else reads the database.
+``numbers`` answers comparisons. ``metadata`` is the document's own, for others who read the
+database.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """The plan on a Ray cluster of three nodes, processes of this machine, with real kills."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from places import SUPPORT
 from struck_encoders import arrays, build
 
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
-from sluice.retrieval.execution import RayExecutor
+from sluice.retrieval.execution import RayExecutor, on_ray, worker
+from sluice.retrieval.execution.executor import Task
 from sluice.retrieval.execution.plan import Plan, run_plan
 
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="300")
@@ -23,6 +26,55 @@ def test_without_ray_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackageError, match=r"executor: ray.*pip install 'sluice-ir\[ray\]'"):
         build(tmp_path, executor=RayExecutor())
+
+
+class _Rayless:
+    """Stands for Ray: a worker is this process, after it went elsewhere."""
+
+    def __init__(self, elsewhere: Path) -> None:
+        self.elsewhere = elsewhere
+
+    def remote(self, *args: Any, **options: Any) -> Any:
+        if options:
+            return lambda function: setattr(self, "function", function) or self
+        os.chdir(self.elsewhere)
+        return self.function(*json.loads(json.dumps(args)))  # type: ignore[attr-defined]
+
+
+def test_a_worker_finds_what_the_driver_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def carry_out(kind: str, args: Any) -> dict[str, Any]:
+        seen.append({"data": os.environ["SLUICE_DATA"], "text": Path("a.txt").read_text()})
+        return {}
+
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    for folder in (home, elsewhere):
+        folder.mkdir()
+    (home / "a.txt").write_text("gold")
+    monkeypatch.setattr(worker, "carry_out", carry_out)
+    monkeypatch.setattr(on_ray, "limit_threads", lambda threads: None)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("SLUICE_PROGRESS", "0")
+    monkeypatch.setenv("SLUICE_DATA", "data")
+    monkeypatch.chdir(home)
+    crew = on_ray._Remote(_Rayless(elsewhere), {"CPU": 1.0, "GPU": 0.0}, 1)
+    for _ in range(2):
+        monkeypatch.setenv("SLUICE_DATA", "of the worker")
+        crew.submit(Task("encode", "a", {}, tmp_path / "a", lambda advance: {}))
+    assert seen == [{"data": str(home / "data"), "text": "gold"}] * 2
+
+
+def test_a_cluster_of_this_machine_has_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks of two cores each do not claim four of two."""
+    asked: list[Any] = []
+    ray = SimpleNamespace(init=lambda **options: asked.append(options["num_cpus"]))
+    monkeypatch.setattr(on_ray, "cores", lambda: 2)
+    for executor in (RayExecutor(num_cpus=2), RayExecutor(), RayExecutor(workers=3, num_cpus=0.5)):
+        executor._connect(ray)
+    assert asked == [2, 2, 2]
 
 
 def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:

@@ -36,17 +36,34 @@ def stream() -> Iterator[Document]:
 
 @contextmanager
 def limited(room: int) -> Iterator[None]:
-    """Let this process take no more than ``room`` bytes, mapped files not counted."""
+    """Let this process take no more than ``room`` bytes, mapped files not counted.
+
+    Skips the test where the system sets no such limit, as some containers do not.
+    """
     import resource  # not on Windows
 
-    status = Path("/proc/self/status").read_text()
-    (held,) = re.findall(r"VmData:\s+(\d+) kB", status)
+    held = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(held) + room, before[1]))
+    if held is None:
+        pytest.skip("the system does not say how much memory this process has")
     try:
+        resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(held[1]) + room, before[1]))
+    except ValueError:
+        pytest.skip("the process has a lower limit already")
+    try:
+        if not _refused(2 * room):
+            pytest.skip("the system does not keep a process within RLIMIT_DATA")
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _refused(size: int) -> bool:
+    try:
+        np.empty(size, np.int8)
+    except MemoryError:
+        return True
+    return False
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
@@ -61,8 +78,6 @@ def test_half_of_the_vectors_size_is_room_enough(
     small.search("1 2", k=1)  # whatever is loaded once
     give_back_memory()
     with limited(ROOM):
-        with pytest.raises(MemoryError):
-            np.empty(VECTORS, np.int8)
         built = Retriever.build(encoder, stream(), path=tmp_path / "large", encoding=encoding)
         del built
         found = Retriever.open(tmp_path / "large", encoder=encoder).search("7 9", k=20)
