@@ -36,6 +36,11 @@ def as_encoder(given: EncoderLike) -> Encoder:
             f"{given.__name__}()"
         )
     if isinstance(given, EncoderBase):
+        if not encodes(given):
+            raise ConfigError(
+                f"encoder: a {type(given).__name__} ranks texts and encodes none; put it behind a "
+                "retriever: retriever >> Rerank(model)"
+            )
         return given  # type: ignore[return-value]
     if encodes(given):
         needed = ("fingerprint", "save_pretrained")  # looked up without computing a hash

@@ -291,6 +291,12 @@ def _word(
     return f"(?=[{letter}{digit}{joiner}{katakana}])(?:{short}|{full})"
 
 
+@cache
+def marks() -> str:
+    """Return the contents of a class, in a regular expression, of marks: parts of a word."""
+    return _kinds(0xFFFF)["M"]
+
+
 def _kinds(limit: int) -> dict[str, str]:
     """Return the classes of letters (L), digits (N) and marks (M) up to ``limit``.
 

@@ -140,7 +140,7 @@ def fitted(prompt: Prompt, room: int, measure: Measure) -> Prompt:
         if length == 0:
             raise ConfigError(
                 f"prompt: {room + over:,} tokens without any query or document, but there is room "
-                f"for {room:,} only; shorten it, or raise context_length"
+                f"for {max(room, 0):,} only; shorten it, or raise context_length"
             )
         # Words may join at a cut, which may then need one more token than counted.
         space = min(space, sum(min(own, length) for own in lengths)) - over

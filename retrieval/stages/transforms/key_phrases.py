@@ -6,17 +6,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.encoders.lexical.analyzer import marks
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.stages.transforms.corpus_words import CorpusWords, OfCorpus
 from sluice.retrieval.stages.transforms.stage import Transformed
 from sluice.retrieval.stages.transforms.transform import Variant
 
 LONGEST: Final = 4  # words of a phrase; longer runs are cut
-MARKS: Final = re.compile(r"[^\w\s'\u2019-]+|\n\s*\n")  # no phrase goes across these
 
 
 class KeyPhrases(OfCorpus):
@@ -58,7 +59,7 @@ class KeyPhrases(OfCorpus):
         """Return the score of each phrase of a query."""
         most = max(1.0, self.common * words.documents)
         runs: list[list[str]] = []
-        for part in MARKS.split(query):
+        for part in _breaks(query.isascii()).split(query):
             runs.append([])
             for word in words.analyzer.words(part):
                 if 0 < words.frequencies.get(word, 0) <= most:
@@ -101,3 +102,10 @@ def key_phrases(
         "language": language,
     }  # fmt: skip
     return Transformed(stage, rule, "key_phrases", options=options)
+
+
+@cache
+def _breaks(ascii_only: bool) -> re.Pattern[str]:
+    """Return what finds the signs that no phrase goes across; accents are none of them."""
+    parts_of_words = "" if ascii_only else marks()
+    return re.compile(rf"[^\w\s'\u2019\-{parts_of_words}]+|\n\s*\n")

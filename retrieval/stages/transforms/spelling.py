@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
 from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.encoders.lexical.analyzer import marks
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.stages.transforms.corpus_words import CorpusWords, OfCorpus, has_digit
 from sluice.retrieval.stages.transforms.stage import Transformed
@@ -48,11 +50,13 @@ class Spelling(OfCorpus):
             for word in dict.fromkeys(words.analyzer.words(query))
             if SHORT <= len(word) <= LONGEST and not has_digit(word) and not words.knows(word)
         ]
+        text = unicodedata.normalize("NFC", query)  # as the words are
+        changed = False
         for word in unknown[:CORRECTED]:
             best = words.nearest(word, 1 if len(word) < LONG else self.edits)
             if best:
-                query = _replaced(query, word, best[0])
-        return query
+                text, changed = _replaced(text, word, best[0]), True
+        return text if changed else query
 
 
 def spelling(
@@ -77,7 +81,8 @@ def spelling(
 
 
 def _replaced(query: str, word: str, by: str) -> str:
-    pattern = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", re.IGNORECASE)
+    inside = r"\w" if query.isascii() else rf"\w{marks()}"
+    pattern = re.compile(rf"(?<![{inside}]){re.escape(word)}(?![{inside}])", re.IGNORECASE)
     return pattern.sub(lambda match: _cased(by, match[0]), query)
 
 

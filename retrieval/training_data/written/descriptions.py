@@ -154,19 +154,22 @@ def read_descriptions(answer: str, most: int) -> tuple[list[str], list[str]]:
 
 
 def _said_whole(answer: str) -> dict[str, list[str]] | None:
-    """Return both lists of the last complete object that has them, else of one with ``good``.
+    """Return both lists of the last complete object that has them, else the last of each side.
 
-    None without any.
+    None without any ``good``.
     """
     objects = list(_objects(answer))
     both = [each for each in objects if all(isinstance(each.get(side), list) for side in _SIDES)]
-    for each in reversed(both or [own for own in objects if isinstance(own.get("good"), list)]):
-        lists = (each.get(side) for side in _SIDES)
-        return {
-            side: [_plain(text) for text in own or () if isinstance(text, str)]
-            for side, own in zip(_SIDES, lists, strict=True)
-        }
-    return None
+    lists = {
+        side: [each[side] for each in both or objects if isinstance(each.get(side), list)]
+        for side in _SIDES
+    }
+    if not lists["good"]:
+        return None
+    return {
+        side: [_plain(text) for own in found[-1:] for text in own if isinstance(text, str)]
+        for side, found in lists.items()
+    }
 
 
 def _objects(answer: str) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ import torch
 from tiny_generators import save_gpt2, save_t5
 from tiny_models import save_model
 
+from sluice.encoders import as_encoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.generative.list_order import read_order, written_order
 from sluice.encoders.generative.listwise import ListwiseRanker
@@ -107,6 +108,8 @@ def test_scores_are_places_in_the_order_written(
     assert ranker.score_lists({}, {}, store) == {}
     with pytest.raises(ConfigError, match="needs the documents' texts"):
         ranker.score_lists({}, {}, None)
+    with pytest.raises(ConfigError, match="a ListwiseRanker ranks texts and encodes none"):
+        as_encoder(ranker)  # type: ignore[arg-type]
 
 
 def test_a_saved_ranker_is_the_same(ranker: ListwiseRanker, folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import random
+import unicodedata
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,21 @@ def test_phrases_end_at_marks_and_the_query_may_be_left_out(stages: dict[str, St
     names = [each.text for each in variants if each.weight > 0]
     assert sorted(names) == ["gold river", "of word1", "stone", "water"]
     same(stage.run({"q": "zzz qqq"}), stages["bm25"].run({"q": "zzz qqq"}))
+
+
+def test_words_with_combining_marks_stay_whole() -> None:
+    """Accents as signs of their own, and the vowels of Hindi: regular expressions split at both."""
+    corpus = [Document("a", "", "größe straße müller"), Document("b", "", "हिन्दी किताब पुस्तक")]
+    bm25 = Retriever.build(BM25Encoder(), corpus, name="bm25")
+    (variants,) = spelling(bm25).transform.variants([unicodedata.normalize("NFD", "A müler, bü")])
+    assert variants[0].text == "A müller, bü"
+    (variants,) = spelling(bm25).transform.variants(["हिन्ददी हिन्दद"])
+    assert variants[0].text == "हिन्दी हिन्दी"
+    rule = key_phrases(bm25, common=1.0).transform
+    assert isinstance(rule, KeyPhrases)
+    for query in (unicodedata.normalize("NFD", "größe straße, müller"), "हिन्दी किताब"):
+        phrase = " ".join(unicodedata.normalize("NFC", query).split(",")[0].split())
+        assert phrase in rule.scored(query, rule.words)
 
 
 def test_filters_explanations_and_rerankers(stages: dict[str, Stage]) -> None:

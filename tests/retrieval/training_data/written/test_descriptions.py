@@ -105,6 +105,7 @@ def test_one_text_of_two_documents_is_one_query(dataset: Dataset, tmp_path: Path
         ('{"good": ["says {\\"good\\": [\\"x\\"]}"], "bad": ["c"]}',
          ['says {"good": ["x"]}'], ["c"]),
         ('{"good": ["a"], "bad": ["c"]} {"good": ["x"]}', ["a"], ["c"]),
+        ('[{"good": ["a"]}, {"bad": ["c"]}]', ["a"], ["c"]),
         ('{"answer": {"good": ["a"], "bad": ["c"]}}', ["a"], ["c"]),
         ('"good": ["a"],\n"bad": ["c"]', ["a"], ["c"]),
         ("{" * 5_000 + '"good": ["a"], "bad": ["c"]}', ["a"], ["c"]),
