@@ -123,8 +123,12 @@ def test_a_killed_worker_or_node_costs_no_bit(
 ) -> None:
     build(tmp_path, victim, RayExecutor(cluster.address, resources={"encoding": 0.5}))
     assert arrays(tmp_path) == undisturbed
-    assert "its worker is lost" in caplog.text
-    if victim == "parent":
+    if victim == "itself":
+        assert "its worker is lost" in caplog.text
+    else:  # Ray may give the tasks of a lost node to another by itself
+        import ray
+
+        assert sum(node["Alive"] for node in ray.nodes()) == 2  # the head, and one of two
         cluster.add_node(num_cpus=1, resources={"encoding": 2}, **STORE)
 
 
