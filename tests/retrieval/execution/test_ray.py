@@ -78,7 +78,7 @@ def test_a_cluster_of_this_machine_has_its_cores(monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="ray has no wheel here: pip install 'sluice-ir[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sluice-ir[ray]'")
     with pytest.raises(ConfigError, match=r"executor.address: nonsense: no cluster"):
         build(tmp_path, executor=RayExecutor("nonsense"))
     assert run_plan(Plan("nothing", []), RayExecutor("nonsense")) == {}
@@ -87,7 +87,7 @@ def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head without cores, and two nodes with one each."""
-    ray = pytest.importorskip("ray", reason="ray has no wheel here: pip install 'sluice-ir[ray]'")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sluice-ir[ray]'")
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, **STORE}
