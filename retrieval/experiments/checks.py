@@ -87,7 +87,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         if retriever.prune is not None:
             _check_prune(config, retriever.prune, f"retrievers.{name}.prune", allow)
     from sluice.retrieval.experiments.training.checks import check_training
-    from sluice.retrieval.experiments.training.expert_checks import check_chosen, check_opened
+    from sluice.retrieval.experiments.training.checks.experts import check_chosen, check_opened
     from sluice.retrieval.training_data.teachers.teachers import check_there
 
     for name, section in config.train.items():

@@ -22,8 +22,9 @@ from sluice.retrieval.config.components import START_KEY, make_encoder, make_los
 from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.experiments.training.checks.experts import check_routes
+from sluice.retrieval.experiments.training.checks.tokens import token_scoring
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
-from sluice.retrieval.experiments.training.expert_checks import check_routes
 from sluice.retrieval.experiments.training.identifiers import assign_identifiers
 from sluice.retrieval.experiments.training.live_training import (
     frozen_documents,
@@ -42,7 +43,6 @@ from sluice.retrieval.experiments.training.parts import (
     opened_parts,
 )
 from sluice.retrieval.experiments.training.summary import KEY, facts_of, training_summary
-from sluice.retrieval.experiments.training.token_checks import token_scoring
 from sluice.retrieval.training_data.contamination import (
     Contamination,
     contamination_of,
