@@ -1,0 +1,49 @@
+"""Reads both spellings of sentence-transformers' folder layout, and writes the legacy one.
+
+Old and new versions of sentence-transformers load the legacy layout. What it cannot express (a
+length per side, top-k, SPLADE-doc) is in ``sluice.json`` beside it.
+
+May import: `encoders.foundation`, `encoders.model_files.router`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sluice.encoders.foundation.lazy import lazy
+
+if TYPE_CHECKING:
+    from sluice.encoders.model_files.layout.files import (
+        ADAPTER as ADAPTER,
+        FLOORS as FLOORS,
+        SETTINGS as SETTINGS,
+        SIDECAR as SIDECAR,
+        VERSION as VERSION,
+        length_in as length_in,
+        read_object as read_object,
+        read_sidecar as read_sidecar,
+        write_sidecar as write_sidecar,
+    )
+    from sluice.encoders.model_files.layout.modules import (
+        AUTOENCODER as AUTOENCODER,
+        VECTOR_MODULES as VECTOR_MODULES,
+        check_modules as check_modules,
+        is_model2vec as is_model2vec,
+        is_static_folder as is_static_folder,
+        read_modules as read_modules,
+        token_layout as token_layout,
+        transformer_folder as transformer_folder,
+    )
+    from sluice.encoders.model_files.layout.read import (
+        Layout as Layout,
+        VectorModule as VectorModule,
+        read_layout as read_layout,
+        refuse_others as refuse_others,
+    )
+    from sluice.encoders.model_files.layout.write import (
+        write_dense as write_dense,
+        write_lower_case as write_lower_case,
+        write_splade as write_splade,
+    )
+else:
+    __getattr__, __dir__, __all__ = lazy(__name__)

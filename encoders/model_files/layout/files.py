@@ -1,0 +1,46 @@
+"""The small JSON files of a model folder, above all ``sluice.json``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.disk.files import check_version, read_model_json, write_json
+from sluice.encoders.foundation.errors import ModelError
+
+SIDECAR = "sluice.json"
+VERSION = 1  # of the sidecar
+FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, float32 [vocab]
+ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
+SETTINGS = "sentence_bert_config.json"
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a model folder; {} if the file is missing."""
+    value = read_model_json(path)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: a {type(value).__name__}, expected a JSON object")
+    return value
+
+
+def length_in(settings: dict[str, Any], key: str, folder: Path) -> int | None:
+    """Return a length in tokens from a folder's settings, None without one."""
+    value = settings.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        raise ModelError(f"{folder}: {key} is {value!r}, expected a number of tokens")
+    return value
+
+
+def read_sidecar(folder: Path) -> dict[str, Any]:
+    """Read ``sluice.json`` of a model folder, {} if it is missing; ``ModelError`` if newer."""
+    facts = read_object(folder / SIDECAR)
+    check_version(facts.get("version", VERSION), VERSION, folder / SIDECAR, ModelError)
+    return facts
+
+
+def write_sidecar(folder: Path, facts: dict[str, Any]) -> None:
+    """Write ``sluice.json``: the kind of encoder and what the layout cannot express."""
+    adapter = {"adapter": ADAPTER} if (folder / ADAPTER).is_dir() else {}
+    write_json(folder / SIDECAR, {"version": VERSION, **facts, **adapter})
