@@ -368,12 +368,11 @@ class EncoderBase:
 HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(value, hook))
 # Hooks that are a function or None. What has the name of a hook and is none (a number ``hidden``,
 # a method ``similarity``) is not read.
-FUNCTIONS = (
-    "token_ids", "map_texts", "terms", "token_texts", "token_places", "fit_documents",
-    "fit_in_parts", "add_documents", "remove_documents", "uncertainty", "embed_layers", "hidden",
-    "pooled", "raises", "raise_bias", "of_source", "decode_queries", "encode_parts", "known_ids",
-    "assign_ids",
-)  # fmt: skip
+FUNCTIONS = tuple(
+    name
+    for name in HOOKS
+    if str(vars(EncoderBase)[name].default.__annotations__["return"]).startswith("Callable")
+)
 _ABSENT = object()
 
 

@@ -14,15 +14,6 @@ from sluice.encoders.transformer.decoder_attention import is_causal
 log = logging.getLogger("sluice")
 
 
-def refuse_two_stacks(network: Any, folder: Path) -> None:
-    """Raise ``ModelError`` for a network of an encoder and a decoder."""
-    if network.config.is_encoder_decoder:
-        raise ModelError(
-            f"{folder}: {type(network).__name__} has an encoder and a decoder; a dense encoder "
-            "needs one stack of layers"
-        )
-
-
 def warn_of_decoder(network: Any, folder: Path) -> None:
     """Log that a decoder without a pooling of its own is pooled by the mean."""
     if is_causal(network):

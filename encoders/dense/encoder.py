@@ -16,7 +16,6 @@ from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.dense.checks import (
     check_top_layers,
     dims_noted,
-    refuse_two_stacks,
     warn_of_decoder,
 )
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
@@ -44,6 +43,7 @@ from sluice.encoders.model_files.weights.quantised import Weights
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
 from sluice.encoders.transformer.end_token import end_texts
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import as_projection, cut_vectors, draw_projection
@@ -85,10 +85,7 @@ class DenseEncoder(TextEncoder):
         append_eos: bool | None = None,
         **options: Any,
     ) -> None:
-        parts = nn.ModuleDict({"model": model})
-        if projection is not None:
-            parts["projection"] = projection
-        parts.train(model.training)  # a new module is in training mode
+        parts = with_modules(model, projection=projection)
         super().__init__(parts, tokenizer, **options)
         self.model = model
         self.projection = projection
@@ -153,7 +150,7 @@ class DenseEncoder(TextEncoder):
         layout = read_layout(folder)
         exported = (backend or layout.sidecar.get("backend", "torch")) != "torch"
         refuse_others(layout, folder, own=cls.own_module)
-        refuse_two_stacks(network, folder)
+        refuse_two_stacks(network, folder, "dense encoder")
         if pooling is None and attention is None and not layout.modules:
             warn_of_decoder(network, folder)
         if layers is not None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from sluice.encoders.backends.devices import Dtype
@@ -32,6 +32,7 @@ from sluice.encoders.model_files.layers import cut_layers
 from sluice.encoders.model_files.loading import load, lowers, save
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
@@ -72,10 +73,7 @@ class TokenEncoder(TextEncoder):
         document_prompt: str = "",
         **options: Any,
     ) -> None:
-        parts = nn.ModuleDict({"model": model})
-        if projection is not None:
-            parts["projection"] = projection
-        parts.train(model.training)  # a new module is in training mode
+        parts = with_modules(model, projection=projection)
         self.markers: dict[Side, str] = {"query": query_marker, "document": document_marker}
         super().__init__(
             parts,
@@ -145,11 +143,7 @@ class TokenEncoder(TextEncoder):
 
         loaded = load(AutoModel, str(model))
         network, tokenizer, folder, _ = loaded
-        if network.config.is_encoder_decoder:
-            raise ModelError(
-                f"{folder}: {type(network).__name__} has an encoder and a decoder; a token encoder "
-                "needs one stack of layers"
-            )
+        refuse_two_stacks(network, folder, "token encoder")
         layout = read_token_layout(folder)
         if layers is not None:
             cut_layers(network, layers)

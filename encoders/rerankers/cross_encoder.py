@@ -39,6 +39,7 @@ from sluice.encoders.rerankers.recipes import recipe_of
 from sluice.encoders.rerankers.similarity_head import SimilarityHead, draw_similarity_head, sides
 from sluice.encoders.table import RERANKERS
 from sluice.encoders.transformer.model import Features, TransformerModel
+from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.families import classification_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
@@ -76,10 +77,8 @@ class CrossEncoder(TransformerModel, EncoderBase):
             raise ModelError(
                 f"{type(model).__name__} has {labels} labels; a reranker has one or two"
             )
-        module: nn.Module = model
-        if similarity_head is not None:
-            module = nn.ModuleDict({"model": model, "similarity_head": similarity_head})
-            module.train(model.training)  # a new module is in training mode
+        head = similarity_head
+        module = model if head is None else with_modules(model, similarity_head=head)
         super().__init__(module, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
         self.model = model
         self.similarity_head = similarity_head

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from sluice.encoders.backends.choice import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
@@ -25,7 +25,7 @@ from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.loading import load, side_settings
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
-from sluice.encoders.splade.folder import NOTED, SpladeFolder, has_mlm_head, save_splade
+from sluice.encoders.splade.folder import SpladeFolder, has_mlm_head, save_splade
 from sluice.encoders.splade.pooling import splade_max, splade_sum
 from sluice.encoders.splade.settings import (
     Activation,
@@ -34,14 +34,14 @@ from sluice.encoders.splade.settings import (
     QueryModel,
     check_choices,
     check_pruning,
-    check_static,
     check_trained_idf,
 )
 from sluice.encoders.splade.static_queries import StaticQueries, bags
 from sluice.encoders.splade.term_frequency import TermFrequency
 from sluice.encoders.splade.term_selection import TermSelection, joined_rows, prune_terms
-from sluice.encoders.splade.vocabulary_product import VocabularyProduct
+from sluice.encoders.splade.vocabulary_product import VocabularyProduct, last_layer, pass_through
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.families import vocabulary_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -107,20 +107,14 @@ class SpladeEncoder(TextEncoder):
                 lexical in ("document", "both"), prune_below, prune_ratio, document_top_k
             ),
         }
-        decoder = model.get_output_embeddings()
-        if not isinstance(decoder, nn.Linear):
-            raise ModelError(
-                f"{type(model).__name__} ends in {type(decoder).__name__}; expected a masked "
-                "language model whose last layer is linear over the vocabulary"
-            )
+        decoder = last_layer(model)
         size, queries, parts = decoder.out_features, None, model
         if term_floors is not None and term_floors.shape != (size,):
             raise ModelError(f"{len(term_floors)} term floors; the vocabulary has {size} terms")
         if query_model != "shared":
             queries = StaticQueries(tokenizer, size, weights=idf, trained=train_idf)
             if query_model == "idf":
-                parts = nn.ModuleDict({"model": model, "queries": queries})
-                parts.train(model.training)  # a new module is in training mode
+                parts = with_modules(model, queries=queries)
         super().__init__(parts, tokenizer, **options)
         self.model = model
         self.queries = None if queries is None else queries.to(self.device)
@@ -138,26 +132,11 @@ class SpladeEncoder(TextEncoder):
             {} if idf_learning_rate is None else {"queries.weights": idf_learning_rate}
         )
         self._decoder = decoder
-        # The pooling applies the decoder itself, in chunks; inside the model it passes through.
-        decoder.forward = _passed_through  # type: ignore[assignment]
         self._product: tuple[Any, VocabularyProduct] | None = None
-        self._check_states()
+        with self.arithmetic():
+            pass_through(model, decoder)
         special = [i for i in tokenizer.all_special_ids if i < size]
         self._special = torch.tensor(sorted(special), dtype=torch.long)
-
-    def _check_states(self) -> None:
-        """Check that the head ends in its decoder; MobileBERT's also uses other weights."""
-        one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
-        try:
-            with self.arithmetic():
-                width = self.model(input_ids=one, attention_mask=one + 1).logits.shape[-1]
-        except RuntimeError:
-            width = -1
-        if width != self._decoder.in_features:
-            raise ModelError(
-                f"{type(self.model).__name__}: its head does more at its end than a linear layer "
-                "over the vocabulary; SPLADE needs a BERT-like head"
-            )
 
     @classmethod
     def from_pretrained(
@@ -224,23 +203,9 @@ class SpladeEncoder(TextEncoder):
                 document_length=document_length,
             )
             if query_length is None:
-                sides["query_length"] = (
-                    parts.query_length(loaded.tokenizer) or sides["query_length"]
-                )
-            settings = {
-                "pooling": layout.splade_pooling or "max",
-                "activation": layout.activation,
-                **{key: layout.sidecar[key] for key in NOTED if key in layout.sidecar},
-                **({"query_model": "idf"} if parts.is_static else {}),
-                **{key: value for key, value in arguments.items() if value is not None},
-            }
-            # Only what is asked for: a folder may note what an earlier version did not refuse.
-            check_static(settings.get("query_model", "shared"), lexical or "none", query_top_k)
-            if settings.get("query_model") == "idf":
-                size = int(loaded.model.config.vocab_size)
-                settings["idf"] = parts.query_weights(loaded.tokenizer, size)
-            if settings.get("prune_quantile") == parts.sidecar.get("prune_quantile"):
-                settings["term_floors"] = parts.term_floors()  # another quantile has others
+                cut = parts.query_length(loaded.tokenizer)
+                sides["query_length"] = cut or sides["query_length"]
+            settings = parts.settings(layout, loaded, arguments)
         encoder = cls(
             loaded.model,
             loaded.tokenizer,
@@ -291,8 +256,7 @@ class SpladeEncoder(TextEncoder):
         return {
             **super().settings(), "pooling": self.pooling, "activation": self.activation,
             "query_model": self.query_model, "top_k": self.top_k,
-            # only those that are set, so that the fingerprints of encoders without them never
-            # change
+            # only those that are set: others never change a fingerprint
             **{key: value for key, value in optional.items() if value is not None},
         }  # fmt: skip
 
@@ -435,7 +399,3 @@ class SpladeEncoder(TextEncoder):
         with replaced_folder(Path(path)) as folder:
             save_splade(self, folder)
             write_probes(folder, self)
-
-
-def _passed_through(states: Tensor) -> Tensor:
-    return states

@@ -7,7 +7,7 @@ transformers' inference-free layout: a Router with ``query`` and ``document``).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -19,13 +19,14 @@ from sluice.encoders.foundation.disk.arrays import map_array
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     FLOORS,
+    Layout,
     read_object,
     read_sidecar,
     transformer_folder,
     write_sidecar,
     write_splade,
 )
-from sluice.encoders.model_files.loading import lowers, save
+from sluice.encoders.model_files.loading import Loaded, lowers, save
 from sluice.encoders.model_files.router import (
     is_router,
     read_routes,
@@ -33,6 +34,7 @@ from sluice.encoders.model_files.router import (
     whole_route,
     write_router,
 )
+from sluice.encoders.splade.settings import check_static
 from sluice.encoders.splade.static_queries import (
     STATIC_TYPE,
     read_idf_json,
@@ -114,6 +116,28 @@ class SpladeFolder(NamedTuple):
         if not isinstance(noted, int) or noted > LONGEST:
             return None
         return noted + int(tokenizer.num_special_tokens_to_add())
+
+    def settings(
+        self, layout: Layout, loaded: Loaded, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the settings that the folder notes, replaced by ``arguments`` that are not None."""
+        given = {key: value for key, value in arguments.items() if value is not None}
+        settings = {
+            "pooling": layout.splade_pooling or "max",
+            "activation": layout.activation,
+            **{key: layout.sidecar[key] for key in NOTED if key in layout.sidecar},
+            **({"query_model": "idf"} if self.is_static else {}),
+            **given,
+        }
+        query_model = settings.get("query_model", "shared")
+        # Only what is asked for: a folder may note what an earlier version did not refuse.
+        check_static(query_model, given.get("lexical", "none"), given.get("query_top_k"))
+        if query_model == "idf":
+            size = int(loaded.model.config.vocab_size)
+            settings["idf"] = self.query_weights(loaded.tokenizer, size)
+        if settings.get("prune_quantile") == self.sidecar.get("prune_quantile"):
+            settings["term_floors"] = self.term_floors()  # another quantile has others
+        return settings
 
 
 def has_mlm_head(folder: Path) -> bool:

@@ -7,11 +7,12 @@ block of terms stay in the cache until they are pooled text by text.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.transformer.packed.attention import Span
 from sluice.encoders.transformer.packed.linear import PackedLinear
 
@@ -60,3 +61,36 @@ class VocabularyProduct:
 def _activated(logits: Tensor, twice: bool) -> Tensor:
     weights = torch.log1p(logits.relu_())
     return torch.log1p(weights) if twice else weights
+
+
+def last_layer(model: Any) -> nn.Linear:
+    """Return the layer of a masked language model that is linear over the vocabulary."""
+    decoder = model.get_output_embeddings()
+    if isinstance(decoder, nn.Linear):
+        return decoder
+    raise ModelError(
+        f"{type(model).__name__} ends in {type(decoder).__name__}; expected a masked "
+        "language model whose last layer is linear over the vocabulary"
+    )
+
+
+def pass_through(model: Any, decoder: nn.Linear) -> None:
+    """Let states pass the ``last_layer`` of a model unchanged: the pooling applies it, in blocks.
+
+    ``ModelError`` where the head does more than that layer at its end, as MobileBERT's does.
+    """
+    decoder.forward = _unchanged  # type: ignore[assignment]
+    one = torch.zeros((1, 1), dtype=torch.long, device=decoder.weight.device)
+    try:
+        width = model(input_ids=one, attention_mask=one + 1).logits.shape[-1]
+    except RuntimeError:
+        width = -1
+    if width != decoder.in_features:
+        raise ModelError(
+            f"{type(model).__name__}: its head does more at its end than a linear layer "
+            "over the vocabulary; SPLADE needs a BERT-like head"
+        )
+
+
+def _unchanged(states: Tensor) -> Tensor:
+    return states

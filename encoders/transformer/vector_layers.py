@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,16 +29,16 @@ _OF_TORCH = re.compile(r"torch\.nn(?:\.modules(?:\.activation|\.linear)?)?\.(\w+
 _UNNAMED = "torch.nn.modules.activation.Tanh"  # of a Dense module that names none
 
 
-class VectorLayer(nn.Module):
+class VectorLayer(nn.Module, ABC):
     """One step over vectors, after the one ``before`` it."""
 
     kind: ClassVar[str]  # sentence-transformers' name of the module
     before: VectorLayer | None
 
     @property
+    @abstractmethod
     def outputs(self) -> int:
         """The number of dimensions of a vector."""
-        raise NotImplementedError
 
     @property
     def described(self) -> str:

@@ -37,6 +37,7 @@ from sluice.encoders.model_files.loading import load, lowers, save, side_setting
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
@@ -78,10 +79,7 @@ class GaussianEncoder(TextEncoder):
     ) -> None:
         if pooling not in POOLINGS:
             raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
-        parts = nn.ModuleDict({"model": model, "variance": variance})
-        if projection is not None:
-            parts["projection"] = projection
-        parts.train(model.training)  # a new module is in training mode
+        parts = with_modules(model, variance=variance, projection=projection)
         token = variance.settings.token
         super().__init__(
             parts,
@@ -140,11 +138,7 @@ class GaussianEncoder(TextEncoder):
 
         loaded = load(AutoModel, str(model))
         network, tokenizer, folder, _ = loaded
-        if network.config.is_encoder_decoder:
-            raise ModelError(
-                f"{folder}: {type(network).__name__} has an encoder and a decoder; a Gaussian "
-                "encoder needs one stack of layers"
-            )
+        refuse_two_stacks(network, folder, "Gaussian encoder")
         layout = read_layout(folder)
         refuse_others(layout, folder, own="Gaussian")
         noted = {} if layout.gaussian is None else layout.sidecar  # a start's graph is not its own

@@ -28,6 +28,7 @@ from sluice.encoders.model_files.layout import (
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import draw_projection
@@ -69,10 +70,7 @@ class Hypencoder(TextEncoder):
     ) -> None:
         if pooling not in POOLINGS:
             raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
-        parts = nn.ModuleDict({"model": model, "head": head})
-        if projection is not None:
-            parts["projection"] = projection
-        parts.train(model.training)
+        parts = with_modules(model, head=head, projection=projection)
         super().__init__(parts, tokenizer, **options)
         self.model = model
         self.head = head
@@ -115,11 +113,7 @@ class Hypencoder(TextEncoder):
 
         loaded = load(AutoModel, str(model))
         network, tokenizer, folder, _ = loaded
-        if network.config.is_encoder_decoder:
-            raise ModelError(
-                f"{folder}: {type(network).__name__} has an encoder and a decoder; a Hypencoder "
-                "needs one stack of layers"
-            )
+        refuse_two_stacks(network, folder, "Hypencoder")
         layout = read_layout(folder)
         refuse_others(layout, folder, own="HyperHead")
         if not layout.pool_prompt or layout.sidecar.get("top_layers", 1) != 1:

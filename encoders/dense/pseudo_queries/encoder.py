@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize as unit
 
 from sluice.encoders.backends.devices import Dtype
@@ -31,6 +31,7 @@ from sluice.encoders.model_files.layout import (
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import draw_projection
@@ -103,10 +104,7 @@ class PseudoQueryEncoder(TextEncoder):
     ) -> None:
         if pooling not in POOLINGS:
             raise ConfigError(f"pooling: {pooling!r}; known: {', '.join(POOLINGS)}")
-        parts = nn.ModuleDict({"model": model})
-        if projection is not None:
-            parts["projection"] = projection
-        parts.train(model.training)  # a new module is in training mode
+        parts = with_modules(model, projection=projection)
         super().__init__(parts, tokenizer, **options)
         self.model = model
         self.projection = projection
@@ -149,11 +147,7 @@ class PseudoQueryEncoder(TextEncoder):
 
         loaded = load(AutoModel, str(model))
         network, tokenizer, folder, _ = loaded
-        if network.config.is_encoder_decoder:
-            raise ModelError(
-                f"{folder}: {type(network).__name__} has an encoder and a decoder; a pseudo-query "
-                "encoder needs one stack of layers"
-            )
+        refuse_two_stacks(network, folder, "pseudo-query encoder")
         layout = read_layout(folder)
         _check_start(layout, folder)
         if layers is not None:

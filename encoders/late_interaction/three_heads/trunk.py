@@ -26,6 +26,7 @@ from sluice.encoders.model_files.layout import read_layout, write_dense, write_s
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
 from sluice.encoders.model_files.weights.files import refuse_pickle
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
@@ -80,8 +81,7 @@ class Trunk(TextEncoder):
         memo: int = MEMO,
         **options: Any,
     ) -> None:
-        parts = nn.ModuleDict({"model": model, "sparse": sparse, "tokens": tokens})
-        parts.train(model.training)
+        parts = with_modules(model, sparse=sparse, tokens=tokens)
         super().__init__(parts, tokenizer, **options)
         self.model = model
         self.sparse_head, self.token_head = sparse, tokens

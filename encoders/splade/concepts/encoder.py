@@ -27,6 +27,7 @@ from sluice.encoders.splade.concepts.head import ConceptHead, Read, checked_sett
 from sluice.encoders.splade.concepts.names import checked_concepts, read_concepts
 from sluice.encoders.splade.term_selection import heaviest, joined_rows
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
@@ -69,10 +70,7 @@ class ConceptEncoder(TextEncoder):
     def __init__(
         self, dense: DenseEncoder, head: ConceptHead, names: Sequence[str], read: Read
     ) -> None:
-        parts = nn.ModuleDict({"model": dense.model, "concepts": head})
-        if dense.projection is not None:
-            parts["projection"] = dense.projection
-        parts.train(dense.model.training)
+        parts = with_modules(dense.model, concepts=head, projection=dense.projection)
         super().__init__(
             parts, dense.tokenizer,
             query_prompt=dense.prompts["query"], document_prompt=dense.prompts["document"],

@@ -30,6 +30,7 @@ from sluice.encoders.model_files.router import PROMPTS, write_prompts
 from sluice.encoders.splade.csr.autoencoder import SparseAutoencoder
 from sluice.encoders.splade.term_selection import joined_rows
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
@@ -59,10 +60,7 @@ class CsrEncoder(TextEncoder):
     def __init__(
         self, dense: DenseEncoder, autoencoder: SparseAutoencoder, *, normalize: bool = False
     ) -> None:
-        parts = nn.ModuleDict({"model": dense.model, "autoencoder": autoencoder})
-        if dense.projection is not None:
-            parts["projection"] = dense.projection
-        parts.train(dense.model.training)
+        parts = with_modules(dense.model, autoencoder=autoencoder, projection=dense.projection)
         super().__init__(
             parts, dense.tokenizer,
             query_prompt=dense.prompts["query"], document_prompt=dense.prompts["document"],
