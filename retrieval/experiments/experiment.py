@@ -68,7 +68,7 @@ from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
-from sluice.retrieval.retrievers.corpus.fill_index import measures
+from sluice.retrieval.retrievers.corpus.index_queries import measures
 from sluice.retrieval.retrievers.folder import HEAD, discard_leftovers, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,12 @@ from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.execution.plan import begin_alone, end_planning
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
+from sluice.retrieval.retrievers.corpus.index_queries import (
+    chooses,
+    chosen_index,
+    learnt_queries,
+    measure_by_queries,
+)
 from sluice.retrieval.retrievers.corpus.passage_indexing import (
     LEARNS,
     filled_by_passages,
@@ -42,11 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 CHUNK = 16_384  # documents added at a time: bounds memory while indexing
-SEED = 13
-QUERIES = 400  # that an index may be chosen by
-LEARNT = 20_000  # that an index is linked by
-HELD_OUT = 5  # of so many queries one measures what the others link
-GRAPH_QUERIES = 100  # that a walk is measured by: those of a Hypencoder are large
 
 
 def filled_index(
@@ -70,7 +70,7 @@ def filled_index(
     them. How much the encoder reads of what it encodes is appended to ``readings``. ``executor``
     shares out what can be done by tasks.
     """
-    if index is not None and not _chooses(index) and index.rows:
+    if index is not None and not chooses(index) and index.rows:
         raise ConfigError(f"index: it has {index.rows:,} rows already; expected an empty index")
     if passages is not None:
         return filled_by_passages(
@@ -89,7 +89,7 @@ def filled_index(
         _begin_given(encoder, executor)
     if index is None:
         index = default_index(encoder)
-    elif vectors is None and not _chooses(index) and isinstance(hooks.dim, int):
+    elif vectors is None and not chooses(index) and isinstance(hooks.dim, int):
         index.check_fit(hooks.dim, len(documents))
     encoding = encoding or Encoding()
     _describe(index, documents, work)
@@ -99,12 +99,12 @@ def filled_index(
     with _found(encoder, documents, index, vectors, work, encoding, readings, executor) as found:
         shards = _by_tasks(index, found, work, executor)
         end_planning("index")
-        if _chooses(index):
-            filled = _chosen(encoder, index, found, queries, work)
+        if chooses(index):
+            filled = chosen_index(encoder, index, found, queries, work)
         else:
-            queries = _learnt(index, encoder, queries or {})
+            queries = learnt_queries(index, encoder, queries or {})
             filled = shards or _fill(index, found, len(documents), work)
-            _measure_gather(filled, encoder, queries)
+            measure_by_queries(filled, encoder, queries)
     if filled.rows != len(documents):
         raise DataError(f"vectors: {filled.rows:,} for {len(documents):,} documents; give one each")
     return filled
@@ -171,39 +171,11 @@ def _found(
     if vectors is None:
         with encoded_corpus(encoder, documents, work, encoding, readings, executor) as encoded:
             yield encoded
-    elif _chooses(index) or index.training_rows(len(documents)):
+    elif chooses(index) or index.training_rows(len(documents)):
         with kept_vectors(vectors, work) as kept:
             yield kept
     else:
         yield vectors
-
-
-def _chooses(index: Any) -> bool:
-    """Return whether this is a recipe that measures and is replaced by the index it chooses."""
-    from sluice.indexing.index import Recipe
-
-    return isinstance(index, Recipe)
-
-
-def _chosen(
-    encoder: Any, recipe: Any, vectors: Any, queries: Mapping[str, str] | None, work: Path
-) -> Index:
-    """Return the index the recipe chooses, filled; it measures with at most ``QUERIES`` queries.
-
-    The others link the documents of a ``query_graph``, which is tried where there are enough.
-    """
-    from sluice.indexing import AutoIndex
-    from sluice.indexing.auto.index import FEWEST_QUERIES
-
-    asked = _asked(encoder, queries) if queries else None
-    if hooks_of(encoder).one_way:
-        _check_measured(recipe, 0 if asked is None else len(asked), vectors)
-    others = _not_asked(queries or {})
-    if isinstance(recipe, AutoIndex) and len(others) >= FEWEST_QUERIES:
-        training = partial(_asked, encoder, others, LEARNT)
-        return recipe.choose(vectors, asked, work=work, training=training).index
-    chosen: Index = recipe.choose(vectors, asked, work=work).index
-    return chosen
 
 
 def own_index(encoder: Any) -> Index | None:
@@ -256,84 +228,6 @@ def check_one_way(index: Any, where: str) -> None:
                 "vectors are not vectors of their own; leave it out"
             )
         index, where = index.inner, f"{where}.first"
-
-
-def _check_measured(recipe: Any, queries: int, vectors: Any) -> None:
-    """Raise ``ConfigError`` where documents would stand in for queries, which they cannot."""
-    from sluice.indexing import AutoIndex
-    from sluice.indexing.auto.index import FEWEST_QUERIES
-
-    if not isinstance(recipe, AutoIndex) or queries >= FEWEST_QUERIES:
-        return
-    if len(vectors) >= recipe.exact_below:
-        raise ConfigError(
-            f"index: auto measures with queries, and there are {queries}; documents cannot stand "
-            f"in for them with this encoder: give {FEWEST_QUERIES} or more, or an index by its name"
-        )
-
-
-def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any:
-    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
-
-    texts = list(queries.values())
-    rows = sampled_rows(len(texts), most, SEED)
-    return encoder.encode_queries([texts[row] for row in rows.tolist()])
-
-
-def _not_asked(queries: Mapping[str, str]) -> dict[str, str]:
-    """Return the queries that ``_asked`` leaves out, by their texts too."""
-    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
-
-    names = list(queries)
-    asked = {queries[names[row]] for row in sampled_rows(len(names), QUERIES, SEED).tolist()}
-    return {name: text for name, text in queries.items() if text not in asked}
-
-
-def _measure_gather(index: Index, encoder: Any, queries: Mapping[str, str] | None) -> None:
-    """Let an index that scores some of its documents measure itself by real queries.
-
-    Without any, one of token vectors does so by its documents, when it is saved.
-    """
-    from sluice.indexing import GraphIndex, TokenIndex
-    from sluice.indexing.wrappers.sharded import ShardedIndex
-
-    for part in index.parts if isinstance(index, ShardedIndex) else [index]:
-        if queries and isinstance(part, TokenIndex | GraphIndex) and measures(part):
-            most = GRAPH_QUERIES if isinstance(part, GraphIndex) else QUERIES
-            part.measure_recall(_asked(encoder, queries, most))
-
-
-def _learnt(index: Index, encoder: Any, queries: Mapping[str, str]) -> Mapping[str, str]:
-    """Give queries to an index that learns from them; return those that it may be measured by.
-
-    ``ConfigError`` where there are too few to do both.
-    """
-    from sluice.indexing import QueryGraphIndex
-    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
-
-    if not isinstance(index, QueryGraphIndex):
-        return queries
-    names = list(queries)
-    held_out = min(GRAPH_QUERIES, len(names) // HELD_OUT)
-    if not held_out:
-        raise ConfigError(
-            f"index: query_graph links documents by training queries, and there are {len(names)}: "
-            f"give {HELD_OUT} or more, those of a dataset's train or dev split, or queries= in "
-            "Python; or take {type: graph}"
-        )
-    measured = {names[row] for row in sampled_rows(len(names), held_out, SEED).tolist()}
-    texts = {name: text for name, text in queries.items() if name not in measured}
-    index.learn(_asked(encoder, texts, LEARNT))
-    return {name: queries[name] for name in names if name in measured}
-
-
-def measures(index: Any) -> bool:
-    """Return whether an index, or a recipe for one, measures itself with queries."""
-    from sluice.indexing import GraphIndex, TokenIndex
-
-    if isinstance(index, GraphIndex):
-        return index.mode == "graph"
-    return _chooses(index) or (isinstance(index, TokenIndex) and index.mode != "exact")
 
 
 def _by_tasks(index: Any, vectors: Any, work: Path, executor: Executor) -> Index | None:

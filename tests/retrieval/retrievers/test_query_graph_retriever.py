@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import AutoIndex, FlatIndex, QueryGraphIndex
 from sluice.indexing.auto.candidates import candidates
 from sluice.retrieval import Document, Retriever
-from sluice.retrieval.retrievers.corpus import fill_index
+from sluice.retrieval.retrievers.corpus import index_queries
 
 SMALL: dict[str, Any] = {"neighbours": 5, "depth": 3, "entries": 2, "candidates": 3}
 ASKED = {f"t{number}": f"{word} number" for number, word in enumerate(SUBJECTS)}
@@ -61,9 +61,9 @@ def test_the_autopilot_tries_it_with_queries_that_it_does_not_measure_with(
 
     monkeypatch.setattr("sluice.indexing.auto.trials.candidates", few)
     monkeypatch.setattr("sluice.indexing.auto.recall.SECONDS", 0.01)
-    monkeypatch.setattr(fill_index, "QUERIES", 4)
+    monkeypatch.setattr(index_queries, "QUERIES", 4)
     queries = {**ASKED, "again": ASKED["t0"]}
-    others = fill_index._not_asked(queries)
+    others = index_queries._not_asked(queries)
     asked = [text for name, text in queries.items() if name not in others]
     assert len(set(asked)) == 4
     assert not set(asked) & set(others.values())
