@@ -21,10 +21,10 @@ from sluice.retrieval.cli import (
     fit,
     judging,
     model,
-    search,
     serve,
 )
 from sluice.retrieval.cli.outputs import plot, score
+from sluice.retrieval.cli.searching import changes, explain, search
 from sluice.retrieval.cli.teaching import training_data
 from sluice.retrieval.cli.terminal.options import Command
 from sluice.retrieval.cli.terminal.output import LogFormatter, echo
@@ -37,11 +37,13 @@ FILES = "Data and files"
 
 HEADINGS: dict[str, dict[str, Command]] = {
     EXPERIMENTS: experiment.COMMANDS,
-    SEARCH: search.COMMANDS | serve.COMMANDS,
+    SEARCH: {
+        "search": search.search, "explain": explain.explain, **changes.COMMANDS, **serve.COMMANDS,
+    },
     MEASURE: score.COMMANDS,
     TRAINING: training_data.COMMANDS,
     FILES: data.COMMANDS | exchange.COMMANDS,
-}
+}  # fmt: skip
 # A verb with sub-verbs: its heading, its help and these.
 GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "diagnose": (MEASURE, diagnose.__doc__ or "", diagnose.COMMANDS),

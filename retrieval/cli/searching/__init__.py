@@ -1,0 +1,4 @@
+"""The verbs on a retriever's folder or an experiment's output: search, explain, change, verify.
+
+May import: `retrieval.cli.terminal`, and what `retrieval.cli` may.
+"""

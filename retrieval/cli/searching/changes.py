@@ -1,0 +1,166 @@
+"""The verbs that change what a retriever holds, or check that it is intact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.searching.opening import Searched
+from sluice.retrieval.cli.terminal.options import (
+    Allow,
+    Command,
+    allowed,
+    argument,
+    flag,
+    option,
+    plural,
+)
+from sluice.retrieval.cli.terminal.output import echo
+
+if TYPE_CHECKING:
+    from sluice.retrieval.documents.document import Document
+    from sluice.retrieval.experiments.output.changes import Changed
+
+Documents = Annotated[
+    str,
+    argument(
+        "DOCUMENTS",
+        'JSON lines {"_id", "title", "text"}, "metadata" optional; or a folder, a table or a pipe, '
+        "as for `sluice index`, with the columns that the index was made with.",
+    ),
+]
+
+
+def add(path: Searched, documents: Documents, allow: Allow = None) -> None:
+    """Add documents.
+
+    All retrievers of an experiment get them, or none does. If one of the ids exists already, that
+    is an error and nothing is added. Repeat a command that was interrupted.
+
+    Examples:
+      sluice add runs/x new.jsonl
+      sluice add runs/x/retrievers/bm25 new.jsonl
+    """
+    from sluice.retrieval.experiments.output.changes import add_documents
+
+    changed = add_documents(path, _documents_of(path, documents), allow=allowed(allow))
+    _print_changes(changed, ("added",))
+
+
+def update(path: Searched, documents: Documents, allow: Allow = None) -> None:
+    """Replace or add documents by id.
+
+    A document whose id exists already replaces the old one; others are added. All
+    retrievers of an experiment get them, or none does.
+
+    Examples:
+      sluice update runs/x changed.jsonl
+      sluice update runs/x/retrievers/bm25 changed.jsonl
+    """
+    from sluice.retrieval.experiments.output.changes import update_documents
+
+    changed = update_documents(path, _documents_of(path, documents), allow=allowed(allow))
+    _print_changes(changed, ("added", "replaced"))
+
+
+def delete(
+    path: Searched,
+    ids: Annotated[list[str] | None, argument("DOC_ID", "Ids of documents.")] = None,
+    file: Annotated[Path | None, option("FILE", "A file with one document id per line.")] = None,
+    compact: Annotated[bool, flag("Free the space of deleted documents too.", "--compact")] = False,
+    allow: Allow = None,
+) -> None:
+    """Delete documents by id.
+
+    They go from all retrievers of an experiment, or from none. If one of the ids does not exist,
+    that is an error and nothing is deleted.
+
+    Examples:
+      sluice delete runs/x doc17 doc18
+      sluice delete runs/x/retrievers/bm25 --file old.txt --compact
+    """
+    from sluice.retrieval.experiments.output.changes import delete_documents
+
+    doc_ids = list(ids or [])
+    if file is not None:
+        from sluice.retrieval.documents.jsonl import all_lines
+
+        lines = (line.removesuffix("\n") for _, line in all_lines(file))
+        doc_ids += [line for line in lines if line]  # ids may hold other white space
+    if not doc_ids and not compact:
+        raise ConfigError("delete: give document ids, or --file with one per line")
+    changed = delete_documents(path, doc_ids, compact=compact, allow=allowed(allow))
+    _print_changes(changed, ("deleted",))
+
+
+def reshard(
+    path: Annotated[Path, argument("FOLDER", "A retriever's folder.")],
+    shards: Annotated[int, argument("N", "The number of shards.")],
+    allow: Allow = None,
+) -> None:
+    """Change a retriever's number of shards.
+
+    Shards are added or removed and the documents spread evenly over them, in one step; a retriever
+    without shards is parted. Vectors come from the cache of the build, and deleted documents are
+    left behind, as `sluice delete --compact` does. What is found stays the same.
+
+    Examples:
+      sluice reshard runs/x/retrievers/bm25 8
+    """
+    from sluice.retrieval.experiments.output.resharding import reshard_folder
+
+    before, retriever = reshard_folder(path, shards, allow=allowed(allow))
+    count = plural(retriever.head.documents, "document")
+    echo(f"{path}: {count}, from {plural(before, 'shard')} to {shards}")
+
+
+def verify(path: Searched, allow: Allow = None) -> None:
+    """Check that retrievers and models are intact.
+
+    Reads every file of a retriever, or of all retrievers and models of an experiment, and compares
+    checksums. Models are saved with twenty texts and their vectors, which are computed again: a
+    changed tokenizer, length or pooling is named, and so are libraries that compute otherwise.
+
+    Examples:
+      sluice verify runs/x
+      sluice verify runs/x/models/dense
+    """
+    from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
+    from sluice.encoders.model_files.probes import PROBES
+    from sluice.retrieval.retrievers.folder import HEAD, verify_model, verify_retriever
+
+    heads = [path] if (path / HEAD).exists() else sorted(path.glob(f"retrievers/*/{HEAD}"))
+    alone = not heads and any((path / name).exists() for name in MODEL_FILES)
+    saved = (model for model in sorted(path.glob("models/*")) if any(model.rglob(PROBES)))
+    models = [path] if alone else list(saved)
+    if not heads and not models:
+        raise ConfigError(
+            f"{path}: neither a retriever's folder nor a model's nor an experiment's output"
+        )
+    for model in models:
+        texts = verify_model(model, allowed(allow))
+        echo(f"{model}: gives the vectors of {texts} texts that it gave when saved")
+    for item in heads:
+        folder = item if item.is_dir() else item.parent
+        echo(f"{folder}: {verify_retriever(folder, allowed(allow))} files are intact")
+
+
+def _documents_of(path: Path, source: str) -> Iterable[Document]:
+    """Read documents as the corpus of the retriever or experiment at ``path`` was read."""
+    from sluice.retrieval.experiments.own_documents import documents_like
+
+    return documents_like(path, source)
+
+
+def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:
+    """Print what a change did to each retriever."""
+    for each in changed:
+        counts = ", ".join(f"{getattr(each, kind):,} {kind}" for kind in kinds)
+        echo(f"{each.path}: {counts}, {plural(each.documents, 'document')}")
+
+
+COMMANDS: dict[str, Command] = {
+    "add": add, "update": update, "delete": delete, "reshard": reshard, "verify": verify,
+}  # fmt: skip
