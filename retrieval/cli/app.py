@@ -18,11 +18,11 @@ from sluice.retrieval.cli import (
     diagnose,
     exchange,
     experiment,
-    fit,
     judging,
     model,
     serve,
 )
+from sluice.retrieval.cli.fitting import stages
 from sluice.retrieval.cli.outputs import plot, score
 from sluice.retrieval.cli.searching import changes, explain, search
 from sluice.retrieval.cli.teaching import training_data
@@ -50,7 +50,7 @@ GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "plot": (MEASURE, plot.__doc__ or "", plot.COMMANDS),
     "labels": (MEASURE, judging.__doc__ or "", judging.COMMANDS),
     "teach": (TRAINING, training_data.TEACH, training_data.TEACH_COMMANDS),
-    "fit": (TRAINING, fit.__doc__ or "", fit.COMMANDS),
+    "fit": (TRAINING, stages.FIT, stages.COMMANDS),
     "model": (TRAINING, model.__doc__ or "", model.COMMANDS),
     "config": (EXPERIMENTS, config.__doc__ or "", config.COMMANDS),
 }
