@@ -13,7 +13,7 @@ import numpy as np
 from sluice.encoders.foundation.disk.files import read_json, replaced_file, write_text
 from sluice.encoders.foundation.progress import Advance, counted_by
 from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Task
-from sluice.retrieval.execution.plan import Plan, begin_alone, run_plan
+from sluice.retrieval.execution.plan import Plan, begin_alone, end_planning, run_plan
 from sluice.retrieval.training_data.teachers.ensemble import Teacher
 from sluice.retrieval.training_data.teachers.sent_teacher import (
     SentTeacher,
@@ -87,6 +87,7 @@ def score_shards(
     ]
     before = sum(task.is_done for task in tasks)
     run_plan(Plan(label, tasks, "pairs"), executor)
+    end_planning(label)
     return before
 
 
