@@ -20,6 +20,7 @@ from sluice.retrieval.cli.terminal.options import (
     Command,
     ConfigFile,
     Overrides,
+    Plan,
     Rebuild,
     allowed,
     argument,
@@ -37,12 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 DOCUMENTS = "For documents"  # a heading of the options of `sluice index`
-
-
-Plan = Annotated[
-    bool,
-    flag("Carry out the first task only; say what the others will take, and stop.", "--plan"),
-]
 
 
 def run(

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -71,6 +71,16 @@ def planning() -> Iterator[None]:
         yield
     finally:
         _PLANNING.reset(token)
+
+
+def estimate_of(job: Callable[[], object]) -> str:
+    """Begin a job as in ``planning``; return the estimate, its first task done."""
+    with planning():
+        try:
+            job()
+        except Planned as plan:
+            return str(plan)
+    return "nothing is left to do"
 
 
 def end_planning(label: str) -> None:

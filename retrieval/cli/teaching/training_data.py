@@ -15,10 +15,13 @@ from sluice.retrieval.cli.terminal.options import (
     Allow,
     Command,
     DatasetName,
+    ExecutorName,
     Form,
+    Plan,
     allowed,
     argument,
     check_choice,
+    executor_of,
     option,
     parse_numbers,
     show_table,
@@ -188,28 +191,33 @@ def distil(
     shard: Annotated[
         int, option("N", "Pairs saved at a time; an interruption loses one shard.")
     ] = 2048,
+    executor: ExecutorName = "local",
+    plan: Plan = False,
     allow: Allow = None,
 ) -> None:
     """Score pairs with a teacher, for distillation.
 
     The positives and candidates of each query go into parquet with the columns query_id, doc_id and
     score. `teacher: scores.parquet` in a training run's YAML reads them, for margin_mse, kl_div and
-    other losses.
+    other losses. A task of the executor is one shard; the file has the same bits by any of them.
 
-    Example:
+    Examples:
       sluice teach distil scifact --teacher CROSS --candidates bm25.trec --output scores.parquet
+      sluice teach distil scifact --teacher CROSS --candidates bm25.trec --output scores.parquet \
+        --executor '{type: processes, workers: 4}' --plan
     """
+    from sluice.retrieval.execution.plan import estimate_of
     from sluice.retrieval.training_data.teachers.distil_dataset import (
         distil_dataset,
         teacher_weights,
     )
 
-    report = distil_dataset(
-        teacher, dataset, candidates, output, depth=depth, split=split,
+    job = partial(
+        distil_dataset, teacher, dataset, candidates, output, depth=depth, split=split,
         weights=teacher_weights(weight, teacher), normalise=normalise, scale=scale, shard=shard,
-        allow=allowed(allow),
+        allow=allowed(allow), executor=executor_of(executor),
     )  # fmt: skip
-    echo(str(report))
+    echo(estimate_of(job) if plan else str(job()))
 
 
 def clicks(

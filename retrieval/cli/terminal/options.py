@@ -16,6 +16,7 @@ from sluice.retrieval.cli.terminal.messages import columns
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
+    from sluice.retrieval.execution.executor import Executor
 
 Command = Callable[..., None]
 
@@ -94,6 +95,20 @@ Allow = Annotated[
 ]
 Json = Annotated[bool, flag("Print JSON.", "--json")]
 
+Plan = Annotated[
+    bool,
+    flag("Carry out the first task only; say what the others will take, and stop.", "--plan"),
+]
+ExecutorName = Annotated[
+    str,
+    option(
+        "EXECUTOR",
+        "Who carries out the tasks: local, processes, ray, or one with settings as YAML, such as "
+        "'{type: processes, workers: 4}'.",
+        "--executor",
+    ),
+]
+
 FORMS = ("text", "markdown", "csv", "latex", "html", "json")
 Form = Annotated[
     str, option("FORM", "Print as text, markdown, csv, latex, html or json.", "--format")
@@ -107,6 +122,20 @@ def allowed(what: Sequence[str] | None) -> list[str]:
     words = list(what or ())
     find_own_modules({"allow": words}, None)
     return words
+
+
+def executor_of(text: str) -> Executor:
+    """Return the executor that ``--executor`` names; ``ConfigError`` for an unknown one."""
+    import yaml
+
+    from sluice.encoders.foundation.input.plain_yaml import load_yaml
+    from sluice.retrieval.config.components import make_executor
+
+    try:
+        spec: Any = load_yaml(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"--executor: {text!r:.200} is not YAML ({error})") from None
+    return make_executor(spec if isinstance(spec, dict) else {"type": text})
 
 
 def split_measures(texts: Sequence[str] | None, default: Sequence[str] = ()) -> list[str]:

@@ -14,6 +14,7 @@ from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.config.file_keys import corpus_contents, path_contents
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.documents.store import DocumentStore, open_documents, write_documents
+from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.retrievers.candidate_lists import open_lists
 from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.runs.run import Run
@@ -49,12 +50,13 @@ def distil_dataset(
     scale: float = 1.0,
     shard: int = SHARD,
     allow: Collection[str] = (),
+    executor: Executor = LOCAL,
 ) -> Distilled:
     """Score a split's positives and its ``candidates`` into ``output``, see ``distil``.
 
     ``candidates`` is a run file or a retriever's folder (both cut to ``depth``), or a file of
     training examples, whose pairs are scored instead. Several teachers form an ``Ensemble``.
-    ``allow`` lists what a retriever's folder may do beside reading.
+    ``allow`` lists what a retriever's folder may do beside reading. ``executor`` scores the shards.
     """
     if depth < 1 or shard < 1:
         raise ConfigError(f"depth {depth}, shard {shard}: expected 1 or more of each")
@@ -89,8 +91,9 @@ def distil_dataset(
         from sluice.retrieval.training_data.teachers.distillation import score_examples
 
         return score_examples(
-            teacher, FileExamples(candidates).examples(data, 0), output, facts=facts, shard=shard
-        )
+            teacher, FileExamples(candidates).examples(data, 0), output, facts=facts, shard=shard,
+            executor=executor,
+        )  # fmt: skip
     source = open_lists(candidates, "candidates", allow=allow)
     run = run_on(source, data, depth).top(depth)
     if not any(query in run for query in data.queries):
@@ -111,8 +114,8 @@ def distil_dataset(
         output,
         key=key,
         facts=facts,
-        total=pairs.total,
         shard=shard,
+        executor=executor,
     )
 
 
@@ -122,7 +125,6 @@ class _Pairs:
     def __init__(self, dataset: Dataset, run: Run) -> None:
         self._dataset = dataset
         self._run = run
-        self.total = sum(len(documents) for _, documents in self)
 
     def __iter__(self) -> Iterator[tuple[str, list[str]]]:
         for query in self._dataset.queries:

@@ -28,15 +28,25 @@ from sluice.encoders.foundation.disk.files import (
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.foundation.progress import counted_by, progress
+from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.teachers.scoring_tasks import (
+    COLUMNS,
+    INPUTS,
+    TEACHER,
+    Ids,
+    Shards,
+    Texts,
+    score_shards,
+    table_of,
+)
 from sluice.retrieval.training_data.teachers.teachers import (
     Teacher,
     Texts as CorpusTexts,
     is_score_file,
     make_teacher,
 )
-from sluice.training.negatives.judge import JudgedPair, judged
+from sluice.training.negatives.judge import JudgedPair
 
 if TYPE_CHECKING:
     from sluice.training import Example
@@ -45,11 +55,7 @@ log = logging.getLogger("sluice")
 
 SHARD = 2_048  # pairs that a kill may lose
 METADATA = b"sluice"
-PARTS = ("job.json", "documents")  # beside the shards
-COLUMNS = ("query_id", "doc_id", "score")
-
-Ids = list[tuple[str, str]]  # (query id, document id) of a shard's pairs
-Texts = Callable[[Ids], Sequence[JudgedPair]]  # the pairs with their texts, as many or fewer
+PARTS = ("job.json", "documents", TEACHER, INPUTS)  # beside the shards
 
 
 class Distilled(NamedTuple):
@@ -74,15 +80,15 @@ def distil(
     *,
     key: str,
     facts: Mapping[str, Any],
-    total: int | None = None,
     shard: int = SHARD,
+    executor: Executor = LOCAL,
 ) -> Distilled:
     """Score each query's documents into ``output``.
 
-    Shards of whole queries, ``shard`` pairs or a few more, are written to ``<output>.parts``; the
-    same call after a kill, with the same ``key``, continues from there. ``key`` hashes everything
-    that decides the pairs and their scores; ``facts`` go into the file's metadata. Memory: one
-    shard.
+    Shards of whole queries, ``shard`` pairs or a few more, are the tasks of ``executor``. They are
+    written to ``<output>.parts``; the same call after a kill, with the same ``key``, continues from
+    there. ``key`` hashes everything that decides the pairs and their scores; ``facts`` go into the
+    file's metadata. ``pairs`` is read twice. Memory: one shard.
     """
     done = read_facts(output) if output.is_file() else {}
     if done.get("key") == key:
@@ -93,17 +99,10 @@ def distil(
     parts = parts_of(output)
     with writer_lock(parts):
         _begin(parts, key)
-        reused, count = 0, 0
-        with progress("distil", total, "pairs") as advance:
-            for number, ids in enumerate(_shards(pairs, shard)):
-                part, count = parts / f"shard-{number:06d}.parquet", count + len(ids)
-                if part.exists():
-                    reused += 1
-                else:
-                    with counted_by(lambda amount=1: None):
-                        _score(teacher, texts(ids), part)
-                advance(len(ids))
-        scored = _merge(parts, output, {**facts, "key": key}, count)
+        shards = Shards(pairs, shard)
+        reused = score_shards("distil", teacher, shards, texts, parts, executor)
+        count = sum(shards.sizes)
+        scored = _merge(shards.files(parts), output, {**facts, "key": key}, count)
         _remove_parts(parts)
     return Distilled(output, scored, count - scored, reused)
 
@@ -195,43 +194,11 @@ def _begin(parts: Path, key: str) -> None:
     write_json(note, {"key": key})
 
 
-def _shards(pairs: Iterable[tuple[str, Sequence[str]]], size: int) -> Iterator[Ids]:
-    shard: Ids = []
-    for query, documents in pairs:
-        shard += [(query, document) for document in documents]
-        if len(shard) >= size:
-            yield shard
-            shard = []
-    if shard:
-        yield shard
-
-
-def _score(teacher: Teacher, pairs: Sequence[JudgedPair], part: Path) -> None:
-    from pyarrow import parquet
-
-    scores = judged(teacher, pairs)
-    finite = np.flatnonzero(np.isfinite(scores)).tolist()
-    scored = [pairs[place] for place in finite]
-    with replaced_file(part) as stream:
-        parquet.write_table(_table(scored, scores[finite]), stream, compression="zstd")
-
-
-def _table(pairs: Sequence[JudgedPair], scores: np.ndarray) -> Any:
-    import pyarrow as pa
-
-    columns = [
-        pa.array([pair.query_id for pair in pairs], pa.string()),
-        pa.array([pair.document_id for pair in pairs], pa.string()),
-        pa.array(scores.astype(np.float32), pa.float32()),
-    ]
-    return pa.table(columns, names=list(COLUMNS))
-
-
-def _merge(parts: Path, output: Path, facts: Mapping[str, Any], pairs: int) -> int:
+def _merge(files: Sequence[Path], output: Path, facts: Mapping[str, Any], pairs: int) -> int:
     """Write the shards into one file; return how many of the pairs have a score."""
+    import pyarrow as pa
     from pyarrow import parquet
 
-    files = sorted(parts.glob("shard-*.parquet"))
     scored = sum(int(parquet.read_metadata(file).num_rows) for file in files)
     if not scored:
         raise DataError(
@@ -239,13 +206,15 @@ def _merge(parts: Path, output: Path, facts: Mapping[str, Any], pairs: int) -> i
             "or are the documents not in the corpus?"
         )
     stated = {**facts, "scored": scored, "unscored": pairs - scored}
-    schema = _table([], np.zeros(0)).schema.with_metadata({METADATA: json.dumps(stated).encode()})
+    plain = table_of([], np.zeros(0)).schema
+    plain = plain.set(plain.get_field_index("score"), pa.field("score", pa.float32()))
+    schema = plain.with_metadata({METADATA: json.dumps(stated).encode()})
     with (
         replaced_file(output) as stream,
         parquet.ParquetWriter(stream, schema, compression="zstd") as writer,
     ):
         for file in files:
-            writer.write_table(parquet.read_table(file).cast(schema))
+            writer.write_table(parquet.read_table(file).cast(schema, safe=False))
     return scored
 
 
@@ -272,18 +241,20 @@ def taught(
     model: Callable[[str], str] = str,
     corpus: CorpusTexts | None = None,
     where: str = "teacher",
+    executor: Executor = LOCAL,
 ) -> list[Example]:
     """Return the examples with the scores of a section ``teacher``.
 
-    A parquet file is read; anything else scores the examples' pairs into ``work_path``, once: the
-    scores of a killed call are reused. ``corpus`` streams the texts that ``bm25`` is fitted on.
+    A parquet file is read; anything else scores the examples' pairs into ``work_path``, once, by
+    ``executor``: the scores of a killed call are reused. ``corpus`` streams the texts that
+    ``bm25`` is fitted on.
     """
     if isinstance(teacher, str) and is_score_file(teacher):
         return attach_scores(examples, expanded(teacher))
     scorer = make_teacher(
         teacher, where=where, model=model, corpus=corpus, stored=lambda: own_scores(examples)
     )
-    distilled = score_examples(scorer, examples, work_path / FILE)
+    distilled = score_examples(scorer, examples, work_path / FILE, executor=executor)
     log.info("teacher %s: %s", scorer.name, distilled)
     return attach_scores(examples, distilled.path)
 
@@ -310,6 +281,7 @@ def score_examples(
     *,
     facts: Mapping[str, Any] | None = None,
     shard: int = SHARD,
+    executor: Executor = LOCAL,
 ) -> Distilled:
     """Score each distinct (query, document) pair of the examples into a parquet file.
 
@@ -332,13 +304,13 @@ def score_examples(
         digest.update(json.dumps(entry).encode())
     return distil(
         teacher,
-        ((query, list(own)) for query, own in pairs.items()),
+        [(query, list(own)) for query, own in pairs.items()],
         texts,
         output,
         key=fingerprint_of("examples", teacher.fingerprint, digest.hexdigest(), shard),
         facts=facts or {"teachers": [{"name": teacher.name, "fingerprint": teacher.fingerprint}]},
-        total=sum(map(len, pairs.values())),
         shard=shard,
+        executor=executor,
     )
 
 

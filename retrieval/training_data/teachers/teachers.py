@@ -74,6 +74,11 @@ class ModelTeacher:
         return str(self._model.fingerprint)
 
     @property
+    def model(self) -> Any:
+        """The model, of either kind."""
+        return self._model
+
+    @property
     def encoder(self) -> Any:
         """The model where it encodes queries and documents apart; None: it scores pairs only."""
         return None if ScorerHooks(self._model).scores_pairs else self._model
@@ -137,14 +142,14 @@ class RunTeacher:
     def __init__(self, run: Run, name: str, fingerprint: str) -> None:
         self.name = name
         self.fingerprint = fingerprint
-        self._run = run
+        self.run = run
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Scores:
         """Return the scores of pairs in the run, NaN for the others."""
         lists: dict[str, dict[str, float]] = {}
         for query, _, _, _ in pairs:
             if query not in lists:
-                lists[query] = dict(self._run[query]) if query in self._run else {}
+                lists[query] = dict(self.run[query]) if query in self.run else {}
         return np.array([lists[pair[0]].get(pair[2], np.nan) for pair in pairs], np.float64)
 
 
