@@ -53,6 +53,7 @@ from sluice.retrieval.training_data.example_sources import (
 )
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.mining import mining_of
+from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
 from sluice.retrieval.training_data.teachers.judges import JUDGE, check_judge
 from sluice.retrieval.training_data.teachers.teachers import check_teacher
@@ -260,9 +261,8 @@ def _check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
     if spec["type"] == "live":
         check_live(spec, where)
         return None
-    refresh = spec.get("refresh", "epoch")
-    if refresh != "epoch" and (type(refresh) is not int or refresh < 1):
-        raise ConfigError(f"{where}.refresh: {refresh!r}; expected steps, 1 or more, or 'epoch'")
+    if "refresh" in spec:
+        RefreshSettings.of(spec["refresh"], f"{where}.refresh")
     if "retriever" not in spec:
         raise ConfigError(f"{where}: needs 'retriever': {RETRIEVER}")
     for place, lists in named_sources(spec, f"{where}.retriever"):
@@ -441,6 +441,12 @@ def _check_refresh(section: TrainingSection, mining: Mining, prefix: str) -> Non
         raise ConfigError(
             f"{prefix}negatives.refresh: would mine the same negatives each time; add self to "
             "retriever (the encoder as it is then), set sampling: random, or leave refresh out"
+        )
+    where = f"{prefix}negatives.refresh"
+    if RefreshSettings.of((section.negatives or {})["refresh"], where).beside and SELF not in named:
+        raise ConfigError(
+            f"{where}: another process mines with copies of the encoder, and these lists ask none; "
+            "add self to retriever, or write a number of steps: then training mines itself"
         )
 
 

@@ -7,6 +7,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ from sluice.retrieval.training_data.contamination import (
 )
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge
+from sluice.retrieval.training_data.refreshing.miner import COPIES, OtherMiner
+from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
 from sluice.training.protocol import ListWriter, PairEncoder
 
@@ -63,9 +66,9 @@ log = logging.getLogger("sluice")
 OF_EXAMPLES = ("mining*.json", "negatives*.parquet", "teacher*")
 WORK = (
     "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "running.json", "start.safetensors",
-    "kept.json", "training.json", *OF_EXAMPLES, *(f"{FOLDER}/*/{each}" for each in OF_EXAMPLES),
+    "kept.json", "training.json", "refreshes.json", COPIES, *OF_EXAMPLES, *(f"{FOLDER}/*/{each}" for each in OF_EXAMPLES),
 )  # fmt: skip
-NEEDED_NO_MORE = ("checkpoint-*", "start.safetensors")  # when the model is there
+NEEDED_NO_MORE = ("checkpoint-*", "start.safetensors", COPIES)  # when the model is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ class TrainingJob:
     ``collections`` are what is trained on, one or several. ``judge`` opens what ``negatives``
     names, ``model`` maps names of models trained in the same experiment to folders. ``keys`` hash
     everything that decides the result. ``tested`` opens the tested queries that training texts are
-    searched for. ``let_go`` is called when everything is mined and the steps begin.
+    searched for. ``let_go`` is called when everything is mined and the steps begin. ``order`` is
+    what another process is told to make this job too, in values that JSON has.
     """
 
     section: TrainingSection
@@ -91,6 +95,7 @@ class TrainingJob:
     keys: Keys
     tested: Callable[[], Sequence[Dataset]] = tuple
     let_go: Callable[[], None] = lambda: None
+    order: Callable[[], Mapping[str, Any]] = dict
 
 
 def train_model(job: TrainingJob) -> Path:
@@ -322,24 +327,43 @@ def _fitted(
             "margin": section.evaluate.margin,
             "judged": any(judged(part, section) for part in parts),
         }
-    refresh = (section.negatives or {}).get("refresh")
-    if refresh is not None or changes(section.examples):
-        settings["refresh"] = lambda step: made_examples(parts, encoder, step)
-        settings["refresh_every"] = refresh if isinstance(refresh, int) else None
     job.let_go()
-    return fit(
-        encoder,
-        examples,
-        loss,
-        output=job.work_path,
-        trainer=section.trainer,
-        sparsity=section.sparsity,
-        gradient_cache=section.gradient_cache,
-        live=live,
-        teacher=teacher,
-        seed=job.seed,
-        head_learning_rate=section.head_learning_rate,
-        sampling_temperature=section.sampling_temperature,
-        scoring=token_scoring(section, job.where),
-        **settings,
-    )
+    with _refreshed(job, encoder, parts) as refresh:
+        return fit(
+            encoder,
+            examples,
+            loss,
+            output=job.work_path,
+            trainer=section.trainer,
+            sparsity=section.sparsity,
+            gradient_cache=section.gradient_cache,
+            live=live,
+            teacher=teacher,
+            seed=job.seed,
+            head_learning_rate=section.head_learning_rate,
+            sampling_temperature=section.sampling_temperature,
+            scoring=token_scoring(section, job.where),
+            **refresh,
+            **settings,
+        )
+
+
+@contextmanager
+def _refreshed(job: TrainingJob, encoder: Any, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+    """Yield what ``fit`` is told of refreshed examples: mined by itself, or beside it."""
+    from sluice.training.loop.refresh_beside import Beside
+
+    value = (job.section.negatives or {}).get("refresh")
+    if value is None and not changes(job.section.examples):
+        yield {}
+        return
+    where = f"{job.where}negatives.refresh"
+    settings = RefreshSettings.of("epoch" if value is None else value, where)
+    if not settings.beside:
+        refresh = lambda step: made_examples(parts, encoder, step)  # noqa: E731
+        yield {"refresh": refresh, "refresh_every": settings.steps}
+        return
+    executor = settings.miner(where)
+    with OtherMiner(encoder, job.order(), executor, job.work_path, where) as miner:
+        beside = Beside(miner, settings.lag, settings.max_age)
+        yield {"refresh": beside, "refresh_every": settings.steps}
