@@ -53,9 +53,10 @@ class Beside:
     """Refreshes by a miner beside training.
 
     Mining begins every so many steps. ``lag`` is after how many more its examples are used, by
-    default when the next begins; training waits for them there. With ``max_age`` in place of it they are used as soon as they
-    are there, and training waits where their age would be more; then the time that mining takes
-    decides what is trained on, and a record makes a resumed training repeat it.
+    default when the next begins; training waits for them there. With ``max_age`` in place of it
+    they are used as soon as they are there, and training waits where their age would be more; then
+    the time that mining takes decides what is trained on, and a record makes a resumed training
+    repeat it.
     """
 
     miner: Miner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import shutil
 import time
@@ -21,7 +22,7 @@ from sluice.encoders.foundation.machine import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys
-from sluice.retrieval.config.sections import TrainingSection
+from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.expert_checks import check_routes
@@ -66,7 +67,8 @@ log = logging.getLogger("sluice")
 OF_EXAMPLES = ("mining*.json", "negatives*.parquet", "teacher*")
 WORK = (
     "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "running.json", "start.safetensors",
-    "kept.json", "training.json", "refreshes.json", COPIES, *OF_EXAMPLES, *(f"{FOLDER}/*/{each}" for each in OF_EXAMPLES),
+    "kept.json", "training.json", "refreshes.json", COPIES, *OF_EXAMPLES,
+    *(f"{FOLDER}/*/{each}" for each in OF_EXAMPLES),
 )  # fmt: skip
 NEEDED_NO_MORE = ("checkpoint-*", "start.safetensors", COPIES)  # when the model is there
 
@@ -96,6 +98,24 @@ class TrainingJob:
     tested: Callable[[], Sequence[Dataset]] = tuple
     let_go: Callable[[], None] = lambda: None
     order: Callable[[], Mapping[str, Any]] = dict
+
+
+def order_of(
+    config: ExperimentConfig | TrainConfig, file: str | Path | None, name: str = ""
+) -> dict[str, Any]:
+    """Return what another process is told of a job: its config, the file, the model's name in it.
+
+    Raises ``ConfigError`` where the config has objects that cannot be handed on.
+    """
+    try:
+        text = json.dumps(config.model_dump(mode="json"))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the config cannot be handed to other processes ({error}); expected texts, numbers "
+            "and lists, as in YAML"
+        ) from None
+    place = None if file is None else str(Path(file).absolute())
+    return {"config": text, "file": place, "name": name}
 
 
 def train_model(job: TrainingJob) -> Path:
@@ -130,11 +150,7 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         if rank() == 0:
             _begin(work_path, job.keys.key)
         loss = make_loss(section.loss, where=f"{where}loss")
-        parts = opened_parts(
-            section, job.collections, seed=job.seed, work_path=work_path, where=where,
-            judge=job.judge, model=job.model, answered=loss.wants_answered,
-            scored=loss.needs_teacher or not (loss.teacher_matrix or loss.teacher_vectors),
-        )  # fmt: skip
+        parts = parts_of(job, loss)
         encoder = _starting_encoder(job, parts)
         live = None
         with_live = (section.negatives or {}).get("type") == "live"
@@ -188,6 +204,16 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         if where:  # of an experiment; `sluice train` prints it
             log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
+
+
+def parts_of(job: TrainingJob, loss: LossBase | None = None) -> list[Part]:
+    """Open what a job trains on, and what makes its examples."""
+    loss = loss or make_loss(job.section.loss, where=f"{job.where}loss")
+    return opened_parts(
+        job.section, job.collections, seed=job.seed, work_path=job.work_path, where=job.where,
+        judge=job.judge, model=job.model, answered=loss.wants_answered,
+        scored=loss.needs_teacher or not (loss.teacher_matrix or loss.teacher_vectors),
+    )  # fmt: skip
 
 
 def _batch_teacher(job: TrainingJob, loss: LossBase, parts: Sequence[Part]) -> Any:
