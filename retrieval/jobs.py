@@ -19,17 +19,13 @@ from sluice.retrieval.config.sections import (
     named_file,
 )
 from sluice.retrieval.datasets.dataset import load_dataset
-from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import check_output, prepare
 from sluice.retrieval.experiments.training.checks import check_shares, check_training
-from sluice.retrieval.experiments.training.job import TrainingJob, train_model
-from sluice.retrieval.experiments.training.parts import TrainingSet
-from sluice.retrieval.experiments.training.tested_queries import (
-    refuse_tested_queries,
-    tested_datasets,
-)
+from sluice.retrieval.experiments.training.job import train_model
+from sluice.retrieval.experiments.training.tested_queries import refuse_tested_queries
+from sluice.retrieval.experiments.training_jobs import training_job
 from sluice.retrieval.retrievers.candidate_lists import (
     RANDOM,
     Sources,
@@ -235,7 +231,7 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
     with named_file(file):
         check_train(settings)
         refuse_tested_queries({"": settings}, settings.dataset, None, settings.seed)
-        return train_model(training_job(settings))
+        return train_model(training_job(settings, file))
 
 
 def check_train(settings: TrainConfig) -> None:
@@ -262,30 +258,6 @@ def check_train(settings: TrainConfig) -> None:
             f"dataset.split: {dataset['split']!r}: training on the test is refused: "
             "leave split out, and the train split is used"
         )
-
-
-def training_job(settings: TrainConfig) -> TrainingJob:
-    """Return the job of one training run by itself."""
-    output, dataset = Path(settings.output), settings.dataset
-    work = output / "training"
-    # An experiment without names: lists are inline, folders or runs. It is asked for no dataset
-    # where the training has none.
-    alone = Experiment(
-        ExperimentConfig(dataset=dataset or {}, output=settings.output, seed=settings.seed)
-    )
-    one = TrainingSet(lambda: None if dataset is None else load_dataset(dataset, None), alone.lists)
-    return TrainingJob(
-        settings,
-        alone.collections(settings.datasets, work) if settings.datasets else [one],
-        model_path=output / "model",
-        work_path=work,
-        seed=settings.seed,
-        where="",
-        judge=alone.judge,
-        model=lambda name: name,
-        keys=Dependencies(alone.config).keys_of(settings),
-        tested=lambda: tested_datasets(settings, dataset, None),
-    )
 
 
 def mine(

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sluice.training.batches.teacher import BatchTeacher
     from sluice.training.batches.token_scores import TokenScoring
     from sluice.training.loop.live_candidates import LiveCandidates
-    from sluice.training.loop.refresh import Refresh
+    from sluice.training.loop.refresh import NegativesAge, Refresh
+    from sluice.training.loop.refresh_beside import Beside
     from sluice.training.loop.trainer import Evaluate
     from sluice.training.losses.base import LossBase
     from sluice.training.protocol import (
@@ -42,6 +43,7 @@ class FitReport:
     is kept), ``history`` has every logged line, ``resumed_step`` is the step of the checkpoint it
     resumed from (None for a fresh start). The weights are ``start + share * (best - start)``;
     ``gain`` and ``error`` are of the best that was tried over the start, see ``Kept``.
+    ``negatives_age`` is of negatives that were refreshed.
     """
 
     steps: int
@@ -53,6 +55,7 @@ class FitReport:
     share: float = 1.0
     gain: float | None = None
     error: float | None = None
+    negatives_age: NegativesAge | None = None
 
 
 def fit(
@@ -71,7 +74,7 @@ def fit(
     margin: float = MARGIN,
     judged: bool = True,
     gradient_cache: int | None = None,
-    refresh: Refresh | None = None,
+    refresh: Refresh | Beside | None = None,
     refresh_every: int | None = None,
     live: LiveCandidates | None = None,
     teacher: BatchTeacher | None = None,
@@ -99,10 +102,11 @@ def fit(
     ``evaluate_every`` steps (five times by default) and at the end; ``metric`` names the measure
     that chooses the best checkpoint (by default the first), and ``patience`` evaluations without an
     improvement end the training. ``refresh(step)`` returns new examples every ``refresh_every``
-    steps (by default for each epoch after the first), mined with the current encoder. ``live``
-    trains the query side against the results of a frozen index. ``teacher`` teaches whole batches,
-    for losses that learn from all of their pairs, or from vectors. ``gradient_cache`` is how many
-    texts are encoded at a time, whatever the batch size; the loss still sees the full batch.
+    steps (by default for each epoch after the first), mined with the current encoder; ``Beside``
+    mines them in another process while training continues. ``live`` trains the query side against
+    the results of a frozen index. ``teacher`` teaches whole batches, for losses that learn from all
+    of their pairs, or from vectors. ``gradient_cache`` is how many texts are encoded at a time,
+    whatever the batch size; the loss still sees the full batch.
     Examples of several sources (``Example.source``) are drawn by ``sampling_temperature``, 2 by
     default: every batch is of one source (``sluice.training.batches.mixed_sampler``). ``scoring``
     says how token vectors make scores, MaxSim by default; it is for encoders of these alone.
@@ -129,6 +133,7 @@ def fit(
     from sluice.training.loop.dev_values import VALUES
     from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
     from sluice.training.loop.memory_watch import reported_kill
+    from sluice.training.loop.refresh_beside import RECORD, Beside
     from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss
     from sluice.training.losses.description import describe
@@ -179,6 +184,7 @@ def fit(
         **_if_given(
             sampling_temperature=sampling_temperature,
             scoring=None if scoring is None else scoring.facts,
+            beside=refresh.facts if isinstance(refresh, Beside) else None,
         ),
     }
     with first_process():
@@ -187,12 +193,15 @@ def fit(
             if last_complete(folder) is None:
                 stale = [
                     *folder.glob("examples-*.jsonl"),
+                    folder / RECORD,
                     folder / START,
                     folder / TRIED,
                     folder / VALUES,
                 ]
                 for path in stale:
                     path.unlink(missing_ok=True)
+                if isinstance(refresh, Beside):
+                    refresh.miner.forget()
     checkpoint = last_complete(folder)
     job = RetrievalTrainer(
         encoder,
@@ -226,8 +235,9 @@ def fit(
             job.train(resume_from_checkpoint=str(checkpoint))
     kept = keep_the_best(job, folder, shares, margin, judged=judged)
     encoder.module.eval()
+    steps = job.state.global_step
     return FitReport(
-        steps=job.state.global_step,
+        steps=steps,
         seconds=time.monotonic() - start,
         best_step=kept.step,
         best_value=kept.value,
@@ -236,6 +246,7 @@ def fit(
         share=kept.share,
         gain=kept.gain,
         error=kept.error,
+        negatives_age=None if job.refreshing is None else job.refreshing.ages(steps),
     )
 
 

@@ -92,6 +92,9 @@ class Crew(ABC):
     def next(self, advance: Advance) -> Outcome:
         """Wait until one of the tasks ends; one in this process reports its progress."""
 
+    def close(self) -> None:  # noqa: B027 - those of this process have ended
+        """End the tasks that are under way in other processes; they are lost."""
+
 
 class Executor(ABC):
     """Carries out the tasks of a plan."""

@@ -32,6 +32,7 @@ from sluice.retrieval.training_data.example_sources import (
     example_models,
     searched_with,
 )
+from sluice.retrieval.training_data.refreshing.settings import decisive
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
 
 # Training settings that were added later, by their section ("" is the training's own).
@@ -176,6 +177,8 @@ class Dependencies:
             plain = section.model_dump(include=set(TrainingSection.model_fields))
             trainer = plain["trainer"]
             plain["trainer"] = {k: v for k, v in trainer.items() if not k.startswith(REPORTING)}
+            if plain["negatives"] and "refresh" in plain["negatives"]:
+                plain["negatives"]["refresh"] = decisive(plain["negatives"]["refresh"])
             _drop_later(plain)
         elif isinstance(section, RetrieverSection):
             plain = section.model_dump(exclude={"encoding"})

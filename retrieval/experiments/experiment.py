@@ -58,7 +58,7 @@ from sluice.retrieval.experiments.output.folder import (
     saved_config,
 )
 from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
-from sluice.retrieval.experiments.training.job import TrainingJob, train_model
+from sluice.retrieval.experiments.training.job import TrainingJob, order_of, train_model
 from sluice.retrieval.experiments.training.parts import FOLDER, TrainingSet, names_of
 from sluice.retrieval.experiments.training.tested_queries import (
     refuse_tested_queries,
@@ -213,7 +213,6 @@ class Experiment:
     def _trained(self, name: str) -> Path:
         if self._models_of is not None:
             return Path(self._models_of.model(name))
-        section = self.config.train[name]
         model_path = self.output / "models" / name
         if self.only_open:
             settle(model_path)
@@ -222,13 +221,17 @@ class Experiment:
             return model_path
         if self.systems:
             self.refuse_tested()
-        work = self.output / "training" / name
+        return train_model(self.training_job(name))
+
+    def training_job(self, name: str) -> TrainingJob:
+        """Return the job that trains a model of this experiment; nothing is begun."""
+        section, work = self.config.train[name], self.output / "training" / name
         one = TrainingSet(lambda: self.dataset(None), self.lists)
         test = self._test if self.systems else None
-        job = TrainingJob(
+        return TrainingJob(
             section,
             self.collections(section.datasets, work) if section.datasets else [one],
-            model_path=model_path,
+            model_path=self.output / "models" / name,
             work_path=work,
             seed=self.config.seed,
             where=f"train.{name}.",
@@ -237,8 +240,8 @@ class Experiment:
             keys=self.needs.keys(f"train.{name}"),
             tested=lambda: tested_datasets(section, self.config.dataset, test),
             let_go=self._let_go,
+            order=functools.partial(order_of, self.config, self.file, name),
         )
-        return train_model(job)
 
     def collections(
         self, datasets: Sequence[str | dict[str, Any]], work: Path

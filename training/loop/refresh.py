@@ -6,7 +6,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,20 @@ from sluice.training.example import Example
 from sluice.training.loop.checkpoint import load_examples, save_examples
 
 Refresh = Callable[[int], Sequence[Example]]
+
+
+class NegativesAge(NamedTuple):
+    """How many steps before each step its negatives' encoder was: at most, and on average.
+
+    ``refreshes`` are those that were used. ``restarts`` are miners that were lost and replaced,
+    ``waited`` the seconds that training waited for them, where mining is done beside it.
+    """
+
+    max: int
+    mean: float
+    refreshes: int
+    restarts: int = 0
+    waited: float = 0.0
 
 
 class Refreshing:
@@ -34,14 +48,26 @@ class Refreshing:
         self.every = every or epoch_steps
         self.epoch_steps = epoch_steps
         self.folder = folder
+        self.total_steps = 0  # of the training, once they are known
         self._used = 0  # the step at which the examples in use were made
 
     def age(self, step: int) -> int:
         """Return how many steps ago the examples in use were made."""
         return step - self._used
 
-    def at_epoch(self, epoch: int, model: Any) -> list[Example] | None:
-        """Return the examples in use when an epoch begins; None for the initial ones."""
+    def ages(self, steps: int) -> NegativesAge | None:
+        """Return how old the examples were at the steps of a training of so many."""
+        made = [self._due(step - 1) for step in range(1, steps + 1)]
+        if not made:
+            return None
+        ages = [step - each for step, each in enumerate(made, start=1)]
+        return NegativesAge(max(ages), sum(ages) / len(ages), len({*made} - {0}))
+
+    def at_epoch(self, epoch: int, step: int, model: Any) -> list[Example] | None:
+        """Return the examples in use when an epoch begins; None for the initial ones.
+
+        ``step`` is after the beginning where the training resumes within the epoch.
+        """
         self._used = self._due(epoch * self.epoch_steps)
         return self._examples(self._used, model) if self._used else None
 
@@ -73,14 +99,14 @@ class Refreshing:
         with first_process():
             if not file.exists():
                 model.eval()
-                with _same_draws_after():
+                with same_draws_after():
                     save_examples(file, self.refresh(step))
                 model.train()
         return load_examples(file)
 
 
 @contextlib.contextmanager
-def _same_draws_after() -> Iterator[None]:
+def same_draws_after() -> Iterator[None]:
     """Restore the random states: a resumed run may read a file and draw nothing."""
     state, array_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     cuda = [torch.cuda.current_device()] if torch.cuda.is_available() else []

@@ -53,7 +53,8 @@ from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.memory_watch import MemoryWatch, advised_memory
 from sluice.training.loop.parameter_groups import add_rates
 from sluice.training.loop.parts import choose_parts
-from sluice.training.loop.refresh import Refresh, Refreshing
+from sluice.training.loop.refresh import Refresh
+from sluice.training.loop.refresh_beside import Beside, refreshing
 from sluice.training.protocol import Loss, Trained, WithoutTerms
 from sluice.training.sparsity.head_bias import Steering
 from sluice.training.sparsity.regulariser import Regulariser
@@ -69,7 +70,8 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
     the first of which (or the one named ``metric_for_best_model``) chooses the best checkpoint;
     ``patience`` evaluations without a better one end the training. ``gradient_cache`` texts are
     encoded at a time while the loss sees the whole batch. ``refresh(step)`` gives new examples
-    every ``refresh_every`` steps, by default at the beginning of every epoch but the first.
+    every ``refresh_every`` steps, by default at the beginning of every epoch but the first; with
+    ``Beside`` they are mined while training continues.
     ``live`` trains queries alone against what a frozen index answers to them. ``teacher`` teaches
     whole batches, for a loss that learns from all pairs or from vectors. ``optimizer`` is a class
     with its settings, in place of the one that the arguments name. ``sampling_temperature`` is for
@@ -89,7 +91,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         evaluate: Evaluate | None = None,
         patience: int | None = None,
         gradient_cache: int | None = None,
-        refresh: Refresh | None = None,
+        refresh: Refresh | Beside | None = None,
         refresh_every: int | None = None,
         live: LiveCandidates | None = None,
         teacher: BatchTeacher | None = None,
@@ -125,7 +127,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         self.refreshing = None
         if refresh is not None:
             steps = -(-len(self.sampler) // arguments.gradient_accumulation_steps)
-            self.refreshing = Refreshing(refresh, refresh_every, steps, folder)
+            self.refreshing = refreshing(refresh, refresh_every, steps, folder)
             if refresh_every is not None and arguments.dataloader_num_workers:
                 raise ConfigError(
                     "trainer.dataloader_num_workers: workers keep the old negatives; leave it "
@@ -169,6 +171,8 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         *_, self.total_steps = self.set_initial_training_values(
             self.args, self.get_train_dataloader()
         )
+        if self.refreshing is not None:
+            self.refreshing.total_steps = self.total_steps
         for name in ("save_steps", "eval_steps", "logging_steps"):
             interval = getattr(self.args, name)
             if interval is not None and 0 < interval < 1:
@@ -346,10 +350,11 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         """Set the epoch's batches, of examples refreshed now or, if resumed, before the restart."""
         if self.refreshing is not None:
             # Packed from what was in force when the epoch began, also where it is resumed.
-            examples = self.refreshing.at_epoch(epoch, self.model)
+            step = self.state.global_step
+            examples = self.refreshing.at_epoch(epoch, step, self.model)
             if examples is not None:
                 self._exchange(examples, packed=True)
-            later = self.refreshing.resumed(epoch, self.state.global_step)
+            later = self.refreshing.resumed(epoch, step)
             if later is not None:
                 self._exchange(later, packed=False)
         self.sampler.set_epoch(epoch)

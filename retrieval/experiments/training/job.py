@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from sluice.encoders.foundation.machine import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys
-from sluice.retrieval.config.sections import TrainingSection
+from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.training.checks.experts import check_routes
 from sluice.retrieval.experiments.training.checks.tokens import token_scoring
@@ -50,6 +52,8 @@ from sluice.retrieval.training_data.contamination import (
 )
 from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge
+from sluice.retrieval.training_data.refreshing.miner import COPIES, OtherMiner
+from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
 from sluice.training.protocol import ListWriter, PairEncoder
 
@@ -63,9 +67,10 @@ log = logging.getLogger("sluice")
 OF_EXAMPLES = ("mining*.json", "negatives*.parquet", "teacher*")
 WORK = (
     "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "running.json", "start.safetensors",
-    "kept.json", "training.json", *OF_EXAMPLES, *(f"{FOLDER}/*/{each}" for each in OF_EXAMPLES),
+    "kept.json", "training.json", "refreshes.json", COPIES, *OF_EXAMPLES,
+    *(f"{FOLDER}/*/{each}" for each in OF_EXAMPLES),
 )  # fmt: skip
-NEEDED_NO_MORE = ("checkpoint-*", "start.safetensors")  # when the model is there
+NEEDED_NO_MORE = ("checkpoint-*", "start.safetensors", COPIES)  # when the model is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,8 @@ class TrainingJob:
     ``collections`` are what is trained on, one or several. ``judge`` opens what ``negatives``
     names, ``model`` maps names of models trained in the same experiment to folders. ``keys`` hash
     everything that decides the result. ``tested`` opens the tested queries that training texts are
-    searched for. ``let_go`` is called when everything is mined and the steps begin.
+    searched for. ``let_go`` is called when everything is mined and the steps begin. ``order`` is
+    what another process is told to make this job too, in values that JSON has.
     """
 
     section: TrainingSection
@@ -91,6 +97,25 @@ class TrainingJob:
     keys: Keys
     tested: Callable[[], Sequence[Dataset]] = tuple
     let_go: Callable[[], None] = lambda: None
+    order: Callable[[], Mapping[str, Any]] = dict
+
+
+def order_of(
+    config: ExperimentConfig | TrainConfig, file: str | Path | None, name: str = ""
+) -> dict[str, Any]:
+    """Return what another process is told of a job: its config, the file, the model's name in it.
+
+    Raises ``ConfigError`` where the config has objects that cannot be handed on.
+    """
+    try:
+        text = json.dumps(config.model_dump(mode="json"))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the config cannot be handed to other processes ({error}); expected texts, numbers "
+            "and lists, as in YAML"
+        ) from None
+    place = None if file is None else str(Path(file).absolute())
+    return {"config": text, "file": place, "name": name}
 
 
 def train_model(job: TrainingJob) -> Path:
@@ -125,11 +150,7 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         if rank() == 0:
             _begin(work_path, job.keys.key)
         loss = make_loss(section.loss, where=f"{where}loss")
-        parts = opened_parts(
-            section, job.collections, seed=job.seed, work_path=work_path, where=where,
-            judge=job.judge, model=job.model, answered=loss.wants_answered,
-            scored=loss.needs_teacher or not (loss.teacher_matrix or loss.teacher_vectors),
-        )  # fmt: skip
+        parts = parts_of(job, loss)
         encoder = _starting_encoder(job, parts)
         live = None
         with_live = (section.negatives or {}).get("type") == "live"
@@ -183,6 +204,16 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         if where:  # of an experiment; `sluice train` prints it
             log.info("%s: %s", where.rstrip("."), training_summary(model_path))
     wait()
+
+
+def parts_of(job: TrainingJob, loss: LossBase | None = None) -> list[Part]:
+    """Open what a job trains on, and what makes its examples."""
+    loss = loss or make_loss(job.section.loss, where=f"{job.where}loss")
+    return opened_parts(
+        job.section, job.collections, seed=job.seed, work_path=job.work_path, where=job.where,
+        judge=job.judge, model=job.model, answered=loss.wants_answered,
+        scored=loss.needs_teacher or not (loss.teacher_matrix or loss.teacher_vectors),
+    )  # fmt: skip
 
 
 def _batch_teacher(job: TrainingJob, loss: LossBase, parts: Sequence[Part]) -> Any:
@@ -322,24 +353,43 @@ def _fitted(
             "margin": section.evaluate.margin,
             "judged": any(judged(part, section) for part in parts),
         }
-    refresh = (section.negatives or {}).get("refresh")
-    if refresh is not None or changes(section.examples):
-        settings["refresh"] = lambda step: made_examples(parts, encoder, step)
-        settings["refresh_every"] = refresh if isinstance(refresh, int) else None
     job.let_go()
-    return fit(
-        encoder,
-        examples,
-        loss,
-        output=job.work_path,
-        trainer=section.trainer,
-        sparsity=section.sparsity,
-        gradient_cache=section.gradient_cache,
-        live=live,
-        teacher=teacher,
-        seed=job.seed,
-        head_learning_rate=section.head_learning_rate,
-        sampling_temperature=section.sampling_temperature,
-        scoring=token_scoring(section, job.where),
-        **settings,
-    )
+    with _refreshed(job, encoder, parts) as refresh:
+        return fit(
+            encoder,
+            examples,
+            loss,
+            output=job.work_path,
+            trainer=section.trainer,
+            sparsity=section.sparsity,
+            gradient_cache=section.gradient_cache,
+            live=live,
+            teacher=teacher,
+            seed=job.seed,
+            head_learning_rate=section.head_learning_rate,
+            sampling_temperature=section.sampling_temperature,
+            scoring=token_scoring(section, job.where),
+            **refresh,
+            **settings,
+        )
+
+
+@contextmanager
+def _refreshed(job: TrainingJob, encoder: Any, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+    """Yield what ``fit`` is told of refreshed examples: mined by itself, or beside it."""
+    from sluice.training.loop.refresh_beside import Beside
+
+    value = (job.section.negatives or {}).get("refresh")
+    if value is None and not changes(job.section.examples):
+        yield {}
+        return
+    where = f"{job.where}negatives.refresh"
+    settings = RefreshSettings.of("epoch" if value is None else value, where)
+    if not settings.beside:
+        refresh = lambda step: made_examples(parts, encoder, step)  # noqa: E731
+        yield {"refresh": refresh, "refresh_every": settings.steps}
+        return
+    executor = settings.miner(where)
+    with OtherMiner(encoder, job.order(), executor, job.work_path, where) as miner:
+        beside = Beside(miner, settings.lag, settings.max_age)
+        yield {"refresh": beside, "refresh_every": settings.steps}

@@ -43,6 +43,7 @@ def facts_of(
     named = [KNOWN[each] for each in (own, kind) if each in KNOWN]
     measure = dev_measure(section.evaluate) if section.evaluate is not None else None
     measured = _series(report.history, f"eval_{measure}")
+    age = report.negatives_age
     losses = _series(report.history, "loss") or _series(report.history, "train_loss")
     return {
         "kind": next((each.called for each in named if each.called), kind),
@@ -69,6 +70,7 @@ def facts_of(
         "share": report.share,
         "gain": report.gain,
         "error": report.error,
+        "negatives_age": age._asdict() if age is not None else None,
     }
 
 
@@ -95,6 +97,8 @@ def training_summary(model_path: Path) -> str:
         lines.append(
             f"  {facts['measure']:<8}  {first:.4f} -> {best:.4f} on dev{_kept_words(facts)}"
         )
+    if facts.get("negatives_age"):
+        lines.append(f"  negatives {age_words(facts['negatives_age'])}")
     if facts.get("left_out"):
         lines.append(f"  judged by {facts['judged_by']}")
     if facts.get("overlap"):
@@ -117,6 +121,17 @@ def _kept_words(facts: Mapping[str, Any]) -> str:
     if share == 0:
         return ": training did not help, the start is kept"
     return at if share == 1 else f"{at}, {share:.0%} of the way there from the start"
+
+
+def age_words(age: Mapping[str, Any]) -> str:
+    """Return how often negatives were mined again, and how old they were, in a line."""
+    words = (
+        f"mined again {plural(age['refreshes'], 'time')}; by encoders {age['mean']:.1f} steps old, "
+        f"at most {age['max']:,}"
+    )
+    if age["restarts"]:
+        words += f"; {plural(age['restarts'], 'miner')} lost and replaced"
+    return words
 
 
 def overlap_words(overlap: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from sluice.retrieval.experiments.training.live_training import check_live
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import changes
 from sluice.retrieval.training_data.mining import mining_of
+from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
 from sluice.retrieval.training_data.teachers.judges import JUDGE, check_judge
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ def check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
     if spec["type"] == "live":
         check_live(spec, where)
         return None
-    refresh = spec.get("refresh", "epoch")
-    if refresh != "epoch" and (type(refresh) is not int or refresh < 1):
-        raise ConfigError(f"{where}.refresh: {refresh!r}; expected steps, 1 or more, or 'epoch'")
+    if "refresh" in spec:
+        RefreshSettings.of(spec["refresh"], f"{where}.refresh")
     if "retriever" not in spec:
         raise ConfigError(f"{where}: needs 'retriever': {RETRIEVER}")
     for place, lists in named_sources(spec, f"{where}.retriever"):
@@ -107,4 +107,10 @@ def check_refresh(section: TrainingSection, mining: Mining, prefix: str) -> None
         raise ConfigError(
             f"{prefix}negatives.refresh: would mine the same negatives each time; add self to "
             "retriever (the encoder as it is then), set sampling: random, or leave refresh out"
+        )
+    where = f"{prefix}negatives.refresh"
+    if RefreshSettings.of((section.negatives or {})["refresh"], where).beside and SELF not in named:
+        raise ConfigError(
+            f"{where}: another process mines with copies of the encoder, and these lists ask none; "
+            "add self to retriever, or write a number of steps: then training mines itself"
         )

@@ -1,0 +1,94 @@
+"""Makes the job of a training run: of its config, or of what another process was told of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.vectors.worker import reopened
+from sluice.retrieval.config.sections import (
+    ExperimentConfig,
+    TrainConfig,
+    checked,
+    find_own_modules,
+)
+from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.execution.executor import Facts
+from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.training.job import TrainingJob, order_of, parts_of
+from sluice.retrieval.experiments.training.parts import Part, TrainingSet, made_examples
+from sluice.retrieval.experiments.training.tested_queries import tested_datasets
+
+
+def training_job(settings: TrainConfig, file: str | Path | None = None) -> TrainingJob:
+    """Return the job of one training run by itself."""
+    output, dataset = Path(settings.output), settings.dataset
+    work = output / "training"
+    # An experiment without names: lists are inline, folders or runs. It is asked for no dataset
+    # where the training has none.
+    alone = Experiment(
+        ExperimentConfig(dataset=dataset or {}, output=settings.output, seed=settings.seed)
+    )
+    one = TrainingSet(lambda: None if dataset is None else load_dataset(dataset, None), alone.lists)
+    return TrainingJob(
+        settings,
+        alone.collections(settings.datasets, work) if settings.datasets else [one],
+        model_path=output / "model",
+        work_path=work,
+        seed=settings.seed,
+        where="",
+        judge=alone.judge,
+        model=lambda name: name,
+        keys=Dependencies(alone.config).keys_of(settings),
+        tested=lambda: tested_datasets(settings, dataset, None),
+        order=functools.partial(order_of, settings, file),
+    )
+
+
+def ordered_job(config: str, file: str | None, name: str) -> TrainingJob:
+    """Return the job that ``order_of`` told of, as a process makes it that was told."""
+    values, place = json.loads(config), None if file is None else Path(file)
+    find_own_modules(values, place)
+    if not name:
+        return training_job(checked(values, TrainConfig), file)
+    return Experiment(checked(values, ExperimentConfig), file=file).training_job(name)
+
+
+def mine_task(
+    *,
+    config: str,
+    file: str | None,
+    name: str,
+    step: int,
+    encoder: str,
+    own: str,
+    options: dict[str, Any],
+    fingerprint: str,
+    output: str,
+) -> Facts:
+    """Make the examples for training from ``step`` on, mined with a copy of the encoder.
+
+    Raises ``ModelError`` where the copy does not have the ``fingerprint`` of the encoder.
+    """
+    from sluice.training.loop.checkpoint import save_examples
+
+    opened = reopened(encoder, own, options)
+    if str(opened.fingerprint) != fingerprint:
+        raise ModelError(
+            "negatives.refresh: the encoder saved and reopened has another fingerprint, so other "
+            "negatives would be mined than it finds itself; write a number of steps: then "
+            "training mines itself"
+        )
+    examples = made_examples(_parts(config, file, name), opened, step)
+    save_examples(Path(output), examples)
+    return {"examples": len(examples)}
+
+
+@functools.lru_cache(maxsize=1)
+def _parts(config: str, file: str | None, name: str) -> Sequence[Part]:
+    return parts_of(ordered_job(config, file, name))

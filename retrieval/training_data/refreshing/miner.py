@@ -1,0 +1,145 @@
+"""Mines negatives in another process, with a copy of the encoder that is being trained."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from sluice.encoders.foundation.disk.files import read_json, write_json
+from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.progress import Advance
+from sluice.encoders.vectors.sending import sent_form
+from sluice.retrieval.execution.executor import Crew, Executor, Facts, Outcome, Task
+from sluice.retrieval.execution.plan import Plan, run_plan
+
+COPIES = "encoders"  # in the work folder: what is mined with
+FORM = "sent.json"  # of a copy: how it is opened again
+INSTEAD = "refresh: 200, with which training mines itself"
+
+
+class OtherMiner:
+    """Mines by an executor, one encoder at a time; processes that are lost are replaced.
+
+    ``order`` is what the process is told to find the training run's data: a few values that JSON
+    has. Copies of the encoder are kept in ``work`` until their negatives are there. Use it as a
+    context manager: its end ends the process too.
+    """
+
+    def __init__(
+        self, encoder: Any, order: Mapping[str, Any], executor: Executor, work: Path, where: str
+    ) -> None:
+        self._encoder, self._order, self._executor = encoder, dict(order), executor
+        self._copies = (work / COPIES).absolute()
+        self._form = sent_form(encoder, where=where, instead=INSTEAD)
+        if executor.gives_devices:
+            self._form.options.pop("device", None)
+        self._thread = ThreadPoolExecutor(1, "mining")
+        self._open = ExitStack()
+        self._held: _Held | None = None
+        self._mined: Future[None] | None = None
+        self._copy: Path | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._held is not None:
+            self._held.end()  # and with it a mining that nobody waits for
+        self._thread.shutdown(wait=True)
+        self._open.close()
+
+    def copies(self) -> list[int]:
+        """Return the steps of which there is a copy of the encoder, in order."""
+        names = [path.name for path in self._copies.glob("*") if (path / FORM).exists()]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def forget(self) -> None:
+        """Remove all copies: the training begins anew."""
+        shutil.rmtree(self._copies, ignore_errors=True)
+
+    def begin(self, step: int, output: Path) -> None:
+        """Begin to mine with the encoder as it is, or with the step's copy where there is one."""
+        copy = self._copies / str(step)
+        if step not in self.copies():
+            self._save(copy)
+        form = read_json(copy / FORM)
+        args = {**self._order, **form, "step": step, "encoder": str(copy), "output": str(output)}
+
+        def here(advance: Advance) -> Facts:
+            raise AssertionError("negatives are mined in another process")
+
+        task = Task("mine", f"negatives of step {step}", args, output.absolute(), here)
+        if self._held is None:
+            self._held = _Held(self._executor, self._open.enter_context(self._executor.crew()))
+        self._held.lost, self._copy = 0, copy
+        plan = Plan("mine", [task], show=False)
+        self._mined = self._thread.submit(_carry_out, plan, self._held)
+
+    def is_ready(self) -> bool:
+        """Return whether mining has ended, well or not."""
+        return self._mined is not None and self._mined.done()
+
+    def wait(self) -> int:
+        """Wait until the negatives are there; return how many processes were lost meanwhile."""
+        if self._mined is None or self._held is None or self._copy is None:
+            raise AssertionError("nothing is mined")
+        self._mined.result()
+        self._mined = None
+        shutil.rmtree(self._copy, ignore_errors=True)
+        return self._held.lost
+
+    def _save(self, copy: Path) -> None:
+        part = copy.with_name(f"{copy.name}.part")
+        for folder in (part, copy):
+            shutil.rmtree(folder, ignore_errors=True)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        self._encoder.save_pretrained(part)
+        write_json(part / FORM, {
+            "own": self._form.own, "options": self._form.options,
+            "fingerprint": str(self._encoder.fingerprint),
+        })  # fmt: skip
+        os.replace(part, copy)  # noqa: PTH105
+
+
+def _carry_out(plan: Plan, executor: Executor) -> None:
+    run_plan(plan, executor)
+
+
+class _Held(Executor):
+    """An executor whose workers stay from plan to plan; it counts those that are lost."""
+
+    def __init__(self, executor: Executor, crew: Crew) -> None:
+        self.type_name, self.gives_devices = executor.type_name, executor.gives_devices  # type: ignore[misc]
+        self._crew = crew
+        self.lost = 0
+        self.ended = False
+
+    def end(self) -> None:
+        """End what is under way; no other process takes it on."""
+        self.ended = True
+        self._crew.close()
+
+    @contextmanager
+    def crew(self) -> Iterator[Crew]:
+        """Yield the workers, which were started before and are ended later."""
+        yield _Counting(self._crew, self)
+
+
+class _Counting(Crew):
+    def __init__(self, crew: Crew, held: _Held) -> None:
+        self.slots, self._crew, self._held = crew.slots, crew, held
+
+    def submit(self, task: Task) -> None:
+        self._crew.submit(task)
+
+    def next(self, advance: Advance) -> Outcome:
+        outcome = self._crew.next(advance)
+        if self._held.ended:
+            raise ModelError(f"{outcome.task.name}: nobody waits for them any more")
+        self._held.lost += bool(outcome.lost)
+        return outcome
