@@ -178,7 +178,9 @@ class _Process:
             pause = min(LONGEST_PAUSE, 2 * pause + 1) if quick else 0.0
             if not self._closed.is_set():
                 self._why = f"its worker ended ({_how(code)}) and is being started again"
-                log.warning("shards: worker %s ended (%s); starting another", self._name, _how(code))
+                log.warning(
+                    "shards: worker %s ended (%s); starting another", self._name, _how(code)
+                )
             self._fail()
 
     def _spawned(self) -> socket.socket:
