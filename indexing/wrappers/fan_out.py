@@ -35,6 +35,11 @@ class Patience:
     deadline: float | None = None
     hedge: float | None = None
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether every shard is waited for."""
+        return self.deadline is None and self.hedge is None
+
 
 @dataclass(slots=True)
 class Answers(Generic[Answer]):
@@ -53,7 +58,7 @@ def ask_all(
     replica gets the query. What is wrong with the query is raised: all would say the same.
     Without a deadline and a hedge they work in ``pool``, or in turn.
     """
-    if patience.deadline is None and patience.hedge is None:
+    if patience.is_endless:
         first = pool.map(_first_answer, asked) if pool else map(_first_answer, asked)
         answers: Answers[Answer] = Answers({}, {})
         for shard, (answer, why) in enumerate(first):

@@ -24,11 +24,13 @@ from sluice.indexing.wrappers.fan_out import (
     HEDGE,
     OWN_PARAMETERS,
     PARTIAL,
+    Ask,
     Patience,
     ask_all,
     check_patience,
 )
 from sluice.indexing.wrappers.partial import note_absent
+from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.indexing.wrappers.shard_rows import ShardRows
 
 log = logging.getLogger("sluice")
@@ -326,26 +328,37 @@ class ShardedIndex(Index):
         own = self._own_params(parameters)
         everything = allowed is None or allowed is self._live.allowed()
 
-        def ask(shard: int, part: Index) -> Hits:
+        def arguments(shard: int, part: Index) -> tuple[Any, int, Mask | None, dict[str, Any]]:
             rows = self.shard_rows.rows[shard]
             keep = None if everything or allowed is None else allowed[rows]
-            hits = part.search(queries, min(k, len(part)), keep=keep, params=own)
+            return queries, min(k, len(part)), keep, own
+
+        def ask(shard: int, part: Index) -> Hits:
+            *asked, keep, params = arguments(shard, part)
+            return named(shard, part.search(*asked, keep=keep, params=params))
+
+        def begun(shard: int, part: RemoteIndex) -> Ask[Hits]:
+            wait = part.begin(*arguments(shard, part))
+            return lambda: named(shard, wait())
+
+        def named(shard: int, hits: Hits) -> Hits:
+            rows = self.shard_rows.rows[shard]
             numbers = np.where(hits.rows >= 0, rows[hits.rows], hits.rows) if len(rows) else hits[0]
             return Hits(numbers, hits.scores)
 
-        asked = [
-            [
-                partial(ask, shard, each)
-                for each in (*([] if part is None else [part]), *self._replicas[shard])
-            ]
-            for shard, part in enumerate(self._parts)
-        ]
         seconds = [
             None if parameters.get(name) is None else parameters[name] / 1000
             for name in (DEADLINE, HEDGE)
         ]
-        threads = len(self._parts) > 1 and thread_count() > 1
-        answers = ask_all(asked, Patience(*seconds), self._pool if threads else None)
+        patience, remote = Patience(*seconds), isinstance(self.first, RemoteIndex)
+        asked: list[list[Ask[Hits]]] = []
+        for shard, part in enumerate(self._parts):
+            copies = [*([] if part is None else [part]), *self._replicas[shard]]
+            asked.append([partial(ask, shard, each) for each in copies])
+            if patience.is_endless and copies and isinstance(copies[0], RemoteIndex):
+                asked[-1][0] = begun(shard, copies[0])  # all are asked before one is waited for
+        threads = len(self._parts) > 1 and thread_count() > 1 and not remote
+        answers = ask_all(asked, patience, self._pool if threads else None)
         if answers.absent:
             absent = {
                 self.names[shard]: self.absent.get(self.names[shard], why)

@@ -21,6 +21,7 @@ from sluice.retrieval.cli.terminal.options import (
 from sluice.retrieval.cli.terminal.output import echo
 
 if TYPE_CHECKING:
+    from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
     from sluice.retrieval.serving.settings import ServeSettings
 
 log = logging.getLogger("sluice")
@@ -60,6 +61,15 @@ def serve(
         int,
         option("N", "Processes that answer; indexes are in memory once.", min=1),
     ] = 1,
+    shard_workers: Annotated[
+        str | None,
+        option(
+            "TYPE",
+            "Search each shard in a process of its own: processes or ray; with settings as in "
+            "'{type: processes, replicas: 2, hedge_ms: 50}'.",
+            default="threads of this process",
+        ),
+    ] = None,
     mcp: Annotated[
         str | None,
         option("HOW", "Tools for agents: http adds /mcp, stdio speaks over the standard streams."),
@@ -155,6 +165,7 @@ def serve(
       sluice serve runs/quickstart --host 0.0.0.0 --keys keys.json --allow-host search.example.org
       sluice serve runs/quickstart --judge queries.txt
       sluice serve runs/quickstart --mcp stdio
+      sluice serve runs/large --shard-workers '{type: processes, replicas: 2}'
     """
     from sluice.retrieval.serving.settings import JUDGE_DEPTH, ServeSettings
 
@@ -196,6 +207,7 @@ def serve(
         rate=rate,
         timeout=timeout,
         workers=workers,
+        shard_workers=None if shard_workers is None else _shard_workers(shard_workers),
     )
     folder = _indexed(source, output, model, bm25, quiet=mcp == "stdio")
     if mcp == "stdio":
@@ -204,6 +216,27 @@ def serve(
         run_mcp(folder, settings)
         return
     _serve(folder, settings)
+
+
+def _shard_workers(text: str) -> ShardWorkers:
+    """Make what a type, or a mapping in YAML, describes; nothing is started."""
+    import yaml
+
+    from sluice.encoders.foundation.build import build
+    from sluice.retrieval.retrievers.shards.workers.crew import SHARD_WORKERS
+
+    try:
+        spec = yaml.safe_load(text)
+    except yaml.YAMLError:
+        spec = None
+    if isinstance(spec, str):
+        spec = {"type": spec}
+    if not isinstance(spec, dict):
+        raise ConfigError(
+            f"--shard-workers {text!r:.80}: expected a type, or '{{type: processes, replicas: 2}}'"
+        )
+    made: ShardWorkers = build(spec, SHARD_WORKERS, where="--shard-workers", allow=())
+    return made
 
 
 def _serve(folder: Path, settings: ServeSettings) -> None:

@@ -66,17 +66,27 @@ class RayExecutor(Executor):
     @contextmanager
     def crew(self) -> Iterator[Crew]:
         """Yield the cluster's workers; a cluster that was started for them ends with the block."""
+        with self.connected() as ray:
+            crew = _Remote(ray, self.needs, self._slots(ray))
+            try:
+                yield crew
+            finally:
+                crew.close()
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        """Yield Ray, connected to the cluster, or to one that is started and ends with the block.
+
+        ``ConfigError`` where there is none, or none that has what a task asks for.
+        """
         ray = _ray()
         started = not ray.is_initialized()
         if started:
             self._connect(ray)
-        crew = None
         try:
-            crew = _Remote(ray, self.needs, self._slots(ray))
-            yield crew
+            self._slots(ray)
+            yield ray
         finally:
-            if crew is not None:
-                crew.close()
             if started:
                 ray.shutdown()
 
@@ -139,7 +149,7 @@ def _ray() -> Any:
     return ray
 
 
-class _Surroundings(NamedTuple):
+class Surroundings(NamedTuple):
     """Where the driver finds what it names: its folder, modules of one's own, data and caches."""
 
     folder: str
@@ -148,12 +158,21 @@ class _Surroundings(NamedTuple):
 
     @classmethod
     def here(cls) -> Self:
+        """Return those of this process."""
         settings = {
             name: str(Path(os.environ[name]).expanduser().absolute())
             for name in ("SLUICE_DATA", "SLUICE_CACHE")
             if os.environ.get(name)
         }
         return cls(str(Path.cwd()), [place for place in sys.path if place], settings)
+
+    def take_over(self, threads: int) -> None:
+        """Find things there in this process, which uses so many threads."""
+        os.environ.update(self.settings, SLUICE_PROGRESS="0")
+        with contextlib.suppress(OSError):  # absolute paths need none
+            os.chdir(self.folder)
+        sys.path += [place for place in self.places if place not in sys.path]
+        limit_threads(threads)
 
 
 def remote_answer(
@@ -163,11 +182,7 @@ def remote_answer(
 
     Relative paths, modules of one's own and data are found where the driver finds them.
     """
-    os.environ.update(settings, SLUICE_PROGRESS="0")
-    with contextlib.suppress(OSError):  # a task of absolute paths needs none
-        os.chdir(folder)
-    sys.path += [place for place in places if place not in sys.path]
-    limit_threads(threads)
+    Surroundings(folder, places, settings).take_over(threads)
     return json.dumps(answered(order))
 
 
@@ -180,7 +195,7 @@ class _Remote(Crew):
             scheduling_strategy="SPREAD",
         )(remote_answer)  # fmt: skip
         self._threads = max(1, math.floor(needs["CPU"]))
-        self._around = _Surroundings.here()
+        self._around = Surroundings.here()
         self._given: dict[Any, Task] = {}
 
     def submit(self, task: Task) -> None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from sluice.indexing.hits import Hits
     from sluice.retrieval.documents.columns import Mask
     from sluice.retrieval.pipelines.hit import Passage
+    from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
 
 log = logging.getLogger("sluice")
 
@@ -92,7 +93,9 @@ class _Parts:
         if self.head.shards is not None:
             from sluice.retrieval.retrievers.shards.opening import open_sharded_index
 
-            return open_sharded_index(path, self.head, self.store, self._state.allow)
+            return open_sharded_index(
+                path, self.head, self.store, self._state.allow, self._state.workers
+            )
         index = open_index(path / INDEX, generation=generation, allow=self._state.allow)
         if index.encoder_fingerprint != self.head.encoder_fingerprint:
             raise IndexFormatError(
@@ -172,8 +175,10 @@ class RetrieverState:
         options: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         quick: bool = False,
+        workers: ShardWorkers | None = None,
     ) -> None:
         self.path = path
+        self.workers = workers  # that search the shards, in place of this process
         self.name = head.name
         self.params = dict(params or {})  # of every search of the index; a call's own come first
         self.shard_set = None if head.shards is None else str(head.shards["set"])
@@ -267,6 +272,16 @@ class RetrieverState:
             "quick": self.quick,
             **self.options,
         }
+
+    def searched_by(self, workers: ShardWorkers | None) -> RetrieverState:
+        """Return this state with shards that ``workers`` search; None: this process."""
+        made = RetrieverState(
+            self.path, self.head, encoder=self._given, allow=self.allow, options=self.options,
+            params=self.params, quick=self.quick, workers=workers,
+        )  # fmt: skip
+        if "encoder" in vars(self._parts):  # it is loaded
+            made.encoder = self.encoder
+        return made
 
     def forked(self, path: Path | None = None) -> RetrieverState:
         """Return this state in objects of their own, all open, which may be changed.

@@ -29,6 +29,7 @@ from sluice.retrieval.retrievers.state import RetrieverState
 if TYPE_CHECKING:
     from sluice.indexing import Index
     from sluice.retrieval.retrievers.corpus.encoding import Encoding
+    from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
 
 
 class Updated(NamedTuple):
@@ -69,6 +70,20 @@ class Updatable(Stage):
     def state(self) -> RetrieverState:
         """The current encoder, index and documents, which belong together whatever changes."""
         return self._state
+
+    def use_workers(self, workers: ShardWorkers | None) -> None:
+        """Let other processes search the shards from now on; None: this one again.
+
+        Changes are made by this process, and searched by the workers when they are complete.
+        ``ConfigError`` for a retriever that is not in shards.
+        """
+        if workers is not None and self.head.shards is None:
+            raise ConfigError(
+                f"{self.name}: is not in shards, which workers could search; part it first: sluice "
+                f"reshard {self.path} 4"
+            )
+        with self._lock:
+            self._state = self._current.searched_by(workers)
 
     def add(self, documents: Any) -> int:
         """Add documents, in any form that ``build`` takes, and return how many.
@@ -185,7 +200,8 @@ class Updatable(Stage):
             except BaseException:
                 roll_back(self.path)
                 raise
-            self._state = state
+            workers = self._current.workers
+            self._state = state if workers is None else state.searched_by(workers)
 
 
 def _documents(ids: Sequence[str]) -> str:

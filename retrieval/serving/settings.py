@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import is_number
+from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
 
 LONGEST = 86_400  # seconds or milliseconds of a setting
 MOST_QUERY = 20_000  # characters of a query: rerankers read it anew with each document
@@ -27,7 +28,8 @@ class ServeSettings:
     most texts of one request and ``depth`` the largest ``k``. Headers and body have
     ``arrive_within`` seconds each. ``workers`` are processes over one socket. ``judge`` is a file
     of queries or a split of the dataset, ``judgements`` the log of the grades for the first
-    ``judge_depth`` documents of each pipeline.
+    ``judge_depth`` documents of each pipeline. ``shard_workers`` search the shards of retrievers,
+    and end with the service.
     """
 
     host: str = "127.0.0.1"
@@ -55,6 +57,7 @@ class ServeSettings:
     reload_every: float = 1.0
     stop_within: float = 30.0
     workers: int = 1
+    shard_workers: ShardWorkers | None = None
 
     def __post_init__(self) -> None:
         """Refuse limits that no request could meet, and an open port without keys."""
@@ -68,6 +71,11 @@ class ServeSettings:
             value = getattr(self, name)
             if not is_number(value) or not 0 < value <= LONGEST:
                 raise ConfigError(f"{name}: {value!r}; expected seconds above 0, up to {LONGEST:,}")
+        if self.shard_workers is not None and self.workers > 1:
+            raise ConfigError(
+                f"workers: {self.workers:,}, and shard_workers: each process would start workers of "
+                "its own; expected one of the two"
+            )
         if self.rate is not None and not self.rate > 0:
             raise ConfigError(f"rate: {self.rate!r}; expected requests a second, above 0")
         if not 0 <= self.window_ms <= LONGEST:

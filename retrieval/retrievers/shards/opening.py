@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,7 +28,12 @@ from sluice.retrieval.retrievers.folder import (
 )
 from sluice.retrieval.retrievers.shards.store import ShardedStore
 
+if TYPE_CHECKING:
+    from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
+
 log = logging.getLogger("sluice")
+
+Opener = Callable[[Path, str], Index]  # of an index's folder, in the state of a generation
 
 FORMAT, VERSION = "sluice.shards", 1  # of the folder that says where each row is
 
@@ -68,12 +74,17 @@ def _opened_documents(folder: Path, own: Head, rows: int) -> DocumentStore:
 
 
 def open_sharded_index(
-    path: Path, head: Head, store: DocumentStore, allow: Collection[str]
+    path: Path,
+    head: Head,
+    store: DocumentStore,
+    allow: Collection[str],
+    workers: ShardWorkers | None = None,
 ) -> ShardedIndex:
     """Open the index of every shard that can be opened, and of replicas of the same state.
 
     A shard that cannot, or whose documents cannot be read, is noted with the reason: a search
-    raises it, or goes without. ``store`` has the documents of the same state.
+    raises it, or goes without. ``store`` has the documents of the same state. ``workers`` open and
+    search the shards in place of this process.
     """
     if not isinstance(store, ShardedStore):
         raise TypeError("the documents are not in shards")
@@ -87,20 +98,41 @@ def open_sharded_index(
             absent[name] = store.absent[name]
             replicas.append([])
             continue
-        try:
-            parts.append(_opened(folder, own, head, count, allow))
-        except (SluiceError, OSError) as error:
-            _raise_if_newer(path, head, error)
-            parts.append(None)
-            absent[name] = str(error)
-        replicas.append(_replicas(path / REPLICAS / name, own, head, count, allow))
-    return ShardedIndex(
+        opens = _openers(shard, workers, allow)
+        copies: list[Index] = []
+        for open_part in opens:
+            try:
+                copies.append(_opened(folder, own, head, count, open_part))
+            except (SluiceError, OSError) as error:
+                _raise_if_newer(path, head, error)
+                absent.setdefault(name, str(error))
+        if copies:
+            absent.pop(name, None)
+        parts.append(copies[0] if copies else None)
+        others = _replicas(path / REPLICAS / name, own, head, count, opens[-1])
+        replicas.append([*copies[1:], *others])
+    index = ShardedIndex(
         parts, store.shard_rows, names=store.names, absent=absent, replicas=replicas
     )
+    if workers is not None:
+        index.default_params = dict(workers.params)
+    return index
 
 
-def _opened(folder: Path, own: Head, head: Head, rows: int, allow: Collection[str]) -> Index:
-    index = open_index(folder / INDEX, generation=own.index_generation, allow=allow)
+def _openers(shard: int, workers: ShardWorkers | None, allow: Collection[str]) -> list[Opener]:
+    """Return what opens a shard's index: this process, or each worker that has the shard."""
+    if workers is None:
+        return [lambda folder, generation: open_index(folder, generation=generation, allow=allow)]
+    return [
+        lambda folder, generation, replica=replica: workers.opened(  # type: ignore[misc]
+            shard, replica, folder, generation, allow
+        )
+        for replica in range(workers.replicas)
+    ]
+
+
+def _opened(folder: Path, own: Head, head: Head, rows: int, open_part: Opener) -> Index:
+    index = open_part(folder / INDEX, own.index_generation)
     other = not head.encoder_generation and head.encoder_fingerprint != own.encoder_fingerprint
     if index.encoder_fingerprint != own.encoder_fingerprint or other:
         raise IndexFormatError(
@@ -115,14 +147,12 @@ def _opened(folder: Path, own: Head, head: Head, rows: int, allow: Collection[st
     return index
 
 
-def _replicas(
-    folder: Path, own: Head, head: Head, rows: int, allow: Collection[str]
-) -> list[Index]:
+def _replicas(folder: Path, own: Head, head: Head, rows: int, open_part: Opener) -> list[Index]:
     if not folder.is_dir():
         return []
     try:
         _check_state(folder, own)
-        return [_opened(folder, own, head, rows, allow)]
+        return [_opened(folder, own, head, rows, open_part)]
     except (SluiceError, OSError) as error:
         log.warning("replica not used: %s", error)
         return []

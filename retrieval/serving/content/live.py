@@ -90,10 +90,12 @@ class LiveFolder:
             self._watcher.start()
 
     def close(self) -> None:
-        """End watching."""
+        """End watching, and the workers of shards."""
         self._stopped.set()
         if self._watcher is not None:
             self._watcher.join()
+        if self._settings.shard_workers is not None:
+            self._settings.shard_workers.close()
 
     def refresh(self) -> bool:
         """Serve the folder's newest state; whether it is another one than before."""
@@ -179,6 +181,7 @@ class LiveFolder:
             content = open_content(
                 self.folder, pipelines=self._settings.pipelines,
                 allow=self._settings.allow, before=before,
+                shard_workers=self._settings.shard_workers,
             )  # fmt: skip
             if not self.kind.writable:
                 return content

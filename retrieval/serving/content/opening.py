@@ -18,6 +18,7 @@ from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.folder import HEAD
+from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
 from sluice.retrieval.serving.content.content import Content, encodable, stages_in
 
 WARM = "a query to warm up with"
@@ -71,17 +72,20 @@ def open_content(
     pipelines: Sequence[str] = (),
     allow: Collection[str] = (),
     before: Content | None = None,
+    shard_workers: ShardWorkers | None = None,
 ) -> Content:
     """Open a folder's current state, and load and try all that a request may need.
 
     ``pipelines`` names those that are served, by default all, with the retrievers. Models that
-    ``before`` has loaded are shared.
+    ``before`` has loaded are shared. ``shard_workers`` search what is in shards.
     """
     kind = kind_of(folder)
     if kind is MODEL:
+        if shard_workers is not None:
+            raise ConfigError(f"--shard-workers: {folder} is a model and has no shards")
         return _of_model(folder, number, pipelines, allow)
     if kind is EXPERIMENT:
-        return _of_experiment(folder, number, pipelines, allow, before)
+        return _of_experiment(folder, number, pipelines, allow, before, shard_workers)
     stage: Stage
     if kind is RETRIEVER:
         models = {} if before is None else models_of(before)
@@ -90,6 +94,7 @@ def open_content(
     else:
         stage, name = load_pipeline(folder, allow=allow), folder.absolute().name
     _known(pipelines, [name])
+    _share_out({name: stage}, shard_workers)
     return _content(number, {name: stage}, {}, {}, stage, tried=before is None)
 
 
@@ -122,6 +127,7 @@ def _of_experiment(
     pipelines: Sequence[str],
     allow: Collection[str],
     before: Content | None,
+    shard_workers: ShardWorkers | None,
 ) -> Content:
     experiment = open_experiment(folder, allow=allow)
     if before is not None and isinstance(before.source, Experiment):
@@ -132,12 +138,33 @@ def _of_experiment(
     _known(pipelines, names)
     served = [name for name in names if not pipelines or name in pipelines]
     stages = {name: experiment.stage(name) for name in served}
+    _share_out(stages, shard_workers)
     scorers = {}
     if not pipelines:
         opened = {name: experiment.scorer(name) for name in config.rerankers}
         scorers = {name: each for name, each in opened.items() if ScorerHooks(each).scores_pairs}
     texts = {name: text for name, text in config.pipelines.items() if name in stages}
     return _content(number, stages, scorers, texts, experiment, tried=before is None)
+
+
+def _share_out(stages: Mapping[str, Stage], workers: ShardWorkers | None) -> None:
+    """Let workers search every retriever that is in shards; ``ConfigError`` where none is."""
+    if workers is None:
+        return
+    parted = [
+        each
+        for stage in stages.values()
+        for each in retrievers_of(stage)
+        if each.head.shards is not None
+    ]
+    if not parted:
+        raise ConfigError(
+            f"--shard-workers: nothing here is in shards ({', '.join(stages)}); part a retriever "
+            "first: sluice reshard FOLDER 4"
+        )
+    for each in parted:
+        if each.state.workers is not workers:
+            each.use_workers(workers)
 
 
 def _known(pipelines: Iterable[str], names: Sequence[str]) -> None:

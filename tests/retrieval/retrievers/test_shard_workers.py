@@ -1,0 +1,272 @@
+"""Shards searched by other processes: the hits of this one, and honest where a worker is gone."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from small_world import WordEncoder, documents
+from token_functions import token_vectors
+
+from sluice.encoders import BM25Encoder, FunctionEncoder
+from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
+from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
+from sluice.indexing.wrappers.remote import RemoteIndex
+from sluice.retrieval import Document, Retriever
+from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.shards.workers import ShardProcesses, ShardWorkers
+from sluice.retrieval.retrievers.shards.workers.crew import SHARD_WORKERS
+from sluice.retrieval.retrievers.shards.workers.messages import (
+    Message,
+    packed,
+    queries_read,
+    queries_sent,
+    unpacked,
+)
+from sluice.retrieval.retrievers.shards.workers.searcher import STATES, ShardSearcher
+
+QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}
+PATIENCE = 300.0  # seconds for what a busy machine does late
+
+
+@pytest.fixture(autouse=True)
+def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def corpus(count: int = 40) -> list[Document]:
+    """Documents with ties: every third has the text of the one before."""
+    made = documents(count)
+    return [
+        Document(each.id, "", made[n - 1].text if n % 3 == 2 else each.text, {"number": n})
+        for n, each in enumerate(made)
+    ]
+
+
+def built(path: Path, kind: str, shards: int = 3) -> Path:
+    options: dict[str, Any] = {"path": path, "shards": shards}
+    if kind == "bm25":
+        Retriever.build(BM25Encoder(), corpus(), index=InvertedIndex(), **options)
+    elif kind == "passages":
+        cut = Passages(length=4, overlap=1)
+        Retriever.build(BM25Encoder(), corpus(), passages=cut, **options)
+    elif kind == "words":
+        Retriever.build(WordEncoder(), corpus(), index=FlatIndex("cosine"), **options)
+    else:
+        encoder = FunctionEncoder(token_vectors, name="words")
+        Retriever.build(encoder, corpus(), index=TokenIndex("float32"), **options)
+    return path
+
+
+def opened(path: Path, kind: str = "bm25", **options: Any) -> Retriever:
+    if kind == "tokens":
+        options["encoder"] = FunctionEncoder(token_vectors, name="words")
+    return Retriever.open(path, allow=["small_world:WordEncoder"], **options)
+
+
+def answers(retriever: Retriever, **options: Any) -> dict[str, Any]:
+    return {query: list(hits) for query, hits in retriever.run(QUERIES, **options).items()}
+
+
+def check_equal(here: Retriever, there: Retriever) -> None:
+    assert isinstance(there.index.first, RemoteIndex)  # type: ignore[attr-defined]
+    for k in (1, 4, 1000):
+        assert answers(there, k=k) == answers(here, k=k)
+    for where in ({"number": {"gte": 12}}, {"id": ["d01", "d02"]}, {"number": -1}):
+        assert answers(there, k=3, where=where) == answers(here, k=3, where=where)
+    assert there.search("gold river", 5) == here.search("gold river", 5)
+    first = here.search("gold river", 1)[0].doc_id
+    assert there.matches_of("gold river", first) == here.matches_of("gold river", first)
+
+
+def until(done: Callable[[], bool]) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not done():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[ShardProcesses]:
+    """Two processes: one for the shards 0 and 2, one for 1."""
+    with ShardProcesses(workers=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("bm25") / "r", "bm25")
+
+
+@pytest.mark.parametrize("kind", ["bm25", "passages", "words", "tokens"])
+def test_workers_find_what_this_process_finds(
+    kind: str, tmp_path: Path, workers: ShardProcesses
+) -> None:
+    path = built(tmp_path / "r", kind)
+    here, there = opened(path, kind), opened(path, kind)
+    there.use_workers(workers)
+    check_equal(here, there)
+    if kind == "bm25":
+        assert there.explain("gold river", "d01") == here.explain("gold river", "d01")
+        vector = np.arange(3, dtype=np.float32)[None]
+        with pytest.raises(DataError, match="sparse"):  # the worker's own words
+            there.index.search(vector, 3)
+        with pytest.raises(ConfigError, match="alpha"):
+            there.run(QUERIES, params={"alpha": -1})
+    there.delete(["d03", "d07"])
+    there.update([Document("d01", "", "gold gold unheard"), Document("new", "", "unheard stone")])
+    here = opened(path, kind)
+    check_equal(here, there)
+    there.compact()
+    check_equal(opened(path, kind), there)
+    there.use_workers(None)
+    assert not isinstance(there.index.first, RemoteIndex)  # type: ignore[attr-defined]
+
+
+def test_a_worker_that_is_gone_is_named_and_replaced(folder: Path, workers: ShardProcesses) -> None:
+    retriever = opened(folder)
+    retriever.use_workers(workers)
+    expected = answers(opened(folder), k=5)
+    assert answers(retriever, k=5) == expected
+    process = workers.process_ids[1, 0]
+    os.kill(process, signal.SIGSTOP)
+    late = retriever.run(QUERIES, k=5, params={"partial": "allow", "deadline_ms": 2000})
+    assert late.partial == ("shard-1",)
+    found = {name for ranking in late.values() for name in ranking.doc_ids}
+    whole = {name for ranking in expected.values() for name, _ in ranking}
+    assert found
+    assert found != whole
+    with pytest.raises(SluiceError, match="shard-1: no answer within"):
+        retriever.run(QUERIES, k=5, params={"deadline_ms": 50})
+    threading.Timer(0.2, os.kill, (process, signal.SIGKILL)).start()
+    with pytest.raises(SluiceError, match=r"shard-1: its worker ended \(killed\)"):
+        retriever.run(QUERIES, k=5)  # it waits for the answer when that happens
+
+    def whole_again() -> bool:
+        run = retriever.run(QUERIES, k=5, params={"partial": "allow"})
+        assert run.partial in ((), ("shard-1",))
+        return not run.partial
+
+    until(whole_again)
+    assert answers(retriever, k=5) == expected
+    assert workers.process_ids[1, 0] != process
+
+
+def test_another_worker_answers_for_one_that_is_late_or_gone(folder: Path) -> None:
+    expected = answers(opened(folder), k=5)
+    with ShardProcesses(workers=1, replicas=2, hedge_ms=20) as workers:
+        retriever = opened(folder)
+        retriever.use_workers(workers)
+        assert answers(retriever, k=5) == expected
+        first, second = (workers.process_ids[0, replica] for replica in (0, 1))
+        os.kill(first, signal.SIGSTOP)
+        assert answers(retriever, k=5) == expected
+        os.kill(first, signal.SIGKILL)
+        for hedge in (20, None):
+            assert answers(retriever, k=5, params={"hedge_ms": hedge}) == expected
+    for process in (first, second):
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+def test_workers_that_cannot_be_used(tmp_path: Path, folder: Path) -> None:
+    whole = Retriever.build("bm25", corpus(6), path=tmp_path / "w")
+    with ShardProcesses() as workers:
+        with pytest.raises(ConfigError, match=r"not in shards.*sluice reshard"):
+            whole.use_workers(workers)
+        assert not workers.process_ids
+    for options, message in (
+        ({"replicas": 0}, "replicas is 0"),
+        ({"hedge_ms": 5}, "hedge_ms: each shard has one worker"),
+        ({"partial": "maybe"}, "partial: 'maybe'"),
+        ({"deadline_ms": -1}, "deadline_ms: -1"),
+        ({"workers": 0}, "workers is 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            ShardProcesses(**options)  # type: ignore[arg-type]
+
+
+class _Here(ShardWorkers):
+    """Workers in this process, which count what they are sent and what they answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.searcher = ShardSearcher()
+        self.sent: list[int] = []
+        self.answered: list[int] = []
+
+    def begin(self, shard: int, replica: int, request: bytes) -> Callable[[], bytes]:
+        answer = self.searcher.answer(request)
+        self.sent.append(len(request))
+        self.answered.append(len(answer))
+        return lambda: answer
+
+    def wait_for(self, shard: int, replica: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_texts_and_matrices_stay_where_they_are(folder: Path) -> None:
+    retriever, workers = opened(folder), _Here()
+    retriever.use_workers(workers)
+    for _ in range(3):
+        retriever.search("gold river", 3)
+    assert len(workers.sent) == 3 * 4  # each shard was opened and asked three times
+    assert max(workers.sent) < 1_000
+    assert max(workers.answered) < 500
+
+
+def test_states_of_a_shard_are_forgotten(tmp_path: Path) -> None:
+    path, workers = built(tmp_path / "r", "bm25"), _Here()
+    retriever = opened(path)
+    retriever.use_workers(workers)
+    for turn in range(STATES + 2):
+        retriever.add([Document(f"n{turn}", "", "gold")])
+        assert f"n{turn}" in {hit.doc_id for hit in retriever.search("gold", 50)}
+    states = workers.searcher._states.values()
+    assert len(states) == 3
+    assert max(map(len, states)) == STATES
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        sparse.csr_array(np.eye(3, dtype=np.float32)),
+        TokenVectors.of([np.ones((2, 3), np.float32), np.zeros((0, 3), np.float32)], 3),
+    ],
+)
+def test_vectors_arrive_as_they_were_sent(queries: Any) -> None:
+    form, arrays = queries_sent(queries)
+    message = unpacked(packed({"k": np.int64(3), **form}, [*arrays, np.packbits([True])]))
+    assert message.values["k"] == 3
+    read, others = queries_read(message)
+    assert type(read) is type(queries)
+    assert read.shape == queries.shape
+    for one, other in zip(queries_sent(read)[1], arrays, strict=True):
+        assert one.dtype == other.dtype
+        assert one.tobytes() == other.tobytes()
+        assert one.flags.writeable
+        assert one.flags.aligned
+    assert others[0].tolist() == [128]
+
+
+def test_bytes_that_are_no_message_are_refused() -> None:
+    sound = packed({"a": 1}, [np.ones(3, np.float32)])
+    for wrong in (b"", sound[:9], sound[:-1], b"\xff" * 40, sound.replace(b"<f4", b"|O8")):
+        with pytest.raises(DataError, match="a message between shards and their workers"):
+            unpacked(wrong)
+    assert unpacked(sound) == Message({"a": 1}, [pytest.approx(np.ones(3))])
+
+
+def test_the_kinds_of_workers() -> None:
+    assert list(SHARD_WORKERS) == ["processes", "ray"]
