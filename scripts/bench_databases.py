@@ -1,6 +1,6 @@
 """Times our index in a database against the engine's own Python client, in the same engine.
 
-Usage: python scripts/bench_databases.py [DOCUMENTS] [DIMENSIONS] [ENGINE...]
+Usage: python scripts/bench_databases.py [DOCUMENTS] [DIMENSIONS] [ENGINE...] [METHOD]
 
 The vectors are drawn. Both sides store them in the same engine with the same settings, exact and by
 HNSW, in turn over ROUNDS builds, and search the same queries one at a time, in turn, and all at
@@ -179,6 +179,7 @@ ENGINES: Mapping[str, Callable[[], contextlib.AbstractContextManager[Engine]]] =
     "pgvector": pgvector,
     "qdrant": qdrant,
 }
+METHODS = ["exact", "hnsw"]
 
 
 def timed(call: Callable[[], Any], engine: Engine) -> tuple[Any, Cost]:
@@ -245,13 +246,14 @@ def compared(name: str, engine: Engine, method: str, vectors: np.ndarray, work: 
 def main() -> None:
     numbers = [int(each) for each in sys.argv[1:] if each.isdigit()]
     count, width = [*numbers, *(20_000, 128)[len(numbers) :]]
-    names = [each for each in sys.argv[1:] if not each.isdigit()] or list(ENGINES)
+    names = [each for each in sys.argv[1:] if each in ENGINES] or list(ENGINES)
+    methods = [each for each in sys.argv[1:] if each in METHODS] or METHODS
     vectors = np.random.default_rng(1).standard_normal((count, width), np.float32)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with tempfile.TemporaryDirectory() as work:
         for name in names:
             with ENGINES[name]() as engine:
-                for method in ("exact", "hnsw"):
+                for method in methods:
                     compared(name, engine, method, vectors, Path(work))
 
 
