@@ -1,16 +1,20 @@
 """Times our index in a database against the engine's own Python client, in the same engine.
 
-Usage: python scripts/bench_databases.py [DOCUMENTS] [DIMENSIONS] [ENGINE...]
+Usage: python scripts/bench_databases.py [DOCUMENTS] [DIMENSIONS] [ENGINE...] [METHOD]
 
 The vectors are drawn. Both sides store them in the same engine with the same settings, exact and by
-HNSW, and search the same queries one at a time, in turn; hits are compared. Prints seconds of the
-builds, medians of the searches and ratios (below 1: ours is faster). Each engine starts by itself.
+HNSW, in turn over ROUNDS builds, and search the same queries one at a time, in turn, and all at
+once; hits are compared. Prints medians, of the clock and of CPU time (this process and the engine's
+together, which a busy machine disturbs less), and ratios (below 1: ours is faster). Each engine
+starts by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -23,7 +27,8 @@ import numpy as np
 
 from sluice.indexing import Index
 
-QUERIES, K = 100, 10
+QUERIES, K = 200, 10
+ROUNDS = 3
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 
@@ -35,10 +40,34 @@ class Theirs(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """A running engine: an empty index of ours and their client, exact or with a graph."""
+    """A running engine: an empty index of ours and their client, exact or with a graph.
+
+    ``clear`` removes what both stored; ``cpu`` are the seconds that the engine used elsewhere.
+    """
 
     ours: Callable[[str], Index]
     theirs: Callable[[str], Theirs]
+    clear: Callable[[], None]
+    cpu: Callable[[], float]
+
+
+class Cost(NamedTuple):
+    """Seconds of the clock, and of all CPUs."""
+
+    wall: float
+    cpu: float
+
+
+def cpu_of(process: int) -> float:
+    """Return the CPU seconds of a process and its children, those that ended as well."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    total = 0.0
+    for number in [str(process), *children]:
+        with contextlib.suppress(OSError):  # ended meanwhile
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            last = 15 if number == str(process) else 13  # of those that ended, or its own alone
+            total += sum(map(int, fields[11:last])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 @contextlib.contextmanager
@@ -82,7 +111,18 @@ def pgvector() -> Iterator[Engine]:
 
         return Theirs(fill, search)
 
-    yield Engine(lambda method: PgvectorIndex(server.dsn, table="ours", method=method), theirs)
+    def clear() -> None:
+        found = connection.execute(
+            "SELECT tablename FROM pg_tables WHERE tablename ~ '^(ours|theirs)_'"
+        )
+        for (name,) in found.fetchall():
+            connection.execute(f"DROP TABLE {name}")
+
+    def ours(method: str) -> Index:
+        return PgvectorIndex(server.dsn, table="ours", method=method)
+
+    main = int((server.folder / "data" / "postmaster.pid").read_text().split()[0])
+    yield Engine(ours, theirs, clear, lambda: cpu_of(main))
     connection.close()
     server.stop()
 
@@ -98,11 +138,11 @@ def qdrant() -> Iterator[Engine]:
 
         def theirs(method: str) -> Theirs:
             path = Path(folder) / f"theirs-{method}"
-            path.mkdir()
             held: list[Any] = []
 
             def fill(vectors: np.ndarray) -> None:
                 graph = method == "hnsw"
+                path.mkdir()
                 config = edge.EdgeConfig(
                     vectors=edge.EdgeVectorParams(vectors.shape[1], edge.Distance.Dot),
                     hnsw_config=edge.HnswIndexConfig(16 if graph else 0, 100, 1),
@@ -125,19 +165,29 @@ def qdrant() -> Iterator[Engine]:
 
             return Theirs(fill, search)
 
-        yield Engine(lambda method: QdrantIndex(f"{folder}/ours", method=method), theirs)
+        def clear() -> None:
+            for path in Path(folder).iterdir():
+                shutil.rmtree(path)
+
+        def ours(method: str) -> Index:
+            return QdrantIndex(f"{folder}/ours", method=method)
+
+        yield Engine(ours, theirs, clear, lambda: 0.0)  # the engine is in this process
 
 
 ENGINES: Mapping[str, Callable[[], contextlib.AbstractContextManager[Engine]]] = {
     "pgvector": pgvector,
     "qdrant": qdrant,
 }
+METHODS = ["exact", "hnsw"]
 
 
-def timed(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+def timed(call: Callable[[], Any], engine: Engine) -> tuple[Any, Cost]:
+    """Return what a call returns, and what it costs."""
+    cpu, start = time.process_time() + engine.cpu(), time.perf_counter()
+    returned = call()
+    wall = time.perf_counter() - start
+    return returned, Cost(wall, time.process_time() + engine.cpu() - cpu)
 
 
 def filled(index: Index, vectors: np.ndarray, folder: Path) -> None:
@@ -150,41 +200,60 @@ def filled(index: Index, vectors: np.ndarray, folder: Path) -> None:
 def compared(name: str, engine: Engine, method: str, vectors: np.ndarray, work: Path) -> None:
     """Build and search with both clients; print times and ratios."""
     queries = np.random.default_rng(2).standard_normal((QUERIES, vectors.shape[1]), np.float32)
-    index, theirs = engine.ours(method), engine.theirs(method)
-    building = [
-        timed(lambda: theirs.fill(vectors)),
-        timed(lambda: filled(index, vectors, work / f"{name}-{method}")),
-    ]
-    times: list[list[float]] = [[], []]
-    same = 0
-    for number, query in enumerate(queries):
-        hits: list[list[int]] = [[], []]
-        for side in (0, 1) if number % 2 else (1, 0):
-            start = time.perf_counter()
-            if side:
-                hits[1] = index.search(query[None], K).rows[0].tolist()
-            else:
-                hits[0] = theirs.search(query)
-            times[side].append(1000 * (time.perf_counter() - start))
-        same += len(np.intersect1d(*hits))
-    medians = [statistics.median(each[10:]) for each in times]
+    builds: list[list[Cost]] = [[], []]
+    for each in range(ROUNDS):
+        engine.clear()
+        index, theirs = engine.ours(method), engine.theirs(method)
+        fills: list[Callable[[], None]] = [
+            lambda theirs=theirs: theirs.fill(vectors),
+            lambda index=index, each=each: filled(index, vectors, work / f"{name}{method}{each}"),
+        ]
+        for side in (0, 1) if each % 2 else (1, 0):
+            builds[side].append(timed(fills[side], engine)[1])
+    single: list[list[float]] = [[], []]
+    spent = [0.0, 0.0]
+    found: list[list[list[int]]] = [[], []]
+    searches: list[Callable[[np.ndarray], list[int]]] = [
+        theirs.search, lambda query: index.search(query[None], K).rows[0].tolist(),
+    ]  # fmt: skip
+    for first in range(0, QUERIES, 10):  # tens, since a server's CPU time is in hundredths
+        for side in (0, 1) if first % 20 else (1, 0):
+            before = time.process_time() + engine.cpu()
+            for query in queries[first : first + 10]:
+                start = time.perf_counter()
+                found[side].append(searches[side](query))
+                single[side].append(1000 * (time.perf_counter() - start))
+            spent[side] += 1000 * (time.process_time() + engine.cpu() - before) / QUERIES
+    _, batch = timed(lambda: index.search(queries, K), engine)
+    same = sum(len(np.intersect1d(*pair)) for pair in zip(*found, strict=True))
+    walls, cpus = ([statistics.median(cost[at] for cost in side) for side in builds] for at in (0, 1))
+    medians = [statistics.median(each[10:]) for each in single]
+    for what, unit, pair in (
+        ("build", "s", walls), ("build, CPU", "s", cpus),
+        ("search", "ms", medians), ("search, CPU", "ms", spent),
+    ):  # fmt: skip
+        print(
+            f"{name} {method}: {what}: ours {pair[1]:.2f} {unit}, theirs {pair[0]:.2f} {unit}, "
+            f"ratio {pair[1] / pair[0]:.2f}"
+        )
     print(
-        f"{name} {method}: build {building[1]:.2f} s, theirs {building[0]:.2f} s, ratio "
-        f"{building[1] / building[0]:.2f}; search {medians[1]:.2f} ms, theirs {medians[0]:.2f} ms, "
-        f"ratio {medians[1] / medians[0]:.2f}; {same / QUERIES / K:.1%} of the hits are the same"
+        f"{name} {method}: all queries at once: {1000 * batch.wall / QUERIES:.2f} ms each, CPU "
+        f"{1000 * batch.cpu / QUERIES:.2f} ms; {same / QUERIES / K:.1%} of the hits are the same",
+        flush=True,
     )
 
 
 def main() -> None:
     numbers = [int(each) for each in sys.argv[1:] if each.isdigit()]
     count, width = [*numbers, *(20_000, 128)[len(numbers) :]]
-    names = [each for each in sys.argv[1:] if not each.isdigit()] or list(ENGINES)
+    names = [each for each in sys.argv[1:] if each in ENGINES] or list(ENGINES)
+    methods = [each for each in sys.argv[1:] if each in METHODS] or METHODS
     vectors = np.random.default_rng(1).standard_normal((count, width), np.float32)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     with tempfile.TemporaryDirectory() as work:
         for name in names:
             with ENGINES[name]() as engine:
-                for method in ("exact", "hnsw"):
+                for method in methods:
                     compared(name, engine, method, vectors, Path(work))
 
 

@@ -253,20 +253,25 @@ class PgvectorIndex(DatabaseIndex):
         if self._column == "sparsevec":
             check_queries(queries)
         text, values = where_sql(where)
-        asked = Asked(self.rows, self._states.horizon, self._asked_rows(allowed), text, values)
+        asked = self._asked(self._asked_rows(allowed), text, values)
         walk = Walk(**parameters) if self.settings.method == "hnsw" else None
         return self._found(self._table, queries, k, asked, walk)
 
+    def _asked(self, keep: Rows | None, where: str, values: Sequence[Any]) -> Asked:
+        deleted = len(self) < self.rows
+        return Asked(self.rows, self._states.horizon, deleted, keep, where, values)
+
     def _found(self, table: Table, queries: Any, k: int, asked: Asked, walk: Walk | None) -> Hits:
-        vectors = list(encoded(queries, table.column))
+        vectors, metric = list(encoded(queries, table.column)), self.settings.metric
+        graph = self.settings.method == "hnsw"
         with connected(self.address) as connection:
-            return search(connection, table, self.settings.metric, vectors, k, asked, walk)
+            return search(connection, table, metric, vectors, k, asked, walk, graph=graph)
 
     def search_exactly(self, vectors: Any, k: int) -> Hits:
         """Return the ``k`` best live documents of each query, without the graph if there is one."""
         if self._table is None or not k:
             return Hits.missing(len(vectors), k)
-        asked = Asked(self.rows, self._states.horizon, None, "", ())
+        asked = self._asked(None, "", ())
         return self._found(self._table, self._checked(vectors, "queries"), k, asked, None)
 
     @property

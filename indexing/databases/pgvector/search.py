@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sluice.indexing.databases.pgvector.connection import as_parameter
 from sluice.indexing.databases.pgvector.table import OPERATORS, Table
@@ -25,13 +26,22 @@ _planned: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Asked:
-    """What a search looks among: the rows of a state, those of ``keep``, and a filter in SQL."""
+    """What a search looks among: the rows of a state, those of ``keep``, and a filter in SQL.
+
+    ``deleted`` is whether the state has deletions.
+    """
 
     rows: int
     state: int
+    deleted: bool
     keep: Rows | None
     where: str
     values: Sequence[Any]
+
+    @property
+    def filtered(self) -> bool:
+        """Whether some rows of the state are no answer."""
+        return self.deleted or self.keep is not None or bool(self.where)
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,13 @@ class Walk:
     max_scan_tuples: int = SCANNED
 
 
+class Answer(NamedTuple):
+    """The nearest rows of one query, and their distances."""
+
+    rows: NDArray[np.int64]
+    distances: NDArray[np.float64]
+
+
 def search(
     connection: Any,
     table: Table,
@@ -50,87 +67,108 @@ def search(
     k: int,
     asked: Asked,
     walk: Walk | None,
+    *,
+    graph: bool,
 ) -> Hits:
     """Return the ``k`` nearest rows of each encoded query, ties by row; exactly without a walk.
 
-    A walk that finds fewer than ``k`` is followed by an exact search.
+    ``graph`` is whether the table has one. A walk that finds fewer than ``k`` is followed by an
+    exact search.
     """
     exact = walk is None or (asked.keep is not None and len(asked.keep) <= EXACT_ROWS)
-    _set_walk(connection, None if exact else walk, k)
-    statement, values = _statement(table, metric, asked, exact=exact)
-    found = list(_answers(connection, statement, table, values, queries, k))
-    short = [place for place, answer in enumerate(found) if len(answer) < k]
-    if short and not exact:
-        _set_walk(connection, None, k)
-        statement, values = _statement(table, metric, asked, exact=True)
-        again = _answers(connection, statement, table, values, [queries[at] for at in short], k)
-        for place, answer in zip(short, again, strict=True):
+    _set_walk(connection, None if exact else walk, k, filtered=asked.filtered)
+    # Rows of a change under way are rare: their hits are thrown away, and the query asked again,
+    # which is quicker than a condition that every row is compared with.
+    free = exact and not asked.filtered
+    statement, values = _statement(table, metric, asked, k, exact=exact and graph, free=free)
+    found = list(_answers(connection, statement, table, values, queries))
+    again = [
+        place
+        for place, answer in enumerate(found)
+        if (free and (answer.rows >= asked.rows).any()) or (not exact and len(answer.rows) < k)
+    ]
+    if again:
+        _set_walk(connection, None, k, filtered=True)
+        statement, values = _statement(table, metric, asked, k, exact=graph, free=False)
+        answers = _answers(connection, statement, table, values, [queries[at] for at in again])
+        for place, answer in zip(again, answers, strict=True):
             found[place] = answer
     hits = Hits.missing(len(queries), k)
-    for place, answer in enumerate(found):
-        rows = np.fromiter((row for row, _ in answer), np.int64, len(answer))
-        distances = np.fromiter((each for _, each in answer), np.float64, len(answer))
+    for place, (rows, distances) in enumerate(found):
         if table.column == "sparsevec":  # without a shared term no hit; these come last
             shared = distances < 0
             rows, distances = rows[shared], distances[shared]
-        scores = -distances if metric != "l2" else -(distances**2)
         hits.rows[place, : len(rows)] = rows
-        hits.scores[place, : len(rows)] = scores
+        hits.scores[place, : len(rows)] = -distances if metric != "l2" else -(distances**2)
     # l2 is squared here: what the database ordered by may have become equal.
     return hits.sorted() if metric == "l2" or not exact else hits
 
 
-def _statement(table: Table, metric: Metric, asked: Asked, *, exact: bool) -> tuple[str, list[Any]]:
-    """Return the statement, whose last parameters are the query and ``k``, and the first ones."""
+def _statement(
+    table: Table, metric: Metric, asked: Asked, k: int, *, exact: bool, free: bool
+) -> tuple[str, list[Any]]:
+    """Return the statement, whose first parameter is the query, and the values of the others.
+
+    Numbers stand in the text: the planner estimates a parameter without knowing it. ``exact`` is to
+    pass by a graph; ``free`` leaves out that rows are of the state.
+    """
     sign = OPERATORS[metric]
-    parts, values = ["row < %s", "(died IS NULL OR died > %s)"], [asked.rows, asked.state]
+    parts, values = [] if free else [f"row < {asked.rows:d}"], list[Any]()
+    if asked.deleted:
+        parts.append(f"(died IS NULL OR died > {asked.state:d})")
     if asked.keep is not None:
         parts.append("row = ANY(%s::bigint[])")
         values.append(asked.keep.tolist())
     if asked.where:
         parts.append(asked.where)
         values += asked.values
-    # The graph serves the bare operator alone: + 0 keeps the planner from it, if there is one.
-    nearest = f"embedding {sign} %s" if not exact else f"(embedding {sign} %s) + 0"
+    # The graph serves the bare operator alone: + 0 keeps the planner from it.
+    nearest = f"(embedding {sign} %s) + 0" if exact else f"embedding {sign} %s"
+    where = f"WHERE {' AND '.join(parts)}" if parts else ""
     text = (
-        f"SELECT row, near FROM (SELECT row, {nearest} AS near FROM {{table}} "
-        f"WHERE {' AND '.join(parts)}) AS rows ORDER BY near, row LIMIT %s"
+        f"SELECT row, near FROM (SELECT row, {nearest} AS near FROM {{table}} {where}) AS rows "
+        f"ORDER BY near, row LIMIT {k:d}"
     )
     return table.sql(text), values
 
 
 def _answers(
-    connection: Any,
-    statement: Any,
-    table: Table,
-    values: list[Any],
-    queries: Sequence[bytes],
-    k: int,
-) -> Iterator[list[tuple[int, float]]]:
+    connection: Any, statement: Any, table: Table, values: list[Any], queries: Sequence[bytes]
+) -> Iterator[Answer]:
     def ask(query: bytes) -> Any:
-        parameters = [as_parameter(query, table.column), *values, k]
-        return connection.execute(statement, parameters, binary=True)
+        return connection.execute(
+            statement, [as_parameter(query, table.column), *values], binary=True
+        )
 
     if len(queries) == 1:
-        yield ask(queries[0]).fetchall()
+        yield _read(ask(queries[0]))
         return
     for start in range(0, len(queries), TOGETHER):
         with connection.pipeline():
             cursors = [ask(query) for query in queries[start : start + TOGETHER]]
-        for cursor in cursors:
-            yield cursor.fetchall()
+        yield from map(_read, cursors)
 
 
-def _set_walk(connection: Any, walk: Walk | None, k: int) -> None:
-    """Let the planner take the graph, and sort ties of its order by row; or leave it free."""
+def _read(cursor: Any) -> Answer:
+    pairs = cursor.fetchall()
+    rows, distances = zip(*pairs, strict=True) if pairs else ((), ())
+    return Answer(np.array(rows, np.int64), np.array(distances, np.float64))
+
+
+def _set_walk(connection: Any, walk: Walk | None, k: int, *, filtered: bool) -> None:
+    """Let the planner take the graph, and sort ties of its order by row; or leave it free.
+
+    A walk that has candidates to spare ends with them: to be able to continue takes a fifth more.
+    """
     if walk is None and connection not in _planned:
         return
     taken = "on" if walk is None else "off"
     settings = {"enable_seqscan": taken, "enable_sort": taken, "enable_bitmapscan": taken}
     if walk is not None:
+        ef = min(max(walk.ef_search, k), MOST_EF)
         settings |= {
-            "hnsw.ef_search": str(min(max(walk.ef_search, k), MOST_EF)),
-            "hnsw.iterative_scan": "strict_order",
+            "hnsw.ef_search": str(ef),
+            "hnsw.iterative_scan": "strict_order" if filtered or 2 * k > ef else "off",
             "hnsw.max_scan_tuples": str(walk.max_scan_tuples),
         }
     if _planned.get(connection, {}) == settings:
