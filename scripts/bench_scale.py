@@ -100,16 +100,8 @@ def build(kind: str, documents: int, path: str) -> dict[str, float]:
                 index.add(chunk)
             index.save(Path(path))
         after = memory()
-    drawn = streamed.clock
-    return {
-        "seconds": clock.wall - drawn.wall,
-        "cpu_seconds": clock.cpu - drawn.cpu,
-        "drawing_seconds": drawn.wall,
-        "memory_before": before,
-        "peak_megabytes": after["peak"],
-        "disk_megabytes": stored_bytes(Path(path)) / 1e6,
-        "postings": float(_postings(index)) if kind not in DENSE else 0.0,
-    }
+    postings = 0 if kind in DENSE else _postings(index)
+    return _costs(clock, streamed.clock, before, after["peak"], Path(path), postings)
 
 
 def _build_texts(documents: int, path: str) -> dict[str, float]:
@@ -129,16 +121,23 @@ def _build_texts(documents: int, path: str) -> dict[str, float]:
         with clock:
             retriever = Retriever.build(BM25Encoder(), corpus, path=path)
         after = memory()
-    drawn = streamed.clock
+    folder, postings = Path(path), _postings(retriever.index)
+    costs = _costs(clock, streamed.clock, before, after["peak"], folder, postings)
+    return {**costs, "index_megabytes": stored_bytes(folder / "index") / 1e6}
+
+
+def _costs(
+    clock: Clock, drawing: Clock, before: float, peak: float, path: Path, postings: int
+) -> dict[str, float]:
+    """Return what a build took, without the time in which its input was drawn."""
     return {
-        "seconds": clock.wall - drawn.wall,
-        "cpu_seconds": clock.cpu - drawn.cpu,
-        "drawing_seconds": drawn.wall,
+        "seconds": clock.wall - drawing.wall,
+        "cpu_seconds": clock.cpu - drawing.cpu,
+        "drawing_seconds": drawing.wall,
         "memory_before": before,
-        "peak_megabytes": after["peak"],
-        "disk_megabytes": stored_bytes(Path(path)) / 1e6,
-        "index_megabytes": stored_bytes(Path(path) / "index") / 1e6,
-        "postings": float(_postings(retriever.index)),
+        "peak_megabytes": peak,
+        "disk_megabytes": stored_bytes(path) / 1e6,
+        "postings": float(postings),
     }
 
 

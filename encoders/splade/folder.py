@@ -120,7 +120,7 @@ class SpladeFolder(NamedTuple):
     def settings(
         self, layout: Layout, loaded: Loaded, arguments: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the settings that the folder notes, replaced by ``arguments`` that are not None."""
+        """Return the settings that the folder notes, replaced by those of ``arguments``."""
         given = {key: value for key, value in arguments.items() if value is not None}
         settings = {
             "pooling": layout.splade_pooling or "max",

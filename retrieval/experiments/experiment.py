@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
-from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError, suggest
-from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.encoders.foundation.machine import give_back_memory
+from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.retrieval.config.components import (
     make_encoder,
     make_executor,
-    make_index,
-    pruned,
 )
-from sluice.retrieval.config.file_keys import Keys, normalised_dataset
+from sluice.retrieval.config.file_keys import normalised_dataset
 from sluice.retrieval.config.sections import (
-    CachedEncoding,
     ExperimentConfig,
     RetrieverSection,
     checked,
@@ -34,7 +29,7 @@ from sluice.retrieval.config.sections import (
     named_file,
 )
 from sluice.retrieval.config.trust import refuse_remote_dataset, refuse_unknown_model, trusted
-from sluice.retrieval.datasets.dataset import Dataset, load_dataset, training_splits
+from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.execution.executor import LOCAL
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
 from sluice.retrieval.experiments.dependencies import Dependencies, read_by
@@ -48,15 +43,13 @@ from sluice.retrieval.experiments.output.folder import (
     INLINE,
     RETRIEVERS,
     SETTINGS,
+    check_saved,
     is_built_of,
-    log_changes,
     loss_message,
-    open_section,
-    opening,
     refuse_other_dataset,
     remove_other_dataset,
-    saved_config,
 )
+from sluice.retrieval.experiments.output.retrievers import ExperimentRetrievers
 from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.training.job import TrainingJob, order_of, train_model
 from sluice.retrieval.experiments.training.parts import FOLDER, TrainingSet, names_of
@@ -68,15 +61,13 @@ from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.saving import PIPELINE
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import Sources, open_lists
-from sluice.retrieval.retrievers.corpus.index_queries import measures
-from sluice.retrieval.retrievers.folder import HEAD, discard_leftovers, read_head
+from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 from sluice.retrieval.training_data.teachers.judges import open_judge
 
 if TYPE_CHECKING:
-    from sluice.retrieval.documents.document import Document
     from sluice.retrieval.retrievers.corpus.encoding import EncodingEstimate
     from sluice.training.negatives.judge import Judge
 
@@ -118,7 +109,6 @@ class Experiment:
         self._untested = False  # whether training is known to see no query of the evaluation
         self._models: dict[str, Path] = {}
         self._models_of: Experiment | None = None  # the experiment that trains its models
-        self._retrievers: dict[str, Retriever] = {}
         self._scorers: dict[str, Any] = {}
         self._warned: set[str] = set()
         self.needs = Dependencies(config)
@@ -126,6 +116,10 @@ class Experiment:
         with named_file(file):
             check_opened(config, allow) if only_open else check_experiment(config, allow)
             self.executor = LOCAL if only_open else make_executor(config.executor)
+        self._retrievers = ExperimentRetrievers(
+            config, self.needs, file=file, dataset=self.dataset, model=self.model,
+            executor=self.executor, only_open=only_open, quick=self._quick, rebuild=rebuild,
+        )  # fmt: skip
 
     @property
     def systems(self) -> list[str]:
@@ -217,7 +211,7 @@ class Experiment:
         if self.only_open:
             settle(model_path)
             saved = read_json(model_path / MANIFEST) if (model_path / MANIFEST).exists() else None
-            self._check_saved(model_path, saved, self.needs.recipe(f"train.{name}"))
+            check_saved(model_path, saved, self.needs.recipe(f"train.{name}"), self.file)
             return model_path
         if self.systems:
             self.refuse_tested()
@@ -239,7 +233,7 @@ class Experiment:
             model=self.model,
             keys=self.needs.keys(f"train.{name}"),
             tested=lambda: tested_datasets(section, self.config.dataset, test),
-            let_go=self._let_go,
+            let_go=self._retrievers.let_go,
             order=functools.partial(order_of, self.config, self.file, name),
         )
 
@@ -270,7 +264,9 @@ class Experiment:
         config = self.config.model_copy(update={"dataset": named, "output": str(output)})
         other = Experiment(config, file=self.file, allow=self.allow, rebuild=self.rebuild)
         other._models_of = self
-        other.needs = other.fits.needs = Dependencies(config, models_of=self.needs)
+        other.needs = other.fits.needs = other._retrievers.needs = Dependencies(
+            config, models_of=self.needs
+        )
         return other
 
     def _test(self) -> Dataset:
@@ -299,149 +295,17 @@ class Experiment:
 
     def retriever(self, name: str) -> Retriever:
         """Return a retriever by name, built unless its folder holds the same one."""
-        if name not in self._retrievers:
-            with named_file(self.file):
-                section = self.config.retrievers[name]
-                if self.only_open:
-                    self._retrievers[name] = self._opened(name, section)
-                else:
-                    keys = self.needs.built_keys(section)
-                    self._retrievers[name] = self._built(name, section, keys)
-        return self._retrievers[name]
+        with named_file(self.file):
+            return self._retrievers.named(name)
 
     def is_built(self, name: str) -> bool:
         """Return whether ``retriever`` would open the saved folder rather than build it."""
-        path = self.output / RETRIEVERS / name
-        if name in self._retrievers:
-            return True
-        try:
-            keys = self.needs.built_keys(self.config.retrievers[name])
-            return (path / HEAD).exists() and self._is_kept(path, keys)
-        except IndexFormatError:
-            return False
-
-    def _is_kept(self, path: Path, keys: Keys) -> bool:
-        """Return whether the retriever at ``path`` is the one of ``keys`` and need not be built."""
-        return is_built_of(path, keys) and not (self.rebuild and read_head(path).changes)
-
-    def _opened(self, name: str, section: RetrieverSection) -> Retriever:
-        path = self.output / RETRIEVERS / name
-        saved = saved_config(path) if (path / HEAD).exists() else None
-        self._check_saved(path, saved, self.needs.built_recipe(section))
-        log_changes(path)
-        return open_section(path, section, quick=self._quick)
-
-    def _check_saved(self, path: Path, saved: Any, recipe: str) -> None:
-        if not isinstance(saved, Mapping) or saved.get("recipe") != recipe:
-            state = "does not exist" if saved is None else "was made with other settings"
-            raise IndexFormatError(
-                f"{path}: {state}, and searching builds nothing; run `sluice run` with the "
-                f"experiment's YAML file (or with {self.file}) to make it"
-            )
-
-    def _built(self, name: str, section: RetrieverSection, keys: Keys) -> Retriever:
-        """Open ``<output>/retrievers/<name>`` if it has this key, else build it."""
-        path = self.output / RETRIEVERS / name
-        where = f"retrievers.{name}"
-        try:
-            if (path / HEAD).exists():
-                changes = read_head(path).changes
-                if self._is_kept(path, keys):
-                    retriever = open_section(path, section)
-                    _ = retriever.index  # raises for an earlier format and for a damaged index
-                    discard_leftovers(path)
-                    log_changes(path)
-                    return retriever
-                if changes is None:
-                    why = "its settings, or the files they name, changed"
-                    log.info("%s: rebuilding: %s", path, why)
-                elif self.rebuild:
-                    log.warning("%s: rebuilding without the changes: %s", path, changes)
-                else:
-                    raise ConfigError(loss_message(self.output, [f"{name} ({changes})"]))
-        except IndexFormatError as error:
-            log.warning("%s; rebuilding", error)
-        encoder = make_encoder(section.encoder, where=f"{where}.encoder", model=self.model)
-        views = self._views_of(section.encoder)  # open while this one encodes
-        log.info("%s: indexing", name)
-        index = make_index(section.index, where=f"{where}.index")
-        built = Retriever.build(
-            encoder,
-            pruned(section.prune, self.dataset(None).corpus, model=self.model),
-            index=index,
-            path=path,
-            name=name,
-            encoding=section.encoding or CachedEncoding(),
-            passages=section.passages,
-            shards=section.shards,
-            shard_size=section.shard_size,
-            executor=self.executor,
-            queries=self._queries() if measures(index) else None,
-            config={
-                "retriever": section.model_dump(exclude={"search"}),
-                "dataset": self.config.dataset,
-                **keys._asdict(),
-            },
-        )
-        built.params = section.search
-        del views
-        give_back_memory()
-        return built
-
-    def _views_of(self, spec: Mapping[str, Any]) -> list[Any]:
-        """Open the other heads of a retriever's model that retrievers are yet to be built with.
-
-        One pass then makes the vectors of all, which the cache keeps for them.
-        """
-        if spec.get("type") != "three_heads":
-            return []
-        return [
-            make_encoder(other.encoder, where=f"retrievers.{name}.encoder", model=self.model)
-            for name, other in self.config.retrievers.items()
-            if {**other.encoder, "head": spec.get("head")} == {**spec}
-            and other.encoder != spec
-            and not self.is_built(name)
-        ]
-
-    def _queries(self) -> Mapping[str, str]:
-        """Return the queries to choose an index by: train and dev, never those of the test."""
-        try:
-            train, dev = training_splits(self.dataset(None), self.config.seed)
-            tested = self.dataset(self.config.evaluate.split).queries
-        except SluiceError as error:
-            log.info("index: measuring without train queries (%s)", error)
-            return {}
-        keys = set(map(same_text_key, tested.values()))
-        queries = {**train.queries, **dev.queries}
-        return {
-            query: text
-            for query, text in queries.items()
-            if query not in tested and same_text_key(text) not in keys
-        }
-
-    def _let_go(self) -> None:
-        """Let go of what is open only to search: training begins, and needs the memory."""
-        for name, retriever in self._retrievers.items():
-            retriever.let_go(**opening(self.config.retrievers[name]))
+        return self._retrievers.is_built(name)
 
     def estimate(self, name: str) -> EncodingEstimate | None:
         """Estimate the cost of encoding the corpus for a retriever; None if nothing is encoded."""
-        from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import corpus_estimate
-
         with named_file(self.file):
-            section = self.config.retrievers[name]
-            where = f"retrievers.{name}.encoder"
-            encoder = make_encoder(section.encoder, where=where, model=self.model)
-            passages = section.passages
-            corpus = pruned(section.prune, self.dataset(None).corpus, score=False)
-
-            if passages is not None:
-                encoder = passages.reader(encoder)
-
-            def read() -> Iterable[Document]:
-                return corpus if passages is None else passages.parts(encoder, corpus)
-
-            return corpus_estimate(encoder, read, section.encoding or CachedEncoding())
+            return self._retrievers.estimate(name)
 
     def scorer(self, name: str) -> Any:
         """Return a reranker's scorer by name."""
@@ -475,7 +339,7 @@ class Experiment:
         ``other`` is of the same folder, before a change of its documents.
         """
         self._scorers.update(other._scorers)
-        for name, loaded in other._retrievers.items():
+        for name, loaded in other._retrievers.opened.items():
             own, head = self.retriever(name), loaded.head
             same = own.head.encoder_fingerprint == head.encoder_fingerprint
             if same and own.head.encoder_generation is None:
@@ -529,7 +393,7 @@ class Experiment:
         if isinstance(named, Mapping):
             section = checked(named, RetrieverSection)
             keys = self.needs.built_keys(section)
-            return self._built(f"{INLINE}{keys.recipe[:8]}", section, keys)
+            return self._retrievers.built(f"{INLINE}{keys.recipe[:8]}", section, keys)
         names = list_names(self.config)
         return self.stage(str(named)) if named in names else open_lists(str(named), where, names)
 

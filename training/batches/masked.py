@@ -22,6 +22,11 @@ from sluice.training.protocol import Features
 IGNORED = -100  # the label of a position that is not predicted
 
 
+def drawn_bytes(seed: int, epoch: int, name: str) -> bytes:
+    """Return 32 bytes to draw by, the same for a name in every process and order."""
+    return hashlib.sha256(f"{seed}:{epoch}:{name}".encode("utf-8", "surrogatepass")).digest()
+
+
 class MaskRates(NamedTuple):
     """How much is masked: a share of a text's tokens, and what becomes of these."""
 
@@ -62,8 +67,8 @@ class Masking:
 
         Everywhere else the label is ``IGNORED``.
         """
-        digest = hashlib.sha256(f"{self.seed}:{epoch}:{name}".encode("utf-8", "surrogatepass"))
-        chance = np.random.default_rng(int.from_bytes(digest.digest()[:16], "little"))
+        digest = drawn_bytes(self.seed, epoch, name)
+        chance = np.random.default_rng(int.from_bytes(digest[:16], "little"))
         chosen = self._chosen(ids, chance)
         labels = np.full_like(ids, IGNORED)
         labels[chosen] = ids[chosen]

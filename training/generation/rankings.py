@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,41 +10,31 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from sluice.training.batches.collator import Batch
 from sluice.training.batches.forward import TrainedModule
 from sluice.training.batches.masked import IGNORED
-from sluice.training.batches.processes import rank, shares, world
 from sluice.training.example import Example
+from sluice.training.generation.drawn import DrawingCollator
 from sluice.training.protocol import Features, ListWriter
 
 
-class RankingCollator:
+class RankingCollator(DrawingCollator):
     """Shows each query's documents in an order drawn by seed, epoch and query.
 
     What is to be written is their order by label; documents of equal labels follow as they are
     shown. Of an example that orders nothing no token counts.
     """
 
-    def __init__(self, encoder: ListWriter, seed: int) -> None:
-        self.encoder = encoder
-        self.seed = seed
-        self.epoch = 0
+    encoder: ListWriter
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order of documents the next batches get."""
-        self.epoch = epoch
-
-    def __call__(self, examples: Sequence[Example]) -> Batch:
+    def features(self, examples: Sequence[Example]) -> Features:
         """Return the prompts' features, and ``labels`` and ``ranks`` ``[n, longest]``."""
-        parts = [examples[part] for part in shares(len(examples), world())]
-        own = parts[rank()]
-        shown = [self.shown(each) for each in own]
+        shown = [self.shown(each) for each in examples]
         lists = [
             (each.query.text, [each.documents[place].text for place in places])
-            for each, places in zip(own, shown, strict=True)
+            for each, places in zip(examples, shown, strict=True)
         ]
         answers = []
-        for each, places, (query, texts) in zip(own, shown, lists, strict=True):
+        for each, places, (query, texts) in zip(examples, shown, lists, strict=True):
             labels = np.array([each.labels[place] for place in places])
             order = np.argsort(-labels, kind="stable").tolist()
             tokens, ranks = self.encoder.answer(query, texts, order)
@@ -53,18 +42,11 @@ class RankingCollator:
         features: Features = dict(self.encoder.tokenize_lists(lists))
         features["labels"] = _padded([tokens for tokens, _ in answers], IGNORED)
         features["ranks"] = _padded([ranks for _, ranks in answers], 0)
-        return {
-            "features": {"query": features},
-            "sizes": {"query": [len(part) for part in parts]},
-            "ids": {"query": tuple(e.query.id for e in examples), "document": ()},
-        }
+        return features
 
     def shown(self, example: Example) -> list[int]:
         """Return the places of an example's documents in the order they are shown."""
-        name = f"{self.seed}:{self.epoch}:{example.query.id}"
-        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
-        chance = np.random.default_rng(int.from_bytes(digest[:16], "little"))
-        places: list[int] = chance.permutation(len(example.documents)).tolist()
+        places: list[int] = self.chance(example).permutation(len(example.documents)).tolist()
         return places
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from sluice.training.batches.collator import Batch
 from sluice.training.batches.forward import TrainedModule
 from sluice.training.batches.masked import IGNORED
-from sluice.training.batches.processes import rank, shares, world
 from sluice.training.example import Example, Text
+from sluice.training.generation.drawn import DrawingCollator
 from sluice.training.protocol import Features
 
 
-class SpanCollator:
+class SpanCollator(DrawingCollator):
     """Draws spans of each query's positives, as a function of seed, epoch and query.
 
     One positive is drawn for each span, and a span begins at a token drawn with the softmax of
@@ -32,34 +30,20 @@ class SpanCollator:
     def __init__(
         self, encoder: Any, *, spans: int, length: int, temperature: float, seed: int
     ) -> None:
-        self.encoder = encoder
+        super().__init__(encoder, seed)
         self.spans = spans
         self.length = length
         self.temperature = temperature
-        self.seed = seed
-        self.epoch = 0
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose spans the next batches get."""
-        self.epoch = epoch
-
-    def __call__(self, examples: Sequence[Example]) -> Batch:
+    def features(self, examples: Sequence[Example]) -> Features:
         """Return the queries' features, and ``labels`` ``[n, spans, length]``."""
-        parts = [examples[part] for part in shares(len(examples), world())]
-        own = parts[rank()]
-        features: Features = dict(self.encoder.tokenize([e.query.text for e in own], "query"))
-        features["labels"] = torch.from_numpy(np.stack([self.drawn(each) for each in own]))
-        return {
-            "features": {"query": features},
-            "sizes": {"query": [len(part) for part in parts]},
-            "ids": {"query": tuple(e.query.id for e in examples), "document": ()},
-        }
+        features: Features = dict(self.encoder.tokenize([e.query.text for e in examples], "query"))
+        features["labels"] = torch.from_numpy(np.stack([self.drawn(each) for each in examples]))
+        return features
 
     def drawn(self, example: Example) -> np.ndarray:
         """Return an example's spans ``[spans, length]``, filled up with ``IGNORED``."""
-        name = f"{self.seed}:{self.epoch}:{example.query.id}"
-        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
-        chance = np.random.default_rng(int.from_bytes(digest[:16], "little"))
+        chance = self.chance(example)
         positives = [
             text for text, label in zip(example.documents, example.labels, strict=True) if label > 0
         ]

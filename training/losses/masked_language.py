@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
+from sluice.training.losses.written import mean_entropy, token_batch
 
 if TYPE_CHECKING:
     from sluice.training.batches.masked import MaskedCollator, MaskedModule
@@ -78,29 +78,12 @@ class MaskedLanguage(LossBase):
     def batch(self, made: Mapping[str, Tensor], inputs: Mapping[str, Any]) -> VectorBatch:
         """Lay out what ``MaskedModule`` made: no queries, term weights, sums and numbers."""
         weights, sums = made["document"][:, :-2], made["document"][:, -2:]
-        none = torch.zeros(0, dtype=torch.long, device=sums.device)
-        return VectorBatch(
-            queries=weights.new_zeros((0, weights.shape[1])),
-            documents=weights,
-            labels=sums.new_zeros((0, len(sums))),
-            mask=torch.zeros((0, len(sums)), dtype=torch.bool, device=sums.device),
-            positives=none,
-            owners=none,
-            features=inputs["features"],
-            ids=inputs["ids"],
-            matrix=sums,
-        )
+        return token_batch(sums, weights, inputs)
 
     def over(self, batch: VectorBatch) -> Tensor:
-        """Return the mean over the batch's masked positions, 0 where there are none.
-
-        ``matrix`` is ``[n, 2]``: of each text the summed cross-entropy and the number of positions.
-        """
-        if batch.matrix is None or len(batch.queries):
-            raise ConfigError(
-                "loss: masked_language cannot be combined with ranking: train with it first, then "
-                "set encoder.model of the next training to its model"
-            )
-        total, count = batch.matrix.sum(0)
-        mean: Tensor = total / count.clamp(min=1)
-        return mean
+        """Return the mean over the batch's masked positions, see ``mean_entropy``."""
+        return mean_entropy(
+            batch,
+            "loss: masked_language cannot be combined with ranking: train with it first, then "
+            "set encoder.model of the next training to its model",
+        )

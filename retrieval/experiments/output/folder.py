@@ -74,6 +74,19 @@ def retrievers_in(output: Path) -> list[Path]:
     return list(built.values())
 
 
+def check_saved(path: Path, saved: Any, recipe: str, file: str | Path | None) -> None:
+    """Raise ``IndexFormatError`` unless a part to be opened was made by this recipe.
+
+    ``saved`` is what it notes of its making, None without a part; ``file`` the configuration.
+    """
+    if not isinstance(saved, Mapping) or saved.get("recipe") != recipe:
+        state = "does not exist" if saved is None else "was made with other settings"
+        raise IndexFormatError(
+            f"{path}: {state}, and searching builds nothing; run `sluice run` with the "
+            f"experiment's YAML file (or with {file}) to make it"
+        )
+
+
 def open_built(
     path: Path, allow: Collection[str] = (), models: Mapping[str, Any] | None = None
 ) -> Retriever:

@@ -1,0 +1,58 @@
+"""A line about each component whose docstring is written for programmers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# By its name, or by its class where an encoder and a reranker have one name.
+SUMMARIES: Mapping[str, str] = {
+    "generative": "A language model of transformers that judges, compares or orders candidates.",
+    "http": "A language model behind an HTTP endpoint that judges, compares or orders candidates.",
+    "sluice.encoders.dense.remote.encoder:HttpEncoder": "Dense vectors from a server of OpenAI's, "
+    "Cohere's or TEI's shape.",
+    "http_rerank": "Scores from a server's /rerank, of Cohere's or TEI's shape.",
+    "precomputed": "Dense vectors that another program made; queries that it encoded too.",
+    "dense": "A transformer with a pooling: one dense vector for each text.",
+    "static": "A table of token vectors and no network: the mean of a text's is its vector.",
+    "concepts": "Weights of concepts that a file names, served by an inverted index.",
+    "csr": "Sparse codes of dense vectors by a sparse autoencoder (CSR).",
+    "experts": "A dense encoder with feed-forward layers for each dataset, or chosen by a gate.",
+    "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
+    "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",
+    "hypencoder": "Documents are vectors, a query a small network that scores them.",
+    "seal": "A language model writes n-grams of the documents for a query (SEAL).",
+    "dsi": "A language model writes the identifiers of documents for a query (DSI).",
+    "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
+    "pgvector": "Dense or sparse vectors in PostgreSQL with pgvector, exact or by a graph.",
+    "qdrant": "Dense or sparse vectors in Qdrant, exact or by a graph.",
+    "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
+    "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",
+    "towers": "Two encoders with weights of their own, for queries and for documents.",
+    "cross_encoder": "Reads query and document together and returns one score.",
+    "listwise": "A language model that writes the order of a whole list (full ranking).",
+    "true_false": "An encoder with a decoder, such as a T5, that answers true or false (monoT5).",
+    "bfs": "Titles or first sentences as queries, their bodies as documents.",
+    "clicks": "What users clicked, freed of the position's bias by a click model.",
+    "corpus": "Pairs of several kinds from the corpus, filtered and taught by a search of it.",
+    "wlp": "First sentences as queries, documents linked with theirs as documents.",
+    "fields": "Some fields of a document as the query, others as the document.",
+    "file": "Examples from files of the usual formats.",
+    "generated": "Queries of a language model with a soft prompt learnt on few judgements (SPTAR).",
+    "ict": "Inverse cloze: a sentence of a document as the query, the rest as the document.",
+    "indexing": "Texts of every document and queries for it, to learn its identifier from.",
+    "texts": "Every document of the corpus, for losses that learn from texts alone.",
+    "mined": "Hard negatives from ranked lists, found before training.",
+    "abstain": "A stage without hits for queries that nothing here seems to answer.",
+    "rrf": "Sums of reciprocal ranks; a | b is rrf(a, b).",
+    "weighted": "Weighted sums of normalised scores.",
+    "rank_biased": "Rank-biased centroids.",
+    "comb_sum": "Sums of normalised scores of the lists that have the document.",
+    "comb_mnz": "These sums times the number of those lists.",
+    "fused": "Any other fusion, by method.",
+    "fitted": "A fusion, or a reranker, whose settings are chosen on the dev queries.",
+    "ltr": "A learnt ranker over the scores and ranks of several parts.",
+    "normalised": "A retriever whose scores are corrected for hubs.",
+    "max_sim": "Late interaction: each query token's best match among a document's tokens, summed.",
+    "cached": "A reranker that keeps its scores in a file.",
+    "summarised": "A reranker that reads a summary of each document, made for the query.",
+}
