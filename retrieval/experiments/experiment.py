@@ -223,7 +223,7 @@ class Experiment:
         if self.systems:
             self.refuse_tested()
         work = self.output / "training" / name
-        one = TrainingSet(lambda: self.dataset(None), self.lists)
+        one = TrainingSet(lambda: self.dataset(None), self.lists, executor=self.executor)
         test = self._test if self.systems else None
         job = TrainingJob(
             section,
@@ -253,6 +253,7 @@ class Experiment:
                 functools.partial(self._opened_dataset, each),
                 self._over(each, work / FOLDER / name).lists,
                 name,
+                self.executor,
             )
             for name, each in zip(names, datasets, strict=True)
         ]
