@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.foundation.disk.files import writable
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.config.recipes import recipe_or_file
 from sluice.retrieval.config.sections import (
@@ -19,6 +20,7 @@ from sluice.retrieval.config.sections import (
     named_file,
 )
 from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import check_output, prepare
@@ -269,15 +271,21 @@ def mine(
     split: str = "train",
     seed: int = 13,
     allow: Collection[str] = (),
+    executor: Executor = LOCAL,
 ) -> MiningReport:
     """Mine negatives into JSON lines, with report and provenance files; return the report.
 
     ``source`` is a retriever folder, a run file or ``random``, or several, each mined on its own.
-    ``allow`` lists what the folders may do beside reading.
+    ``allow`` lists what the folders may do beside reading. ``executor`` searches slices of the
+    queries and asks the judge; the same call after a kill continues from what is complete.
     """
     check_shares({**spec, "retriever": _paths(source)}, mining_of(spec, "negatives"), "mine")
+    writable(output)  # a folder is refused before any work
     data = load_dataset(dataset, split)
-    mined = mine_negatives(_sources(source, allow, data, spec, seed), data, spec, seed=seed)
+    mined = mine_negatives(
+        _sources(source, allow, data, spec, seed), data, spec, seed=seed,
+        work=output.with_name(f"{output.name}.parts"), executor=executor,
+    )  # fmt: skip
     write_mined(output, data, mined)
     return mined.report
 

@@ -230,8 +230,9 @@ class ExperimentConfig(Section):
     )
     executor: ExecutorSpec = Field(
         default={"type": "local"},
-        description="What encodes corpora, fills shards and evaluates the datasets of a suite: "
-        "local (this process), processes, or ray.",
+        description="What encodes corpora, fills shards, evaluates the datasets of a suite, mines "
+        "negatives, asks teachers and scores pairs for tuning: local (this process), processes, or "
+        "ray.",
     )
 
     @model_validator(mode="after")
@@ -305,6 +306,11 @@ class TrainConfig(TrainingSection):
     )
     output: str = Field(description="The folder of the model and of the training run's files.")
     seed: int = Field(default=13, description="The seed of everything that is drawn.")
+    executor: ExecutorSpec = Field(
+        default={"type": "local"},
+        description="What mines negatives, asks the teacher and encodes a corpus that is mined "
+        "from: local (this process), processes, or ray.",
+    )
 
     @model_validator(mode="after")
     def _named_output(self) -> TrainConfig:

@@ -14,6 +14,7 @@ from sluice.encoders.foundation.build import resolve
 TASKS: Final[Mapping[str, str]] = {
     "encode": "sluice.retrieval.retrievers.corpus.vectors.encoding_tasks:encode_task",
     "index_shard": "sluice.retrieval.retrievers.corpus.vectors.index_tasks:index_task",
+    "lists": "sluice.retrieval.experiments.output.sent_lists:lists_task",
     "score": "sluice.retrieval.training_data.teachers.scoring_tasks:score_task",
     "mine": "sluice.retrieval.experiments.training_jobs:mine_task",
     "evaluate": "sluice.retrieval.experiments.suites.suite_tasks:evaluate_task",

@@ -220,7 +220,7 @@ class Experiment:
     def training_job(self, name: str) -> TrainingJob:
         """Return the job that trains a model of this experiment; nothing is begun."""
         section, work = self.config.train[name], self.output / "training" / name
-        one = TrainingSet(lambda: self.dataset(None), self.lists)
+        one = TrainingSet(lambda: self.dataset(None), self.lists, executor=self.executor)
         test = self._test if self.systems else None
         return TrainingJob(
             section,
@@ -250,6 +250,7 @@ class Experiment:
                 functools.partial(self._opened_dataset, each),
                 self._over(each, work / FOLDER / name).lists,
                 name,
+                self.executor,
             )
             for name, each in zip(names, datasets, strict=True)
         ]

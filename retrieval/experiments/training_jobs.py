@@ -32,9 +32,17 @@ def training_job(settings: TrainConfig, file: str | Path | None = None) -> Train
     # An experiment without names: lists are inline, folders or runs. It is asked for no dataset
     # where the training has none.
     alone = Experiment(
-        ExperimentConfig(dataset=dataset or {}, output=settings.output, seed=settings.seed)
+        ExperimentConfig(
+            dataset=dataset or {},
+            output=settings.output,
+            seed=settings.seed,
+            executor=settings.executor,
+        )
     )
-    one = TrainingSet(lambda: None if dataset is None else load_dataset(dataset, None), alone.lists)
+    one = TrainingSet(
+        lambda: None if dataset is None else load_dataset(dataset, None), alone.lists,
+        executor=alone.executor,
+    )  # fmt: skip
     return TrainingJob(
         settings,
         alone.collections(settings.datasets, work) if settings.datasets else [one],

@@ -42,13 +42,12 @@ def save_pipeline(stage: Written, path: Path) -> None:
     ``ConfigError`` for a stage that has no expression, and for a folder whose ``pipeline.json`` is
     not a pipeline's of ours: nothing is deleted then.
     """
-    names = _Names()
-    text = stage.written(names.of)
+    text, parts = named_parts(stage)
     _refuse_other_file(path / PIPELINE)
     with replaced_folder(path, markers=(PIPELINE,)) as draft:
         retrievers: dict[str, Any] = {}
         rerankers: dict[str, Any] = {}
-        for name, part in names.parts.items():
+        for name, part in parts.items():
             base = getattr(part, "base_retriever", None)
             if base is not None:
                 folder = f"retrievers/{name}"
@@ -58,6 +57,12 @@ def save_pipeline(stage: Written, path: Path) -> None:
                 rerankers[name] = _saved_scorer(part, draft, name)
         facts = {"format": FORMAT, "version": VERSION, "expression": text}
         write_json(draft / PIPELINE, {**facts, "retrievers": retrievers, "rerankers": rerankers})
+
+
+def named_parts(stage: Written) -> tuple[str, dict[str, Any]]:
+    """Return a stage's expression, and its retrievers and scorers by their names in it."""
+    names = _Names()
+    return stage.written(names.of), names.parts
 
 
 def _refuse_other_file(file: Path) -> None:

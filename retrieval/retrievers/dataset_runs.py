@@ -39,12 +39,23 @@ def run_on(source: Stage | Run, dataset: Dataset, depth: int = DEPTH) -> Run:
 
     ``DataError`` for lists that lack the documents of a shard.
     """
+    return lists_for(source, asked_on(source, dataset), depth)
+
+
+def asked_on(source: Stage | Run, dataset: Dataset) -> Queries:
+    """Return what ``asked`` does; say in the log where hits are dropped, and why."""
     queries = asked(dataset, source)
+    if isinstance(queries, SelfExcluding):
+        reason = dataset.identical_ids().reason
+        log.info("%s: hits whose id is the query's are dropped (%s)", dataset.name, reason)
+    return queries
+
+
+def lists_for(source: Stage | Run, queries: Queries, depth: int = DEPTH) -> Run:
+    """Return the lists of ``source`` for queries as ``asked`` returns them; see ``run_on``."""
     run = source if isinstance(source, Run) else source.run(queries, None, depth)
     run.check_whole()
     if not isinstance(queries, SelfExcluding):
         return run
-    reason = dataset.identical_ids().reason
-    log.info("%s: hits whose id is the query's are dropped (%s)", dataset.name, reason)
     # Retrievers have left them out; a run file and a stage of the user's own may not have.
     return Run({query: without(ranking, query) for query, ranking in run.items()}, name=run.name)

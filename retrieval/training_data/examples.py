@@ -17,6 +17,7 @@ from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import Qrels
+from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import (
     NOT_OPENED,
@@ -54,6 +55,7 @@ class TrainingExamples:
     answers, where the judgements have one. Without ``scored`` the section's teacher scores
     nothing here. ``read`` are the section's examples where they have been read already; pairs of
     the documents ``left_out`` are not trained on. Reports and provenance go to ``work_path``.
+    ``executor`` mines, and asks the teacher.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class TrainingExamples:
         scored: bool = True,
         read: Sequence[Example] = (),
         left_out: frozenset[str] = frozenset(),
+        executor: Executor = LOCAL,
     ) -> None:
         self.section = section
         self.train = train
@@ -82,6 +85,7 @@ class TrainingExamples:
         self.scored = scored
         self.read = list(read)
         self.left_out = left_out
+        self.executor = executor
         self._texts: dict[str, str] = {}
         self._judge: Judge | None = None
         self._lists: Stage | Run | None = None
@@ -139,7 +143,7 @@ class TrainingExamples:
             folder = self.work_path if step == 0 else self.work_path / f"teacher-{step}"
             examples = taught(
                 examples, teacher, work_path=folder, model=self.model, corpus=self.corpus_texts,
-                where=where,
+                where=where, executor=self.executor,
             )  # fmt: skip
         return examples
 
@@ -196,12 +200,18 @@ class TrainingExamples:
         return list(examples if mined is None else mined.consistent(examples))
 
     def _mine(self, encoder: Any, step: int, dataset: Dataset) -> MinedNegatives:
+        from sluice.training.batches.processes import rank
         from sluice.training.negatives.provenance_file import write_provenance
 
         lists = self._all_lists(encoder, step, dataset)
         spec = {k: v for k, v in (self.section.negatives or {}).items() if k != "refresh"}
-        mined = mine_negatives(lists, dataset, spec, seed=self.seed + step, judge=self._judge)
         suffix = f"-{step}" if step else ""
+        number = rank()  # under torchrun each process mines: the first with the executor
+        mined = mine_negatives(
+            lists, dataset, spec, seed=self.seed + step, judge=self._judge,
+            work=self.work_path / f"mining{suffix}.{number or ''}parts",
+            executor=LOCAL if number else self.executor,
+        )  # fmt: skip
         log.info("mined negatives: %s", mined.report)
         write_json(self.work_path / f"mining{suffix}.json", mined.report.as_dict())
         write_provenance(self.work_path / f"negatives{suffix}.parquet", mined)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import check_arguments
 from sluice.encoders.foundation.disk.files import packed_file, write_json
+from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.foundation.q_net import q_net_scores
-from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.store import DocumentStore
-from sluice.retrieval.pipelines.stage import Cut, Stage
+from sluice.retrieval.execution.executor import LOCAL, Executor
+from sluice.retrieval.execution.plan import end_planning
+from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import RandomRun, Sources, random_run
-from sluice.retrieval.retrievers.corpus.token_scores import stored_scores
-from sluice.retrieval.retrievers.dataset_runs import run_on
-from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
-from sluice.retrieval.retrievers.state import queries_at_a_time
+from sluice.retrieval.retrievers.dataset_runs import asked_on, run_on
+from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.list_tasks import INPUTS, LISTS, SOURCE, Asked, lists_of
+from sluice.retrieval.training_data.teachers.judge_tasks import JUDGED, judged_by_tasks
 from sluice.retrieval.training_data.teachers.judges import open_judge
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-PAIRS = 16_384  # (query, document) pairs scored at a time
-BLOCK = 256  # queries whose networks are made together
 DEPTH = 100  # candidates looked at for each query
 SPARE = 4  # random documents drawn for each negative: some are dropped as copies of others
 
@@ -59,6 +57,8 @@ def mine_negatives(
     *,
     seed: int,
     judge: Judge | None = None,
+    work: Path | None = None,
+    executor: Executor = LOCAL,
 ) -> MinedNegatives:
     """Mine negatives for a dataset's queries from the lists of ``source``.
 
@@ -68,6 +68,10 @@ def mine_negatives(
     itself is not a candidate. ``judge`` is opened from ``spec["judge"]`` unless given; names of an
     experiment's rerankers must be given.
 
+    With ``work``, a folder, ``executor`` searches slices of the queries and asks the judge about
+    shards of the pairs; what is complete is kept there until all is mined, so that the same call
+    after a kill continues.
+
     Raises ``DataError`` if a source answers none of the queries or no query gets a negative, and
     warns of a shortage.
     """
@@ -76,19 +80,59 @@ def mine_negatives(
     mining = mining_of(spec, "negatives")
     if judge is None and spec.get("judge") is not None:
         judge = open_judge(spec["judge"], "negatives.judge")
-    inputs = mining_lists(source, dataset, mining, spec.get("depth"), judge)
-    mined = mine_lists(
-        inputs.lists,
-        dataset.qrels,
-        mining,
-        positive_scores=inputs.scores,
-        queries=dataset.queries,
-        texts=inputs.texts,
-        judge=judge,
-        seed=seed,
-    )
-    _check_mined(mined, dataset)
+    if work is not None:
+        _refuse_foreign(work)
+    with nullcontext() if work is None else writer_lock(work):
+        inputs = mining_lists(
+            source, dataset, mining, spec.get("depth"), judge, work=work, executor=executor
+        )
+        if work is not None:
+            if judge is not None and mining.judged:
+                judge = _recorded(judge, inputs, dataset, mining, work, executor)
+            end_planning("mine")
+        mined = mine_lists(
+            inputs.lists,
+            dataset.qrels,
+            mining,
+            positive_scores=inputs.scores,
+            queries=dataset.queries,
+            texts=inputs.texts,
+            judge=judge,
+            seed=seed,
+        )
+        _check_mined(mined, dataset)
+    if work is not None:
+        shutil.rmtree(work, ignore_errors=True)
     return mined
+
+
+def _recorded(
+    judge: Judge,
+    inputs: MiningLists,
+    dataset: Dataset,
+    mining: Mining,
+    work: Path,
+    executor: Executor,
+) -> Judge:
+    """Have the judge score, by tasks, all pairs that the miner will ask it about."""
+    from sluice.training.negatives.mining import pairs_to_judge
+
+    asked = pairs_to_judge(
+        inputs.lists, dataset.qrels, mining, positive_scores=inputs.scores, texts=inputs.texts
+    )
+    return judged_by_tasks(judge, list(asked), dataset.queries, inputs.texts, work, executor)
+
+
+def _refuse_foreign(work: Path) -> None:
+    """Raise ``ConfigError`` if a folder that will be removed holds what no mining wrote."""
+    known = (SOURCE, INPUTS, LISTS, JUDGED)
+    names = sorted(path.name for path in work.glob("*")) if work.exists() else []
+    foreign = [name for name in names if name not in known and not name.startswith(".")]
+    if foreign:
+        raise ConfigError(
+            f"{work}: is for unfinished mining, but holds {foreign[0]!r}; move it, or give another "
+            "output"
+        )
 
 
 def random_lists(dataset: Dataset, mining: Mining, seed: int) -> RandomRun:
@@ -158,30 +202,41 @@ def mining_lists(
     judge: Judge | None = None,
     *,
     all_scores: bool = False,
+    work: Path | None = None,
+    executor: Executor = LOCAL,
 ) -> MiningLists:
-    """Run every part of ``source``, to ``depth`` or as deep as ``mining`` reaches."""
+    """Run every part of ``source``, to ``depth`` or as deep as ``mining`` reaches.
+
+    ``work`` and ``executor`` are those of ``lists_of``.
+    """
     if depth is None:
         counts = (sum(g > 0 for g in grades.values()) for grades in dataset.qrels.values())
         # Ranks skip the known positives, which take up places of the list.
         depth = max(DEPTH, mining.depth + min(max(counts, default=0), DEPTH) * bool(mining.depth))
     parts = source.parts if isinstance(source, Sources) else {source.name: source}
+    positives = {
+        query: [doc for doc, grade in grades.items() if grade > 0]
+        for query, grades in dataset.qrels.items()
+    }
+    scored = all_scores or mining.needs_positive_score
     lists, scores = {}, {}
     for name, part in parts.items():
-        run = lists[name] = run_on(part, dataset, depth).top(depth)
+        if isinstance(part, Run):
+            run = lists[name] = run_on(part, dataset, depth).top(depth)
+        else:
+            excluding = isinstance(asked_on(part, dataset), SelfExcluding)
+            asking = Asked(dataset.queries, positives, depth, excluding, scored)
+            run, known = lists_of(part, asking, work, executor)
+            lists[name] = run
+            if known:
+                scores[name] = known
         if not any(query in run for query in dataset.queries):
             raise DataError(
                 f"negatives.retriever: {name!r} answers none of the {len(dataset.queries):,} "
                 f"training queries of {dataset.name}; is it a run on another split?"
             )
         if isinstance(part, RandomRun):
-            scores[name] = {
-                query: {doc: 0.0 for doc, grade in grades.items() if grade > 0}
-                for query, grades in dataset.qrels.items()
-            }
-            continue
-        retriever = _retriever(part)
-        if retriever is not None and (all_scores or mining.needs_positive_score):
-            scores[name] = _missed_scores(retriever, run, dataset)
+            scores[name] = {query: dict.fromkeys(known, 0.0) for query, known in positives.items()}
     store = source.documents if isinstance(source, Stage) else None
     if isinstance(store, DocumentStore):
         return MiningLists(lists, scores, functools.partial(_stored_texts, store))
@@ -229,119 +284,6 @@ def _check_mined(mined: MinedNegatives, dataset: Dataset) -> None:
         )
     if report.shortage:
         log.warning("negatives: %s: %s", name, report.shortage)
-
-
-def _retriever(source: Stage | Run) -> Retriever | None:
-    """Return the retriever whose scores the lists have; with a filter it may lack positives."""
-    inner = source.stage if isinstance(source, Cut) else source
-    if isinstance(inner, Stage) and inner.base_where is None:
-        return retriever_of(inner)
-    return None
-
-
-def _missed_scores(retriever: Retriever, run: Run, dataset: Dataset) -> dict[str, dict[str, float]]:
-    """Score the positives that a retriever's lists lack, as its index would."""
-    pairs = []
-    for query, grades in dataset.qrels.items():
-        hits = set(run[query].doc_ids) if query in run else set()
-        if query in dataset.queries:
-            pairs += [
-                (query, doc) for doc, grade in grades.items() if grade > 0 and doc not in hits
-            ]
-    documents = list(dict.fromkeys(doc for _, doc in pairs))
-    known = retriever.store.rows(documents) >= 0
-    documents = [doc for doc, stored in zip(documents, known, strict=True) if stored]
-    if not documents:
-        return {}
-    place = {doc: number for number, doc in enumerate(documents)}
-    pairs = [pair for pair in pairs if pair[1] in place]
-    queries = list(dict.fromkeys(query for query, _ in pairs))
-    of = {query: number for number, query in enumerate(queries)}
-    scores: dict[str, dict[str, float]] = {}
-    if hooks_of(retriever.encoder).similarity == "q_net":
-        vectors = dict(zip(documents, _vectors_of(retriever, documents), strict=True))
-        return _net_scores(retriever, dataset.queries, pairs, vectors)
-    left = retriever.encoder.encode_queries([dataset.queries[query] for query in queries])
-    if hooks_of(retriever.encoder).similarity == "attention":
-        return _attended(retriever, dict(zip(queries, left, strict=True)), pairs)
-    if isinstance(left, TokenVectors):
-        rows = retriever.store.rows(documents)
-        for query, doc in pairs:
-            one, row = left[[of[query]]], rows[[place[doc]]]
-            score = float(stored_scores(retriever.index, one, row)[0])
-            scores.setdefault(query, {})[doc] = score
-        return scores
-    right = _vectors_of(retriever, documents)
-    metric = retriever.index.metric or "ip"
-    for start in range(0, len(pairs), PAIRS):
-        part = pairs[start : start + PAIRS]
-        one = left[np.array([of[query] for query, _ in part])]
-        other = right[np.array([place[doc] for _, doc in part])]
-        similarities = _similarities(one, other, metric).tolist()
-        for (query, doc), score in zip(part, similarities, strict=True):
-            scores.setdefault(query, {})[doc] = score
-    return scores
-
-
-def _net_scores(
-    retriever: Retriever,
-    texts: Mapping[str, str],
-    pairs: Sequence[tuple[str, str]],
-    vectors: Mapping[str, Any],
-) -> dict[str, dict[str, float]]:
-    """Score pairs of queries that become networks and documents, by these vectors."""
-    missed = _by_query(pairs)
-    queries, most = list(missed), min(BLOCK, queries_at_a_time(retriever.encoder))
-    scores: dict[str, dict[str, float]] = {}
-    for start in range(0, len(queries), most):
-        block = queries[start : start + most]
-        nets = retriever.encoder.encode_queries([texts[query] for query in block])
-        for query, net in zip(block, nets, strict=True):
-            docs = missed[query]
-            values = q_net_scores(net[None], np.stack([vectors[doc] for doc in docs]))[0].tolist()
-            scores[query] = dict(zip(docs, values, strict=True))
-    return scores
-
-
-def _by_query(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the documents of each query's pairs."""
-    found: dict[str, list[str]] = {}
-    for query, doc in pairs:
-        found.setdefault(query, []).append(doc)
-    return found
-
-
-def _attended(
-    retriever: Retriever, vectors: Mapping[str, Any], pairs: Sequence[tuple[str, str]]
-) -> dict[str, dict[str, float]]:
-    """Score pairs of queries, with their vectors, and documents of several vectors each."""
-    scores: dict[str, dict[str, float]] = {}
-    for query, docs in _by_query(pairs).items():
-        rows = retriever.store.rows(docs)
-        hits = retriever.index.search(vectors[query][None], len(docs), keep=rows)
-        found = dict(zip(hits.rows[0].tolist(), hits.scores[0].tolist(), strict=True))
-        # a document without vectors is not found
-        scores[query] = {doc: found.get(row, 0.0) for doc, row in zip(docs, rows, strict=True)}
-    return scores
-
-
-def _vectors_of(retriever: Retriever, documents: list[str]) -> Any:
-    """Return the vectors of documents: those of the index, else encoded (whole, for passages)."""
-    try:
-        return retriever.index.documents(retriever.store.rows(documents))
-    except ConfigError:  # it gives none back
-        return retriever.encoder.encode_documents(retriever.store.texts(documents))
-
-
-def _similarities(one: Any, other: Any, metric: str) -> np.ndarray:
-    """Score vectors row by row as an index of that metric would (l2: the negative square)."""
-    if metric == "l2":
-        return np.asarray(-np.square(one - other).sum(axis=1))
-    products = np.asarray((one * other).sum(axis=1)).ravel()
-    if metric == "cosine":
-        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-        products = products / lengths.clip(1e-30)
-    return products
 
 
 def write_mined(output: Path, dataset: Dataset, mined: MinedNegatives) -> None:

@@ -200,6 +200,25 @@ def _limit(
         candidates.reasons[places[free]] = CODES[reason]
 
 
+def to_judge(
+    batch: Sequence[Candidates], mining: Mining, keys: TextKeys | None
+) -> list[tuple[Candidates, str, int | None]]:
+    """Return the documents that a judge is asked about, with their places; None is a positive's.
+
+    They are of each query the known positives and the first fitting candidates; the other ones
+    below are noted as unjudged.
+    """
+    asked: list[tuple[Candidates, str, int | None]] = []
+    for candidates in batch:
+        pool = distinct(candidates, candidates.fitting, mining.judge_depth, keys)
+        below = set(candidates.fitting).difference(pool)
+        candidates.reasons[list(below)] = CODES["unjudged"]
+        if pool:
+            asked += [(candidates, document, None) for document in candidates.known]
+            asked += [(candidates, candidates.documents[place], place) for place in pool]
+    return asked
+
+
 def apply_judge(
     batch: Sequence[Candidates],
     judge: Judge,
@@ -209,18 +228,11 @@ def apply_judge(
     texts: TextSource | None,
 ) -> None:
     """Have the first fitting candidates and the positives judged, and drop by what comes back."""
-    to_judge: list[tuple[Candidates, str, int | None]] = []
-    for candidates in batch:
-        pool = distinct(candidates, candidates.fitting, mining.judge_depth, keys)
-        below = set(candidates.fitting).difference(pool)
-        candidates.reasons[list(below)] = CODES["unjudged"]
-        if pool:
-            to_judge += [(candidates, document, None) for document in candidates.known]
-            to_judge += [(candidates, candidates.documents[place], place) for place in pool]
+    asked = to_judge(batch, mining, keys)
     texts_read: Mapping[str, str] = {}
     if judge.needs_texts and texts is not None:
-        texts_read = texts_of(texts, list(dict.fromkeys(document for _, document, _ in to_judge)))
-        to_judge = [item for item in to_judge if item[1] in texts_read and item[0].query in queries]
+        texts_read = texts_of(texts, list(dict.fromkeys(document for _, document, _ in asked)))
+        asked = [item for item in asked if item[1] in texts_read and item[0].query in queries]
     pairs = [
         JudgedPair(
             candidates.query,
@@ -228,10 +240,10 @@ def apply_judge(
             document,
             texts_read.get(document, ""),
         )
-        for candidates, document, _ in to_judge
+        for candidates, document, _ in asked
     ]
     scores = judged(judge, pairs).tolist()
-    for (candidates, document, place), score in zip(to_judge, scores, strict=True):
+    for (candidates, document, place), score in zip(asked, scores, strict=True):
         if place is None and not math.isnan(score):
             candidates.judged_positives[document] = score
         elif place is not None:

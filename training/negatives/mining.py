@@ -22,6 +22,7 @@ from sluice.training.negatives.candidates import (
     distinct,
     preferred,
     shared_out,
+    to_judge,
 )
 from sluice.training.negatives.judge import Judge
 from sluice.training.negatives.provenance import CODES, REASONS, RowsWriter
@@ -242,6 +243,25 @@ def mine_lists(
             work.settle(candidates, keys)
     rows = RowsWriter(tuple(lists)) if work.rows is None else work.rows
     return MinedNegatives(work.negatives, rows.rows(), work.report(lists), work.inconsistent)
+
+
+def pairs_to_judge(
+    lists: Mapping[str, Ranked],
+    positives: Grades,
+    mining: Mining,
+    *,
+    positive_scores: Mapping[str, PositiveScores],
+    texts: TextSource,
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the documents of each query that ``mine_lists`` will ask its judge about."""
+    keys = TextKeys(texts)
+    scores_by_list = [positive_scores.get(name) for name in lists]
+    for batch in _batches(lists, positives, scores_by_list, mining):
+        keys.read(_looked_at(batch, mining))
+        asked: dict[str, list[str]] = {}
+        for candidates, document, _ in to_judge(batch, mining, keys):
+            asked.setdefault(candidates.query, []).append(document)
+        yield from asked.items()
 
 
 def _batches(

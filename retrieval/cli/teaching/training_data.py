@@ -116,6 +116,8 @@ def mine(
         of_choice("N", "Candidates for each query.", default="100, or what the limits need"),
     ] = None,
     seed: Annotated[int, of_choice("N", "Random seed for sampling and --audit.")] = 13,
+    executor: ExecutorName = "local",
+    plan: Plan = False,
     allow: Allow = None,
 ) -> None:
     """Mine hard negatives for training.
@@ -125,7 +127,9 @@ def mine(
     why, and .provenance.parquet every candidate with its source, rank and scores; --audit adds
     .audit.json and .audit.md.
 
-    The settings are those of `negatives: {type: mined}` in a training run's YAML.
+    The settings are those of `negatives: {type: mined}` in a training run's YAML. A task of the
+    executor is a slice of the queries, or of the pairs that a judge scores; the files have the same
+    bits by any of them. --audit is done in this process.
 
     Examples:
       sluice mine runs/x/retrievers/bm25 scifact --output negatives.jsonl --per-query 5
@@ -133,6 +137,7 @@ def mine(
       sluice mine bm25.trec scifact --output n.jsonl --also dense.trec --mode margin --audit 0.1
       sluice mine bm25.trec scifact --output n.jsonl --also random --shares 3,1
     """
+    from sluice.retrieval.execution.plan import estimate_of
     from sluice.retrieval.jobs import audit as audit_modes, mine as mine_file
 
     settings: dict[str, Any] = {
@@ -150,7 +155,14 @@ def mine(
     if shares is not None:
         spec["shares"] = parse_numbers(shares, "--shares", "3,1")
     sources, words, start = [source, *(also or [])], allowed(allow), time.monotonic()
-    echo(str(mine_file(sources, dataset, output, spec, split=split, seed=seed, allow=words)))
+    job = partial(
+        mine_file, sources, dataset, output, spec, split=split, seed=seed, allow=words,
+        executor=executor_of(executor),
+    )  # fmt: skip
+    if plan:
+        echo(estimate_of(job))
+        return
+    echo(str(job()))
     took = duration(time.monotonic() - start)
     echo(f"  written: {output} in {took}; counts in {output.with_suffix('.report.json').name}")
     echo(f"  next: train on them with examples: {output}")

@@ -41,10 +41,17 @@ OPTIONS = frozenset(
 )
 
 
-def open_pipeline(folder: Path, *, allow: Collection[str], given: Mapping[str, Any]) -> Stage:
+def open_pipeline(
+    folder: Path,
+    *,
+    allow: Collection[str],
+    given: Mapping[str, Any],
+    params: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Stage:
     """Return the pipeline of a folder that ``Stage.save`` wrote.
 
-    ``given`` has the scorers that were not saved, and the encoders of retrievers, by name. Raises
+    ``given`` has the scorers that were not saved, and the encoders of retrievers, by name;
+    ``params`` the search parameters of retrievers, which are not saved. Raises
     ``IndexFormatError`` for a damaged or newer file, ``ConfigError`` for a part that is missing.
     """
     text, retrievers, rerankers = _read(folder / PIPELINE)
@@ -64,7 +71,7 @@ def open_pipeline(folder: Path, *, allow: Collection[str], given: Mapping[str, A
 
     openers: dict[str, Callable[[], Any]] = {
         **{
-            n: partial(_retriever, folder, facts, allow, given.get(n))
+            n: partial(_retriever, folder, facts, allow, given.get(n), (params or {}).get(n))
             for n, facts in retrievers.items()
         },
         **{n: partial(_scorer, folder, n, facts, given.get(n)) for n, facts in rerankers.items()},
@@ -100,8 +107,11 @@ def _read(path: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     return text, retrievers, rerankers
 
 
-def _retriever(folder: Path, facts: Mapping[str, Any], allow: Collection[str], given: Any) -> Stage:
-    retriever = Retriever.open(folder / str(facts.get("folder")), encoder=given, allow=allow)
+def _retriever(
+    folder: Path, facts: Mapping[str, Any], allow: Collection[str], given: Any, params: Any
+) -> Stage:
+    path = folder / str(facts.get("folder"))
+    retriever = Retriever.open(path, encoder=given, allow=allow, params=params)
     where = facts.get("where")
     return retriever if where is None else retriever.filtered(where)
 

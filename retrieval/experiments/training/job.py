@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 # What training writes into its work folder; anything else there is the user's and stays.
-OF_EXAMPLES = ("mining*.json", "negatives*.parquet", "teacher*")
+OF_EXAMPLES = ("mining*", "negatives*.parquet", "teacher*")
 WORK = (
     "checkpoint-*", "examples-*.jsonl", "metrics.jsonl", "running.json", "start.safetensors",
     "kept.json", "training.json", "refreshes.json", COPIES, *OF_EXAMPLES,

@@ -14,6 +14,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.experiments.training.dev_evaluation import (
     PAIR_DEPTH,
     Evaluate,
@@ -37,11 +38,13 @@ class TrainingSet:
     """A dataset to train on, and what opens ranked lists over its corpus.
 
     ``open_dataset`` returns None where the examples bring all texts. ``name`` tells several apart.
+    ``executor`` mines negatives and asks the teacher.
     """
 
     open_dataset: Callable[[], Dataset | None]
     source: Source
     name: str = ""
+    executor: Executor = LOCAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ def opened_parts(
         maker = TrainingExamples(
             section, data.train, seed=seed, where=where, source=each.source, judge=judge,
             model=model, answered=answered, scored=scored, read=data.examples,
-            left_out=data.left_out, work_path=folder,
+            left_out=data.left_out, work_path=folder, executor=each.executor,
         )  # fmt: skip
         parts.append(Part(each.name, data, maker, dataset is not None))
     return parts

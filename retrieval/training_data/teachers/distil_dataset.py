@@ -21,11 +21,11 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.distillation import (
     SHARD,
     Distilled,
-    Ids,
     distil,
     parts_of,
 )
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Mixture
+from sluice.retrieval.training_data.teachers.scoring_tasks import Ids
 from sluice.retrieval.training_data.teachers.teachers import Teacher, open_teacher
 from sluice.training.negatives.judge import JudgedPair
 
