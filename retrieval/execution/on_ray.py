@@ -66,17 +66,23 @@ class RayExecutor(Executor):
     @contextmanager
     def crew(self) -> Iterator[Crew]:
         """Yield the cluster's workers; a cluster that was started for them ends with the block."""
+        with self.connected() as ray:
+            crew = _Remote(ray, self.needs, self._slots(ray))
+            try:
+                yield crew
+            finally:
+                crew.close()
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        """Yield Ray, connected to a cluster; one that is started for this ends with the block."""
         ray = _ray()
         started = not ray.is_initialized()
         if started:
             self._connect(ray)
-        crew = None
         try:
-            crew = _Remote(ray, self.needs, self._slots(ray))
-            yield crew
+            yield ray
         finally:
-            if crew is not None:
-                crew.close()
             if started:
                 ray.shutdown()
 
@@ -154,6 +160,11 @@ class _Surroundings(NamedTuple):
             if os.environ.get(name)
         }
         return cls(str(Path.cwd()), [place for place in sys.path if place], settings)
+
+
+def surroundings() -> dict[str, Any]:
+    """Return where this process finds what it names, for workers: folder, places, settings."""
+    return _Surroundings.here()._asdict()
 
 
 def remote_answer(
