@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.disk.files import writable
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.config.components import make_launcher
 from sluice.retrieval.config.recipes import recipe_or_file
 from sluice.retrieval.config.sections import (
     ConfigSource,
@@ -21,13 +22,14 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.execution.executor import LOCAL, Executor
+from sluice.retrieval.execution.group import refuse_within
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import check_output, prepare
 from sluice.retrieval.experiments.training.checks import check_shares, check_training
 from sluice.retrieval.experiments.training.job import train_model
 from sluice.retrieval.experiments.training.tested_queries import refuse_tested_queries
-from sluice.retrieval.experiments.training_jobs import training_job
+from sluice.retrieval.experiments.training_jobs import launched, training_job
 from sluice.retrieval.retrievers.candidate_lists import (
     RANDOM,
     Sources,
@@ -233,12 +235,18 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
     with named_file(file):
         check_train(settings)
         refuse_tested_queries({"": settings}, settings.dataset, None, settings.seed)
-        return train_model(training_job(settings, file))
+        job = training_job(settings, file)
+        if settings.launch is None:
+            return train_model(job)
+        refuse_within()
+        return launched(job, make_launcher(settings.launch))
 
 
 def check_train(settings: TrainConfig) -> None:
     """Raise ``ConfigError`` for a fault of a training run that can be known before any work."""
     check_output(Path(settings.output))
+    if settings.launch is not None:
+        make_launcher(settings.launch)
     dataset = settings.dataset
     if dataset is not None and settings.datasets is not None:
         raise ConfigError(

@@ -53,6 +53,11 @@ COMPONENTS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
         " [Scale](../scale.md#one-plan-several-executors) says which jobs are plans, and what is"
         " promised.",
     ),
+    "launchers": (
+        "Launchers", ("launchers",),
+        "A launcher starts the processes of a training: it is the key `launch` of `sluice train`."
+        " [Scale](../scale.md#training-in-several-processes) says what is promised.",
+    ),
 }  # fmt: skip
 KINDS = {
     "tunings": "Tunings", "augmentations": "Augmentations of vectors", "rankers": "Learnt rankers",
@@ -67,7 +72,8 @@ ONE = {
     "encoders": "an encoder", "trained_encoders": "an encoder", "indexes": "an index",
     "losses": "a loss", "rerankers": "a reranker", "rankers": "a ranker", "examples": "examples",
     "negatives": "negatives", "teachers": "a teacher", "tunings": "a tuning",
-    "augmentations": "an augmentation", "executors": "an executor", "dataset": "a dataset",
+    "augmentations": "an augmentation", "executors": "an executor",
+    "launchers": "a launcher", "dataset": "a dataset",
     "sparsity": "sparsity", "trainer": "trainer",
 }  # fmt: skip
 SECTIONS = {  # of the YAML files, in the order in which one meets them

@@ -145,7 +145,7 @@ def list_names(
         argument(
             "KIND",
             "losses, encoders, rerankers, indexes, stages, measures, examples, negatives, tunings, "
-            "rankers, teachers, executors, datasets or recipes.",
+            "rankers, teachers, executors, launchers, datasets or recipes.",
         ),
     ] = None,
     name: Annotated[str | None, argument("NAME", "Show the arguments of this one.")] = None,

@@ -130,6 +130,7 @@ Examples = Annotated[
 ]
 ExecutorSpec = Annotated[dict[str, Any], ComponentType("executors")]
 IndexSpec = Annotated[dict[str, Any], ComponentType("indexes")]
+LaunchSpec = Annotated[dict[str, Any], ComponentType("launchers")]
 Loss = Annotated[dict[str, Any], ComponentType("losses")]
 Measures = Annotated[
     list[str],

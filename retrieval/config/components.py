@@ -23,6 +23,7 @@ from sluice.retrieval.config.sections import CachedEncoding, PruneSection, Retri
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.execution.executor import EXECUTORS, Executor
+from sluice.retrieval.execution.group import LAUNCHERS, Group
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.table import REMOTE, SCORERS
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
@@ -128,6 +129,12 @@ def make_index(spec: Mapping[str, Any] | None, *, where: str) -> Any:
 def make_executor(spec: Mapping[str, Any]) -> Executor:
     """Make the executor a component describes; nothing is started."""
     made: Executor = build(spec, EXECUTORS, where="executor", allow=())
+    return made
+
+
+def make_launcher(spec: Mapping[str, Any]) -> Group:
+    """Make the group of processes a component describes; none is started."""
+    made: Group = build(spec, LAUNCHERS, where="launch", allow=())
     return made
 
 

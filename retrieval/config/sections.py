@@ -17,6 +17,7 @@ from sluice.retrieval.config.component_types import (
     Encoder,
     ExecutorSpec,
     IndexSpec,
+    LaunchSpec,
     Measures,
     Ranker,
     Scorer,
@@ -305,6 +306,11 @@ class TrainConfig(TrainingSection):
         "nothing needs a corpus.",
     )
     output: str = Field(description="The folder of the model and of the training run's files.")
+    launch: LaunchSpec | None = Field(
+        default=None,
+        description="Trains in several processes that share each batch: processes of this machine, "
+        "or ray, the workers of a cluster; left out, in this process, or in torchrun's.",
+    )
     seed: int = Field(default=13, description="The seed of everything that is drawn.")
     executor: ExecutorSpec = Field(
         default={"type": "local"},

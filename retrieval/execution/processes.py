@@ -20,7 +20,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import Advance
 from sluice.retrieval.execution import worker as worker_module
 from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
-from sluice.retrieval.execution.tasks import thread_settings
+from sluice.retrieval.execution.tasks import OF_GROUP, thread_settings
 
 
 class ProcessExecutor(Executor):
@@ -105,6 +105,8 @@ class _Processes(Crew):
             **os.environ, **thread_settings(self._threads),
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "SLUICE_PROGRESS": "0",
         }  # fmt: skip
+        for name in OF_GROUP:
+            settings.pop(name, None)
         process = subprocess.Popen(
             [sys.executable, "-m", worker_module.__name__, str(self._threads)],
             stdin=subprocess.PIPE,

@@ -16,9 +16,16 @@ TASKS: Final[Mapping[str, str]] = {
     "index_shard": "sluice.retrieval.retrievers.corpus.vectors.index_tasks:index_task",
     "lists": "sluice.retrieval.experiments.output.sent_lists:lists_task",
     "score": "sluice.retrieval.training_data.teachers.scoring_tasks:score_task",
+    "train": "sluice.retrieval.experiments.training_jobs:train_task",
     "mine": "sluice.retrieval.experiments.training_jobs:mine_task",
     "evaluate": "sluice.retrieval.experiments.suites.suite_tasks:evaluate_task",
 }
+
+
+# What tells a process of its group, in torch.distributed's words: processes of its own are none.
+OF_GROUP: Final = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+)  # fmt: skip
 
 
 def carry_out(kind: str, args: Mapping[str, Any]) -> dict[str, Any]:

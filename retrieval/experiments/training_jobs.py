@@ -8,8 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.progress import Advance
 from sluice.encoders.vectors.worker import reopened
+from sluice.retrieval.config.components import make_launcher
+from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import (
     ExperimentConfig,
     TrainConfig,
@@ -17,10 +21,17 @@ from sluice.retrieval.config.sections import (
     find_own_modules,
 )
 from sluice.retrieval.datasets.dataset import load_dataset
-from sluice.retrieval.execution.executor import Facts
+from sluice.retrieval.execution.executor import Facts, Task
+from sluice.retrieval.execution.group import Group
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.training.job import TrainingJob, order_of, parts_of
+from sluice.retrieval.experiments.training.job import (
+    TrainingJob,
+    made_before,
+    order_of,
+    parts_of,
+    train_model,
+)
 from sluice.retrieval.experiments.training.parts import Part, TrainingSet, made_examples
 from sluice.retrieval.experiments.training.tested_queries import tested_datasets
 
@@ -52,10 +63,17 @@ def training_job(settings: TrainConfig, file: str | Path | None = None) -> Train
         where="",
         judge=alone.judge,
         model=lambda name: name,
-        keys=Dependencies(alone.config).keys_of(settings),
+        keys=_keys(settings, alone),
         tested=lambda: tested_datasets(settings, dataset, None),
         order=functools.partial(order_of, settings, file),
     )
+
+
+def _keys(settings: TrainConfig, alone: Experiment) -> Keys:
+    """Return what decides the model: with several processes their number too, as it is batches'."""
+    keys = Dependencies(alone.config).keys_of(settings)
+    workers = 1 if settings.launch is None else make_launcher(settings.launch).workers
+    return keys if workers == 1 else Keys(*(fingerprint_of(each, workers) for each in keys))
 
 
 def ordered_job(config: str, file: str | None, name: str) -> TrainingJob:
@@ -65,6 +83,23 @@ def ordered_job(config: str, file: str | None, name: str) -> TrainingJob:
     if not name:
         return training_job(checked(values, TrainConfig), file)
     return Experiment(checked(values, ExperimentConfig), file=file).training_job(name)
+
+
+def launched(job: TrainingJob, group: Group) -> Path:
+    """Train a model in a group of processes, and return its folder."""
+    if not made_before(job.model_path, job.keys.key):
+
+        def here(advance: Advance) -> Facts:
+            raise AssertionError("a group trains in processes of its own")
+
+        task = Task("train", "training", job.order(), job.model_path, here)
+        group.carry_out(task, job.work_path)
+    return train_model(job)  # which finds it
+
+
+def train_task(*, config: str, file: str | None, name: str) -> Facts:
+    """Train the model of an order, as one of the processes that do it together."""
+    return {"model": str(train_model(ordered_job(config, file, name)))}
 
 
 def mine_task(

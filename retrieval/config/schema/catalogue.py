@@ -22,7 +22,7 @@ from sluice.retrieval.config.schema.arguments import (
 
 OF_SCHEMA = (  # kinds that are in the schema's file, so that listing them imports nothing
     "losses", "encoders", "rerankers", "indexes", "examples", "negatives", "tunings", "rankers",
-    "teachers", "executors",
+    "teachers", "executors", "launchers",
 )  # fmt: skip
 WIDTH = 100  # columns of a component's page
 Entries = dict[str, str]  # names and what each is, in one line

@@ -35,6 +35,7 @@ from sluice.retrieval.config.sections import (
     TuneConfig,
 )
 from sluice.retrieval.execution.executor import EXECUTORS
+from sluice.retrieval.execution.group import LAUNCHERS
 from sluice.retrieval.pipelines.table import SCORERS
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.training.losses import LOSSES
@@ -52,8 +53,11 @@ TABLES: Final[Mapping[str, Table]] = {
     "examples": EXAMPLES,
     "rankers": RANKERS,
     "executors": EXECUTORS,
+    "launchers": LAUNCHERS,
 }
-CLOSED = ("negatives", "augmentations", "rankers", "executors")  # kinds without classes of your own
+CLOSED = (  # kinds without classes of your own
+    "negatives", "augmentations", "rankers", "executors", "launchers",
+)  # fmt: skip
 TEACHERS = tuple(sorted(name for name, each in KNOWN.items() if each.teaches))
 OWN = {"type": "string", "pattern": ":", "description": "A class of your own, module:Class."}
 # Arguments that are components themselves, by the kind of component they belong to.

@@ -62,6 +62,30 @@ START = key(
 _RETRIEVER: Schema = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/RetrieverSection"}]}
 _JUDGE: Schema = {"type": ["string", "object"]}
 
+_REFRESH = keys(
+    {
+        "every": key(
+            "Steps between two minings, or epoch.",
+            anyOf=[{"type": "integer", "minimum": 1}, {"const": "epoch"}], default="epoch",
+        ),
+        "lag": key(
+            "How many steps later the negatives are used; training waits for them there. Left out, "
+            "when the next mining begins. 0: training waits for each mining.",
+            "integer", minimum=0,
+        ),
+        "max_age": key(
+            "In place of lag: negatives are used as soon as they are there, and training waits "
+            "where they would be older than so many steps.",
+            "integer", minimum=2,
+        ),
+        "executor": {
+            "description": "Who mines: processes (left out), a process beside this one, or ray.",
+            COMPONENT: "executors",
+        },
+    },
+    "Mines in another process, with a copy of the encoder, while training continues.",
+)  # fmt: skip
+
 MINED: dict[str, Schema] = {
     "retriever": key(
         "Where candidates come from: a retriever or pipeline by name, a folder, an inline {encoder,"
@@ -79,8 +103,9 @@ MINED: dict[str, Schema] = {
         anyOf=[_JUDGE, {"type": "array", "items": _JUDGE, "minItems": 1}],
     ),
     "refresh": key(
-        "Mines again every so many steps, or each epoch; left out, once.",
-        anyOf=[{"type": "integer", "minimum": 1}, {"const": "epoch"}],
+        "Mines again every so many steps, or each epoch; left out, once. {every, lag} or {every, "
+        "max_age}: in another process, while training continues.",
+        anyOf=[{"type": "integer", "minimum": 1}, {"const": "epoch"}, _REFRESH],
     ),
 }
 LIVE: dict[str, Schema] = {

@@ -27,7 +27,7 @@ class RefreshSettings:
     than ``max_age`` steps after its encoder was copied. ``executor`` is who mines.
     """
 
-    every: Annotated[int, Ge(1)] | Literal["epoch"] = EPOCH
+    every: Annotated[int, Ge(1)] | Literal["epoch"] = "epoch"
     lag: Annotated[int, Ge(0)] | None = None
     max_age: Annotated[int, Ge(2)] | None = None
     executor: str | dict[str, Any] | None = None

@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from small_training import BM25, MINED, TRAINER, refused, short_training
+from small_world import write_marked
 
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.progress import Advance
@@ -127,7 +128,7 @@ def test_a_process_that_is_killed_is_replaced_and_the_bits_are_those_of_training
 )
 @pytest.mark.usefixtures("same_process")
 def test_without_a_lag_every_kind_has_the_bits_of_training_alone(
-    config: dict[str, Any], masked_bert: Path, kind: str
+    config: dict[str, Any], tmp_path: Path, masked_bert: Path, kind: str
 ) -> None:
     changes: dict[str, Any] = {}
     every: Any = 2
@@ -139,7 +140,8 @@ def test_without_a_lag_every_kind_has_the_bits_of_training_alone(
         one = config["encoder"]
         changes["encoder"] = {"type": "towers", "query": one, "document": one}
     elif kind == "several":
-        changes |= {"dataset": None, "datasets": [config["dataset"], config["dataset"]]}
+        marked = str(write_marked(tmp_path / "marked", "amber"))
+        changes |= {"dataset": None, "datasets": [config["dataset"], marked]}
     elif kind == "epoch":
         every, changes["trainer"] = "epoch", {**TRAINER, "max_steps": -1, "num_train_epochs": 2}
     folders = []

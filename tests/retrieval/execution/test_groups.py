@@ -1,0 +1,158 @@
+"""A training in several processes that a YAML key starts: gradients, bits, kills, errors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+import torch
+from safetensors.torch import load_file
+from small_training import BM25, MINED, TRAINER, short_training
+
+from sluice.encoders.foundation.errors import (
+    ConfigError,
+    DataError,
+    MissingPackageError,
+    ModelError,
+)
+from sluice.retrieval import train
+from sluice.retrieval.execution import group as groups
+from sluice.retrieval.execution.executor import Task
+from sluice.retrieval.execution.group import Group, Order
+
+TWO = {"type": "processes", "workers": 2, "threads": 1}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Bits are compared."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    """A training without dropout, which every process draws for itself, in batches of four."""
+    model = tiny_models.save_model(
+        tmp_path / "model", "Model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    negatives = {**MINED, "retriever": ["self", BM25], "refresh": {"every": 3, "lag": 1}}
+    trainer = {**TRAINER, "optim": "sgd", "learning_rate": 0.05, "save_steps": 1, "max_steps": 6}
+    return short_training(tmp_path, model, negatives=negatives, trainer=trainer)
+
+
+def launched(config: dict[str, Any], name: str, launch: dict[str, Any]) -> dict[str, Any]:
+    trainer = {**config["trainer"], "per_device_train_batch_size": 2}
+    return {**config, "trainer": trainer, "launch": launch, "output": f"{config['output']}-{name}"}
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def close(one: Path, other: Path) -> bool:
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(torch.allclose(a[n], b[n], atol=2e-5) for n in a)
+
+
+def equal(one: Path, other: Path) -> bool:
+    a, b = weights(one), weights(other)
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def striking(config: dict[str, Any], mark: Path, **more: Any) -> dict[str, Any]:
+    return {**config, "loss": {"type": "striking_loss:StrikingLoss", "mark": str(mark), **more}}
+
+
+def test_two_processes_share_a_batch_and_a_killed_one_costs_no_bit(
+    config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also with negatives that a process beside mines: one process of four finds the same."""
+    alone = train(config)
+    before, now = tmp_path / "before", tmp_path / "now"
+    before.touch()
+    undisturbed = train(launched(striking(config, before), "undisturbed", TWO))
+    assert close(alone, undisturbed)
+    struck = train(launched(striking(config, now), "struck", TWO))
+    assert now.exists()
+    assert "training: a process is lost (process " in caplog.text
+    assert equal(undisturbed, struck)
+    facts = json.loads((struck / "manifest.json").read_text())["summary"]["negatives_age"]
+    assert (facts["max"], facts["refreshes"]) == (4, 1)
+
+
+def test_an_error_that_another_try_would_meet_ends_it_at_once(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=r"^the fourth step is refused$"):
+        train(launched(striking(config, tmp_path / "mark", fails=True), "fails", TWO))
+    assert not list(Path(config["output"]).rglob(groups.REPORT))
+
+
+class Scripted(Group):
+    """Attempts that end as a script says."""
+
+    type_name = "scripted"
+    threads = 1
+
+    def __init__(self, ends: list[str], tries: int) -> None:
+        super().__init__(2, tries)
+        self.ends = ends
+
+    def attempt(self, order: Order, work: Path) -> str:
+        return self.ends.pop(0)
+
+
+def test_processes_that_are_lost_again_and_again_end_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = Task("train", "training", {}, tmp_path / "model", lambda advance: {})
+    assert Scripted(["killed", "killed", ""], 3).carry_out(task, tmp_path) == 2
+    with pytest.raises(ModelError, match=r"training: processes were lost 2 times.*because killed;"):
+        Scripted(["killed", "killed"], 2).carry_out(task, tmp_path)
+    assert caplog.text.count("continue from the last checkpoint") == 3
+
+
+def test_the_number_of_processes_decides_the_model_and_where_they_are_does_not(
+    config: dict[str, Any],
+) -> None:
+    from sluice.retrieval.config.sections import TrainConfig, checked
+    from sluice.retrieval.experiments.training_jobs import training_job
+
+    def key(launch: Any) -> str:
+        return training_job(checked({**config, "launch": launch}, TrainConfig)).keys.key
+
+    assert key(TWO) == key({"type": "ray", "workers": 2, "address": "auto", "tries": 9})
+    assert key({"type": "processes", "workers": 1}) == key(None)
+    assert len({key(None), key(TWO), key({**TWO, "workers": 3})}) == 3
+
+
+def test_a_launch_within_torchrun_and_bad_settings_are_refused(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for launch, message in (
+        ({"type": "processes"}, r"launch: processes needs 'workers'"),
+        ({**TWO, "workers": 0}, r"launch.*workers: 0"),
+        ({"type": "ray", "workers": 2, "num_cpu": 1}, r"launch.num_cpu: unknown key"),
+        ({"type": "slurm", "workers": 2}, r"launch"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train({**config, "launch": launch})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="launch: torchrun has started the processes already"):
+        train({**config, "launch": TWO})
+
+
+def test_without_ray_the_package_is_named(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackageError, match=r"pip install 'sluice-ir\[ray\]'"):
+        train({**config, "launch": {"type": "ray", "workers": 2}})
