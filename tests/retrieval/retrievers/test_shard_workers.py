@@ -13,6 +13,7 @@ import pytest
 from scipy import sparse
 from small_world import WordEncoder, documents
 from token_functions import token_vectors
+from workers_here import WorkersHere
 
 from sluice.encoders import BM25Encoder, FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
@@ -21,8 +22,7 @@ from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
 from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.shards.workers import ShardProcesses, ShardWorkers
-from sluice.retrieval.retrievers.shards.workers.crew import SHARD_WORKERS
+from sluice.retrieval.retrievers.shards.workers import ShardProcesses
 from sluice.retrieval.retrievers.shards.workers.messages import (
     Message,
     packed,
@@ -30,7 +30,7 @@ from sluice.retrieval.retrievers.shards.workers.messages import (
     queries_sent,
     unpacked,
 )
-from sluice.retrieval.retrievers.shards.workers.searcher import STATES, ShardSearcher
+from sluice.retrieval.retrievers.shards.workers.searcher import STATES
 
 QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}
 PATIENCE = 300.0  # seconds for what a busy machine does late
@@ -194,30 +194,8 @@ def test_workers_that_cannot_be_used(tmp_path: Path, folder: Path) -> None:
             ShardProcesses(**options)  # type: ignore[arg-type]
 
 
-class _Here(ShardWorkers):
-    """Workers in this process, which count what they are sent and what they answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.searcher = ShardSearcher()
-        self.sent: list[int] = []
-        self.answered: list[int] = []
-
-    def begin(self, shard: int, replica: int, request: bytes) -> Callable[[], bytes]:
-        answer = self.searcher.answer(request)
-        self.sent.append(len(request))
-        self.answered.append(len(answer))
-        return lambda: answer
-
-    def wait_for(self, shard: int, replica: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def test_texts_and_matrices_stay_where_they_are(folder: Path) -> None:
-    retriever, workers = opened(folder), _Here()
+    retriever, workers = opened(folder), WorkersHere()
     retriever.use_workers(workers)
     for _ in range(3):
         retriever.search("gold river", 3)
@@ -227,7 +205,7 @@ def test_texts_and_matrices_stay_where_they_are(folder: Path) -> None:
 
 
 def test_states_of_a_shard_are_forgotten(tmp_path: Path) -> None:
-    path, workers = built(tmp_path / "r", "bm25"), _Here()
+    path, workers = built(tmp_path / "r", "bm25"), WorkersHere()
     retriever = opened(path)
     retriever.use_workers(workers)
     for turn in range(STATES + 2):
@@ -267,7 +245,3 @@ def test_bytes_that_are_no_message_are_refused() -> None:
         with pytest.raises(DataError, match="a message between shards and their workers"):
             unpacked(wrong)
     assert unpacked(sound) == Message({"a": 1}, [pytest.approx(np.ones(3))])
-
-
-def test_the_kinds_of_workers() -> None:
-    assert list(SHARD_WORKERS) == ["processes", "ray"]
