@@ -73,8 +73,8 @@ class ServeSettings:
                 raise ConfigError(f"{name}: {value!r}; expected seconds above 0, up to {LONGEST:,}")
         if self.shard_workers is not None and self.workers > 1:
             raise ConfigError(
-                f"workers: {self.workers:,}, and shard_workers: each process would start workers of "
-                "its own; expected one of the two"
+                f"workers: {self.workers:,}, and shard_workers: each process would start shard "
+                "workers of its own; expected one of the two"
             )
         if self.rate is not None and not self.rate > 0:
             raise ConfigError(f"rate: {self.rate!r}; expected requests a second, above 0")

@@ -22,7 +22,7 @@ TEXTS, SHARD = 120, 32
 class StruckEncoder(BatchEncoder):
     """Kills a process when it first encodes in another one: "itself", its "parent", or by number.
 
-    The parent of a worker of Ray's is its node.
+    The parent of a worker of Ray's is its node; the "head" is all that the node's parent started.
     """
 
     def __init__(
@@ -35,7 +35,13 @@ class StruckEncoder(BatchEncoder):
         vectors = super().encode_documents(texts)
         if len(texts) and self.victim and self.home == 0 and self._first():
             known = {"itself": os.getpid(), "parent": os.getppid()}
-            os.kill(known.get(self.victim) or int(self.victim), signal.SIGKILL)
+            victims = (
+                [known.get(self.victim) or int(self.victim)]
+                if self.victim != "head"
+                else (children_of(parent_of(os.getppid())))
+            )
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
             time.sleep(60)  # whoever loses its driver or its node ends with it
         return vectors
 
@@ -56,6 +62,16 @@ class StruckEncoder(BatchEncoder):
         opened = cls(**json.loads((Path(path) / "batch.json").read_text()))
         opened.home = 0
         return opened
+
+
+def parent_of(process: int) -> int:
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(status.partition("PPid:")[2].split()[0])
+
+
+def children_of(process: int) -> list[int]:
+    threads = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(number) for each in threads for number in each.read_text().split()]
 
 
 def build(folder: Path, victim: str = "", executor: Executor = LOCAL) -> None:
@@ -79,5 +95,10 @@ if __name__ == "__main__":
     from struck_encoders import build as build_imported  # a class of __main__ cannot be sent
 
     folder, *address = sys.argv[1:]
-    executor = RayExecutor(address[0]) if address else ProcessExecutor(1)
-    build_imported(Path(folder), str(os.getpid()), executor)
+    victim = str(os.getpid())
+    executor: Executor = ProcessExecutor(1)
+    if address == ["own"]:  # a cluster of its own, whose head is struck
+        executor, victim = RayExecutor(workers=1), "head"
+    elif address:
+        executor = RayExecutor(address[0])
+    build_imported(Path(folder), victim, executor)

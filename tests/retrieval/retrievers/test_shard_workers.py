@@ -13,6 +13,7 @@ import pytest
 from scipy import sparse
 from small_world import WordEncoder, documents
 from token_functions import token_vectors
+from workers_here import WorkersHere
 
 from sluice.encoders import BM25Encoder, FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
@@ -21,8 +22,7 @@ from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
 from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.shards.workers import ShardProcesses, ShardWorkers
-from sluice.retrieval.retrievers.shards.workers.crew import SHARD_WORKERS
+from sluice.retrieval.retrievers.shards.workers import ShardProcesses
 from sluice.retrieval.retrievers.shards.workers.messages import (
     Message,
     packed,
@@ -30,7 +30,7 @@ from sluice.retrieval.retrievers.shards.workers.messages import (
     queries_sent,
     unpacked,
 )
-from sluice.retrieval.retrievers.shards.workers.searcher import STATES, ShardSearcher
+from sluice.retrieval.retrievers.shards.workers.searcher import STATES
 
 QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}
 PATIENCE = 300.0  # seconds for what a busy machine does late
@@ -137,14 +137,15 @@ def test_a_worker_that_is_gone_is_named_and_replaced(folder: Path, workers: Shar
     assert answers(retriever, k=5) == expected
     process = workers.process_ids[1, 0]
     os.kill(process, signal.SIGSTOP)
-    late = retriever.run(QUERIES, k=5, params={"partial": "allow", "deadline_ms": 2000})
-    assert late.partial == ("shard-1",)
-    found = {name for ranking in late.values() for name in ranking.doc_ids}
-    whole = {name for ranking in expected.values() for name, _ in ranking}
-    assert found
-    assert found != whole
-    with pytest.raises(SluiceError, match="shard-1: no answer within"):
+    with pytest.raises(SluiceError, match=r"shard-.*: no answer within"):
         retriever.run(QUERIES, k=5, params={"deadline_ms": 50})
+
+    def late_alone() -> bool:  # the others may be late too, on a busy machine
+        run = retriever.run(QUERIES, k=5, params={"partial": "allow", "deadline_ms": 200})
+        assert "shard-1" in run.partial
+        return run.partial == ("shard-1",) and any(map(len, run.values()))
+
+    until(late_alone)
     threading.Timer(0.2, os.kill, (process, signal.SIGKILL)).start()
     with pytest.raises(SluiceError, match=r"shard-1: its worker ended \(killed\)"):
         retriever.run(QUERIES, k=5)  # it waits for the answer when that happens
@@ -193,30 +194,8 @@ def test_workers_that_cannot_be_used(tmp_path: Path, folder: Path) -> None:
             ShardProcesses(**options)  # type: ignore[arg-type]
 
 
-class _Here(ShardWorkers):
-    """Workers in this process, which count what they are sent and what they answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.searcher = ShardSearcher()
-        self.sent: list[int] = []
-        self.answered: list[int] = []
-
-    def begin(self, shard: int, replica: int, request: bytes) -> Callable[[], bytes]:
-        answer = self.searcher.answer(request)
-        self.sent.append(len(request))
-        self.answered.append(len(answer))
-        return lambda: answer
-
-    def wait_for(self, shard: int, replica: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 def test_texts_and_matrices_stay_where_they_are(folder: Path) -> None:
-    retriever, workers = opened(folder), _Here()
+    retriever, workers = opened(folder), WorkersHere()
     retriever.use_workers(workers)
     for _ in range(3):
         retriever.search("gold river", 3)
@@ -226,7 +205,7 @@ def test_texts_and_matrices_stay_where_they_are(folder: Path) -> None:
 
 
 def test_states_of_a_shard_are_forgotten(tmp_path: Path) -> None:
-    path, workers = built(tmp_path / "r", "bm25"), _Here()
+    path, workers = built(tmp_path / "r", "bm25"), WorkersHere()
     retriever = opened(path)
     retriever.use_workers(workers)
     for turn in range(STATES + 2):
@@ -266,7 +245,3 @@ def test_bytes_that_are_no_message_are_refused() -> None:
         with pytest.raises(DataError, match="a message between shards and their workers"):
             unpacked(wrong)
     assert unpacked(sound) == Message({"a": 1}, [pytest.approx(np.ones(3))])
-
-
-def test_the_kinds_of_workers() -> None:
-    assert list(SHARD_WORKERS) == ["processes", "ray"]
