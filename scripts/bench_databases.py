@@ -226,7 +226,9 @@ def compared(name: str, engine: Engine, method: str, vectors: np.ndarray, work: 
             spent[side] += 1000 * (time.process_time() + engine.cpu() - before) / QUERIES
     _, batch = timed(lambda: index.search(queries, K), engine)
     same = sum(len(np.intersect1d(*pair)) for pair in zip(*found, strict=True))
-    walls, cpus = ([statistics.median(cost[at] for cost in side) for side in builds] for at in (0, 1))
+    walls, cpus = (
+        [statistics.median(cost[at] for cost in side) for side in builds] for at in (0, 1)
+    )
     medians = [statistics.median(each[10:]) for each in single]
     for what, unit, pair in (
         ("build", "s", walls), ("build, CPU", "s", cpus),

@@ -42,16 +42,16 @@ def strike(at: int) -> None:
     """End this process with SIGKILL in the middle of the copy of chunk ``at``."""
     copy, calls = Table.copy, iter(range(at + 1))
 
-    def half(self: Table, connection: Any, first: int, vectors: Any, rows: Any) -> None:
+    def half(self: Table, connection: Any, parts: list[bytes]) -> None:
         if next(calls) < at:
-            copy(self, connection, first, vectors, rows)
+            copy(self, connection, parts)
             return
 
         def dying() -> Iterator[bytes]:
-            yield from vectors[: CHUNK // 2]
+            yield parts[0][: len(parts[0]) // 2]
             os.kill(os.getpid(), signal.SIGKILL)
 
-        copy(self, connection, first, dying(), rows)
+        copy(self, connection, dying())
 
     Table.copy = half  # type: ignore[method-assign]
 

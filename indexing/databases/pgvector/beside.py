@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.indexing.databases.pgvector.lines import Row
 from sluice.indexing.databases.pgvector.settings import NON_ZEROS, Settings
-from sluice.indexing.databases.pgvector.table import Row
 from sluice.indexing.databases.pgvector.vectors import pruned
 from sluice.indexing.inverted.statistics import Contribution
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
-import selectors
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -91,9 +91,11 @@ def _alive(idle: list[Any]) -> Any:
 def _answers(connection: Any) -> bool:
     """Return whether a connection is not closed by the server; nothing is sent."""
     # An idle connection has nothing to read, except that its server has ended.
-    with selectors.DefaultSelector() as selector:  # takes any descriptor, as select does not
-        selector.register(connection.fileno(), selectors.EVENT_READ)
-        return not selector.select(0)
+    if not hasattr(select, "poll"):  # as on Windows, where select takes any descriptor
+        return not select.select([connection.fileno()], [], [], 0)[0]
+    polled = select.poll()
+    polled.register(connection.fileno(), select.POLLIN)
+    return not polled.poll(0)
 
 
 def _close(connection: Any) -> None:

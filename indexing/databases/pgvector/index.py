@@ -26,11 +26,12 @@ from sluice.indexing.databases.pgvector.beside import (
 from sluice.indexing.databases.pgvector.conditions import where_sql
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
 from sluice.indexing.databases.pgvector.former import former_tables
+from sluice.indexing.databases.pgvector.lines import Row, digest_of, lines
 from sluice.indexing.databases.pgvector.notes import differences
 from sluice.indexing.databases.pgvector.search import MOST_EF, Asked, Walk, search
 from sluice.indexing.databases.pgvector.settings import DIMENSIONS, Column, Method, Settings
 from sluice.indexing.databases.pgvector.states import States, table_of_build
-from sluice.indexing.databases.pgvector.table import Row, Table, digest_of
+from sluice.indexing.databases.pgvector.table import Table
 from sluice.indexing.databases.pgvector.vectors import decoded, encoded
 from sluice.indexing.databases.pgvector.verification import (
     measured_recall,
@@ -180,14 +181,14 @@ class PgvectorIndex(DatabaseIndex):
         width = int(documents.shape[1])
         self.settings.check_width(width, column)
         first, stop = self.rows, self.rows + int(documents.shape[0])
-        vectors = list(encoded(documents, column))
         beside = self._beside(np.arange(first, stop, dtype=np.int64))
+        parts = list(lines(first, documents, column, beside))
         size = DIMENSIONS[column] if column == "sparsevec" else width
         table = self._table or table_of_build(self._build, self.settings, column, size)
         with self._states.changing(table, first) as connection:
-            digest = digest_of(vectors, beside) if self._build is not None else ""
+            digest = digest_of(parts) if self._build is not None else ""
             if not digest or not table.copied(connection, first, stop, digest):
-                table.copy(connection, first, vectors, beside)
+                table.copy(connection, parts)
                 if digest:
                     table.note_copy(connection, first, stop, digest)
         self._table, self._column = table, column
@@ -195,10 +196,10 @@ class PgvectorIndex(DatabaseIndex):
         if column == "sparsevec":
             self.metric = None
 
-    def _beside(self, rows: Rows) -> list[Row]:
+    def _beside(self, rows: Rows) -> list[Row] | None:
         if self.described is None:
             self._described = False
-            return [Row()] * len(rows)
+            return None
         return [row_of(*each) for each in zip(*self.described(rows), strict=True)]
 
     # Changing.

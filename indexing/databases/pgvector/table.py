@@ -7,23 +7,19 @@ it. ``sluice_copies`` has the digest of each chunk of a build, so that a killed 
 from __future__ import annotations
 
 import functools
-import hashlib
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
+from sluice.indexing.databases.pgvector.lines import COLUMNS, END, HEAD
 from sluice.indexing.databases.pgvector.settings import Column, Method, Settings
 from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import Metric
 
 LOCK = 7_234_091  # one creates the shared tables at a time
-BUFFER = 256  # rows that are sent together
-COPY_HEAD = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 OPERATORS: dict[Metric, str] = {"ip": "<#>", "cosine": "<#>", "l2": "<->"}
 CLASSES: dict[Metric, str] = {"ip": "ip", "cosine": "ip", "l2": "l2"}
 SHARED = """
@@ -32,14 +28,6 @@ CREATE TABLE IF NOT EXISTS sluice_indexes (
 CREATE TABLE IF NOT EXISTS sluice_copies (
     name text, first bigint, stop bigint, digest text NOT NULL, PRIMARY KEY (name, first));
 """
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is stored beside a vector: the id and the metadata as JSON, or neither."""
-
-    id: bytes | None = None
-    metadata: bytes | None = None
 
 
 class Table:
@@ -146,17 +134,12 @@ class Table:
         """Forget the chunks of a build: it is complete."""
         connection.execute("DELETE FROM sluice_copies WHERE name = %s", [self.name])
 
-    def copy(self, connection: Any, first: int, vectors: Iterable[bytes], rows: Any) -> None:
-        """Copy encoded vectors as the rows from ``first`` on; ``rows`` is a ``Row`` of each."""
-        statement = self.sql(
-            "COPY {table} (row, id, metadata, embedding) FROM STDIN (FORMAT binary)"
-        )
+    def copy(self, connection: Any, parts: Iterable[bytes]) -> None:
+        """Copy rows, in the form of ``lines``."""
+        statement = self.sql(f"COPY {{table}} ({COLUMNS}) FROM STDIN (FORMAT binary)")
         with connection.cursor().copy(statement) as copy:
-            copy.write(COPY_HEAD)
-            lines = map(_line, range(first, 1 << 62), vectors, rows)
-            while part := b"".join(islice(lines, BUFFER)):
+            for part in (HEAD, *parts, END):
                 copy.write(part)
-            copy.write(b"\xff\xff")
 
     def copied(self, connection: Any, first: int, stop: int, digest: str) -> bool:
         """Return whether a killed build copied these very rows; forget others from ``first`` on."""
@@ -235,26 +218,3 @@ def _named(text: str, name: str) -> str:
 
     names = {"table": sql.Identifier(name), "graph": sql.Identifier(f"{name}_hnsw")}
     return str(sql.SQL(text).format(**names).as_string(None))
-
-
-def _line(row: int, vector: bytes, beside: Row) -> bytes:
-    """Return one row in the binary format of COPY: the number of fields, then length and bytes."""
-    return b"".join((
-        b"\0\x04\0\0\0\x08", row.to_bytes(8, "big"),
-        _field(beside.id), _field(beside.metadata),
-        len(vector).to_bytes(4, "big"), vector,
-    ))  # fmt: skip
-
-
-def _field(data: bytes | None) -> bytes:
-    return b"\xff\xff\xff\xff" if data is None else len(data).to_bytes(4, "big") + data
-
-
-def digest_of(vectors: Iterable[bytes], rows: Iterable[Row]) -> str:
-    """Return a hash of encoded vectors and of what is stored beside them."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for vector, beside in zip(vectors, rows, strict=True):
-        hashed.update(vector)
-        for part in (beside.id, beside.metadata):
-            hashed.update(b"\0" if part is None else len(part).to_bytes(5, "big") + part)
-    return hashed.hexdigest()

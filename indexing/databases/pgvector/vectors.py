@@ -20,14 +20,20 @@ def encoded(vectors: Any, column: Column) -> Iterator[bytes]:
     if column == "sparsevec":
         yield from _sparse(vectors)
         return
+    table = encoded_table(vectors, column)
+    data, size = table.tobytes(), table.itemsize
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def encoded_table(vectors: Any, column: Column) -> NDArray[np.void]:
+    """Return dense vectors in the binary form of the column's type, ``[n]`` records."""
     count, width = vectors.shape
     kind = ">f2" if column == "halfvec" else ">f4"
     table = np.zeros(count, np.dtype([("head", ">u2", (2,)), ("values", kind, (width,))]))
     table["head"][:, 0] = width
     table["values"] = vectors
-    data, size = table.tobytes(), table.itemsize
-    for start in range(0, len(data), size):
-        yield data[start : start + size]
+    return table
 
 
 def _sparse(vectors: Matrix[Any]) -> Iterator[bytes]:

@@ -13,8 +13,8 @@ from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric
 
-SPARE = 8  # points asked for beyond k: most groups of ties end within them
-FACTOR = 4  # by which more are asked for where they do not
+SPARE = 1  # points asked for beyond k: enough where no ties are cut; each costs the engine
+FACTOR = 4  # by which more are asked for where some are
 
 
 class Live(NamedTuple):

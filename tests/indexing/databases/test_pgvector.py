@@ -375,7 +375,6 @@ def test_settings_are_refused(settings: Any, message: str) -> None:
 
 def test_only_a_zero_character_is_refused() -> None:
     written = row_of("d", {"path": "C:\\u0000", "none": None, "year": 1}).metadata
-    assert written is not None
     assert json.loads(written[1:]) == {"path": "C:\\u0000", "none": None, "year": 1}
     for name, metadata in (("a\0", {}), ("a", {"\0": 1}), ("a", {"k": ("x", "\0")})):
         with pytest.raises(DataError, match="zero character"):
