@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,15 @@ class Hits(NamedTuple):
             np.full((queries, k), MISSING_ROW, dtype=np.int64),
             np.full((queries, k), MISSING_SCORE, dtype=np.float32),
         )
+
+    @classmethod
+    def of_all(cls, several: Sequence[Hits], queries: int, k: int) -> Hits:
+        """Return the best ``k`` of several results of the same queries; no two have a row."""
+        if not several:
+            return cls.missing(queries, k)
+        rows = np.concatenate([hits.rows for hits in several], axis=1)
+        scores = np.concatenate([hits.scores for hits in several], axis=1)
+        return cls(rows, scores).sorted(k).padded(k)
 
     def padded(self, k: int) -> Hits:
         """Return these hits with empty places up to ``k`` on every line."""

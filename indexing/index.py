@@ -179,6 +179,16 @@ class Index(ABC):
         """
         return ()
 
+    @classmethod
+    def _together(cls, parts: Sequence[Any], rows: Sequence[Rows]) -> Index | None:
+        """Return an index that searches the documents of all ``parts`` at once, for shards.
+
+        The parts are of this class, and row ``i`` of one is ``rows[part][i]`` of the collection,
+        ascending. Only ``_search`` of the result is called, until a part changes. None: the parts
+        are searched one by one.
+        """
+        return None
+
     def _stored_rows(self) -> int | None:
         """Return how many rows the arrays hold, for a check at opening; None leaves it out."""
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+
+import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
@@ -64,6 +66,7 @@ class FlatIndex(Index):
             )
         self.depth = None if depth is None else whole_number(depth, "depth", 1)
         self._vectors = DenseRows()
+        self._places: tuple[Rows, ...] = ()  # of each chunk's documents, if not consecutive
         self._codes = None if first_pass is None else CompressedRows(first_pass, self.metric)
 
     @property
@@ -103,17 +106,40 @@ class FlatIndex(Index):
         held = self._vectors, self._codes, self.metric, queries, k
         with notice_once():
             if self.first_pass != "binary":
+                if self._places and allowed is not None:
+                    allowed = np.concatenate([allowed[rows] for rows in self._places])
                 if numpy_suffices(queries.size * len(self._vectors) * NUMPY_SECONDS):
-                    return search_in_numpy(self._vectors, self.metric, queries, k, allowed)
+                    places = np.concatenate(self._places) if self._places else None
+                    return search_in_numpy(self._vectors, self.metric, queries, k, allowed, places)
                 from sluice.indexing.flat.search import (
                     FlatSearch,  # numba: loaded by the first search
                 )
 
-                return FlatSearch(*held).hits(allowed)
+                return FlatSearch(*held, self._places).hits(allowed)
             from sluice.indexing.flat.binary_search import search_bits
 
             depth = parameters.get("depth", self.depth) or max(DEPTH, DEPTH_PER_HIT * k)
             return search_bits(*held, max(k, depth), allowed)
+
+    @classmethod
+    def _together(cls, parts: Sequence[Self], rows: Sequence[Rows]) -> Self | None:
+        kinds = {(part.metric, part.first_pass) for part in parts}
+        if len(kinds) > 1 or parts[0].first_pass == "binary":  # its depth is that of each part
+            return None
+        made = parts[0].empty()
+        made._vectors.share([part._vectors for part in parts])
+        if made._codes is not None:
+            made._codes.share([part._codes for part in parts if part._codes is not None])
+        places = []
+        for part, own in zip(parts, rows, strict=True):
+            first = 0
+            for chunk in part._vectors.chunks():
+                last = first + len(chunk[0])
+                if last > first:
+                    places.append(own[first:last])
+                first = last
+        made._places = tuple(places)
+        return made
 
     def _documents(self, rows: Rows) -> Dense:
         return self._vectors.gather(rows)[0]

@@ -23,9 +23,9 @@ class Block(NamedTuple):
     """Documents of one chunk, as the kernel reads them.
 
     They are at ``places``, or from ``start`` on when that is empty, and the document at place
-    ``p`` has the row ``first_row + p``. ``source`` is what is multiplied: ``vectors`` themselves,
-    or codes (bfloat16 as uint16, int8 with ``scales``) that lost ``losses``; both may be empty.
-    ``normalised``: the products are of unit vectors.
+    ``p`` has the row ``rows[p]``, or ``first_row + p`` when that is empty. ``source`` is what is
+    multiplied: ``vectors`` themselves, or codes (bfloat16 as uint16, int8 with ``scales``) that
+    lost ``losses``; both may be empty. ``normalised``: the products are of unit vectors.
     """
 
     vectors: Any
@@ -35,6 +35,7 @@ class Block(NamedTuple):
     scales: Any
     normalised: bool
     first_row: int
+    rows: Any
     start: int
     documents: int
     places: Any
@@ -198,7 +199,7 @@ def _offer_each(
 ) -> None:
     """Multiply each document with each member (no more than a panel), and filter it."""
     source, factors, members = block.source, batch.factors, batch.members
-    vectors, norms, first_row = block.vectors, block.norms, block.first_row
+    vectors, norms = block.vectors, block.norms
     queries, query_norms = batch.vectors, batch.norms
     heaps, sizes, all_floors, exactly = best.heaps, best.sizes, best.floors, best.exactly
     scales, offsets, reaches, losses = strip.scale, strip.offset, strip.reach, strip.losses
@@ -229,11 +230,16 @@ def _offer_each(
                 vectors,
                 places[i],
                 norms[places[i]],
-                first_row + places[i],
+                _row(block.rows, block.first_row, places[i]),
                 heaps,
                 sizes,
                 all_floors,
             )
+
+
+@njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
+def _row(rows: NDArray[np.int64], first_row: int, place: int) -> Any:
+    return rows[place] if len(rows) else first_row + place
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -274,7 +280,7 @@ def _offer_tile(
     bounds: NDArray[np.float32],
 ) -> None:
     """Score exactly what may be among the best of a panel's queries."""
-    vectors, norms, first_row = block.vectors, block.norms, block.first_row
+    vectors, norms = block.vectors, block.norms
     queries, query_norms, members = batch.vectors, batch.norms, batch.members
     heaps, sizes, all_floors, exactly = best.heaps, best.sizes, best.floors, best.exactly
     all_direct, all_lossy, all_constant = batch.direct, batch.lossy, batch.constant
@@ -305,7 +311,7 @@ def _offer_tile(
                 vectors,
                 place,
                 norms[place],
-                first_row + place,
+                _row(block.rows, block.first_row, place),
                 heaps,
                 sizes,
                 all_floors,

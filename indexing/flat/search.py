@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from itertools import repeat
 from threading import Lock
@@ -33,14 +33,25 @@ FEW = {"float32": 4, "uint16": 5, "int8": 3}  # queries up to which each is a do
 FEW_EMULATED = {"float32": 6, "uint16": 8, "int8": 6}  # the same without bfloat16 instructions
 SUSPECT_SHARE = 1 / 16  # of a block scored exactly: from here float32 products are cheaper
 _NONE: Any = np.empty(0, dtype=np.float32)
+_NO_ROWS: Any = np.empty(0, dtype=np.int64)
 
 
 class FlatSearch:
-    """One search: its queries, and the best hits so far of all its threads."""
+    """One search: its queries, and the best hits so far of all its threads.
+
+    ``places`` are the documents' rows, an array for each chunk, where they are not consecutive.
+    """
 
     def __init__(
-        self, rows: DenseRows, codes: CompressedRows | None, metric: Metric, queries: Dense, k: int
+        self,
+        rows: DenseRows,
+        codes: CompressedRows | None,
+        metric: Metric,
+        queries: Dense,
+        k: int,
+        places: Sequence[NDArray[np.int64]] = (),
     ) -> None:
+        self._places = places
         self._metric, self._kind, self._k = metric, METRICS.index(metric), k
         self._queries = QueryForms(queries, metric)
         self._floors = np.full(len(queries), -np.inf, dtype=np.float32)
@@ -115,10 +126,12 @@ class FlatSearch:
         source, losses, *scales = (lent(array) for array in codes)
         normalised = self._metric == "cosine" and (halves or source.dtype != np.float32)
         first_row = sum(len(held[0][1]) for held in self._chunks[:chunk])
+        rows = lent(self._places[chunk]) if self._places else _NO_ROWS
         scale = scales[0] if scales else _NONE
         return Block(
-            lent(vectors), lent(norms), source, losses, scale, normalised, first_row, 0, 0, _NONE
-        )
+            lent(vectors), lent(norms), source, losses, scale, normalised, first_row, rows, 0, 0,
+            _NONE,
+        )  # fmt: skip
 
     def _batch(self, chosen: bytes, full: bool, few: bool, halves: bool) -> Batch:
         """Return some queries as the kernel reads them."""

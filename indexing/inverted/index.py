@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -21,11 +21,13 @@ from sluice.indexing.index import Index
 from sluice.indexing.inverted.placed import (
     Segments,
     frequencies,
+    joined,
     open_segments,
     write_segments,
 )
 from sluice.indexing.inverted.search.numpy_engine import expected_work, search_query
 from sluice.indexing.inverted.search.record import BLOCKS, LAZY_BLOCKS, RECORD
+from sluice.indexing.inverted.segments.segment import LAST_ROW
 from sluice.indexing.inverted.settings import (
     SEARCH_PARAMETERS,
     USUAL,
@@ -43,7 +45,7 @@ from sluice.indexing.storage.arrays import fact
 Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
 EVERYTHING = np.zeros(0, dtype=np.bool_)  # a mask that excludes nothing
 EVERYTHING.setflags(write=False)  # as other masks: numba would compile for both kinds
-MAX_ROWS = 2**31  # row numbers share an int64 with the score's bits
+MAX_ROWS = LAST_ROW + 1
 MOST_TERMS = 2**28  # some arrays are as long as the vocabulary
 NUMPY_SECONDS = 6e-9  # for each posting and document of a search without kernels
 TASKS_PER_THREAD = 4  # parts of a batch: few enough to be cheap, enough to even out the threads
@@ -204,6 +206,15 @@ class InvertedIndex(Index):
                 reader._frozen, reader._spool, reader._present = True, Spool(), None
                 self._present = reader
         return reader
+
+    @classmethod
+    def _together(cls, parts: Sequence[Self], rows: Sequence[Rows]) -> Self | None:
+        if any(part.settings != parts[0].settings for part in parts):
+            return None
+        made = parts[0].empty()
+        made._segments = joined([part._reader()._segments for part in parts], rows)
+        made._frozen = True
+        return made
 
     def _checked(self, vectors: Any, what: str) -> Sparse:
         matrix = checked_sparse(vectors, what)

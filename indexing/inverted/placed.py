@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sluice.indexing.inverted.segments.segment import LAYOUT, Segment, open_segment
 from sluice.indexing.inverted.settings import SegmentSettings
+from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.arrays import write_array
 
 COUNTS = ("documents", "terms", "postings", "blocks")
@@ -48,6 +49,24 @@ def frequencies(segments: Segments, width: int) -> NDArray[np.int64]:
     for placed in segments:
         total[: placed.segment.terms] += placed.segment.frequencies
     return total
+
+
+def joined(parts: Sequence[Segments], rows: Sequence[Rows]) -> Segments:
+    """Return the segments of several indexes as those of one, whose rows ``rows`` has by index."""
+    return tuple(
+        Placed(_in_rows(placed, own), 0)
+        for segments, own in zip(parts, rows, strict=True)
+        for placed in segments
+    )
+
+
+def _in_rows(placed: Placed, rows: Rows) -> Segment:
+    """Return a segment whose order is that of other rows, four bytes each; all else is shared."""
+    segment = placed.segment
+    own = rows[placed.first_row : placed.first_row + segment.documents]
+    if len(segment.order):
+        own = own[segment.order]
+    return segment._replace(order=own.astype(np.uint32))
 
 
 def write_segments(segments: Segments, folder: Path) -> tuple[list[dict[str, int]], Segments]:

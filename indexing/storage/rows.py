@@ -47,6 +47,10 @@ class ChunkedRows:
         """Return the chunks, in the order of their rows."""
         return tuple(self._chunks)
 
+    def share(self, others: Sequence[Self]) -> None:
+        """Hold the rows of ``others``, one after the other, in the same memory."""
+        self._chunks = [chunk for other in others for chunk in other.chunks() if len(chunk[0])]
+
     def _extend(self, added: Chunk, join: bool = True) -> None:
         """Add rows that nobody else holds; ``join`` may copy the ones before: fewer chunks."""
         joined, total = [added], len(added[0])
@@ -130,6 +134,13 @@ class DenseRows(ChunkedRows):
     def width(self) -> int | None:
         """Dimensions of the vectors; None before the first ``append``."""
         return int(self._chunks[0][0].shape[1]) if self._chunks else None
+
+    def share(self, others: Sequence[Self]) -> None:
+        """Hold the rows of ``others``, one after the other, in the same memory."""
+        super().share(others)
+        ranges = [each for each in (other.norm_range() for other in others) if each[1] > 0]
+        least = min((each[0] for each in ranges), default=1.0)
+        self._range = least, max((each[1] for each in ranges), default=0.0)
 
     def append(self, vectors: Dense) -> Norms:
         """Add a copy of checked vectors ``[n, width]`` as the next rows; return their norms."""

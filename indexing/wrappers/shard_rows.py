@@ -68,6 +68,6 @@ class ShardRows:
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
             raise DataError(f"rows: expected 0 to {len(self) - 1:,}; open the retriever again")
         owners = self.owners[numbers]
-        for shard in np.unique(owners).tolist():
+        for shard in np.flatnonzero(np.bincount(owners)).tolist():
             places = np.flatnonzero(owners == shard)
             yield shard, places, self.local[numbers[places]]

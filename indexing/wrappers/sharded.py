@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
-from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index, Parameters
 from sluice.indexing.kernels.threads import thread_count
@@ -29,6 +28,7 @@ from sluice.indexing.wrappers.fan_out import (
     ask_all,
     check_patience,
 )
+from sluice.indexing.wrappers.joined_parts import JoinedParts, stacked
 from sluice.indexing.wrappers.partial import note_absent
 from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.indexing.wrappers.shard_rows import ShardRows
@@ -42,11 +42,11 @@ SHARDABLE = ("flat", "faiss", "inverted", "tokens", "funnel", "augmented", "pass
 class ShardedIndex(Index):
     """An index whose rows are parted over ``parts``, with the hits, scores and ties of the whole.
 
-    Every part is searched, in threads, and the best of all are returned. Where the parts are exact
-    so is this: a score depends on a document and a query alone, and ties go by the row of the
-    collection. ``rows`` says which part holds each; it is shared with the store of the documents.
-    A part that is None could not be opened, and ``absent`` has the reason. ``replicas`` are further
-    copies of each part.
+    Every part is searched, and the best of all are returned: in one pass where the type can
+    (``flat``, ``inverted``), else in threads. Where the parts are exact so is this: a score depends
+    on a document and a query alone, and ties go by the row of the collection. ``rows`` says which
+    part holds each; it is shared with the store of the documents. A part that is None could not be
+    opened, and ``absent`` has the reason. ``replicas`` are further copies of each part.
 
     Beside those of the parts it takes the search parameters ``partial`` (``"error"``, or
     ``"allow"``: go without the shards that do not answer, see ``partial_results``),
@@ -68,6 +68,7 @@ class ShardedIndex(Index):
         self._replicas = [list(each) for each in replicas] or [[] for _ in parts]
         self.shard_rows = rows
         self.changed: set[int] = set()  # parts that differ from what was opened
+        self._joined_parts = JoinedParts()
         self._told = False  # whether a hedge that does nothing was warned of
         present = [part for part in map(self._readable, range(len(parts))) if part is not None]
         if not present:
@@ -319,12 +320,24 @@ class ShardedIndex(Index):
         made.__dict__.pop("_pool", None)
         made._parts = copy.deepcopy(self._parts, memo)
         made.shard_rows = copy.deepcopy(self.shard_rows, memo)
+        made._joined_parts = JoinedParts()
         made._live, made.changed = copy.deepcopy(self._live, memo), set(self.changed)
         return made
 
     def _search(
         self, queries: Any, k: int, allowed: Mask | None, parameters: dict[str, Any]
     ) -> Hits:
+        if parameters.get(DEADLINE) is None and parameters.get(HEDGE) is None:
+            rows, own = self.shard_rows.rows, self._own_params(parameters)
+            hits = self._joined_parts.search(self._parts, rows, queries, k, allowed, own)
+            if hits is not None:
+                return hits
+        return self._asked_singly(queries, k, allowed, parameters)
+
+    def _asked_singly(
+        self, queries: Any, k: int, allowed: Mask | None, parameters: Mapping[str, Any]
+    ) -> Hits:
+        """Ask every part, with patience, and leave out what does not answer."""
         own = self._own_params(parameters)
         everything = allowed is None or allowed is self._live.allowed()
 
@@ -360,20 +373,14 @@ class ShardedIndex(Index):
         threads = len(self._parts) > 1 and thread_count() > 1 and not remote
         answers = ask_all(asked, patience, self._pool if threads else None)
         if answers.absent:
-            absent = {
-                self.names[shard]: self.absent.get(self.names[shard], why)
-                for shard, why in answers.absent.items()
-            }
+            named = {self.names[shard]: why for shard, why in answers.absent.items()}
+            absent = {name: self.absent.get(name, why) for name, why in named.items()}
             if parameters.get(PARTIAL) != "allow":
                 self._refuse_absent(absent)
             log.warning("partial: [%s]: %s", ", ".join(absent), "; ".join(absent.values()))
             note_absent(absent)
         found = [answers.found[shard] for shard in sorted(answers.found)]
-        if not found:
-            return Hits.missing(int(queries.shape[0]), k)
-        rows = np.concatenate([hits.rows for hits in found], axis=1)
-        scores = np.concatenate([hits.scores for hits in found], axis=1)
-        return Hits(rows, scores).sorted(k).padded(k)
+        return Hits.of_all(found, int(queries.shape[0]), k)
 
     def plan(self, queries: Any, k: int, *, params: Parameters | None = None) -> Sequence[Any]:
         """Return what the first part's planner chose; each part has a planner of its own."""
@@ -386,18 +393,7 @@ class ShardedIndex(Index):
             found.append(parts[shard].documents(local))
             order[places] = done + np.arange(len(places))
             done += len(places)
-        if not found:
-            return parts[0].documents(rows)
-        if isinstance(found[0], np.ndarray):
-            return np.concatenate(found)[order]
-        if isinstance(found[0], TokenVectors):
-            return TokenVectors.joined(found, found[0].dim)[order]
-        from scipy import sparse
-
-        width = max(each.shape[1] for each in found)
-        for each in found:
-            each.resize((each.shape[0], width))
-        return sparse.vstack(found, format="csr")[order]
+        return stacked(found)[order] if found else parts[0].documents(rows)
 
     # It is saved part by part, by the retriever.
 

@@ -294,6 +294,9 @@ class DocumentStore:
         self, rows: NDArray[np.int64]
     ) -> Iterator[tuple[Segment, NDArray[np.intp], NDArray[np.int64]]]:
         """Yield (segment, positions in ``rows``, rows within the segment)."""
+        if len(self._segments) == 1 and len(rows):  # as of most: a search reads a few ids
+            yield self._segments[0], np.arange(len(rows)), rows
+            return
         which = np.searchsorted(self._starts, rows, side="right") - 1
         for number in np.unique(which).tolist():
             positions = np.flatnonzero(which == number)

@@ -149,13 +149,15 @@ class Updatable(Stage):
     ) -> None:
         """Part the documents over another number of shards, in one step; it compacts too.
 
-        The collection is encoded again, from the cache of ``encoding`` where it has one, and the
-        shards are written anew. ``index`` is an empty one of the shards' kind, for a kind that
-        cannot make one of its settings.
+        The vectors are moved where the index has them exactly (flat, and inverted unless its
+        encoder counts the collection); else the collection is encoded again, from the cache of
+        ``encoding`` where it has one. ``index`` is an empty one of the shards' kind, for a kind
+        that cannot make one of its settings.
         """
         from sluice.indexing.wrappers.passages import PassageIndex
         from sluice.indexing.wrappers.sharded import ShardedIndex
         from sluice.retrieval.retrievers.shards.building import new_shards
+        from sluice.retrieval.retrievers.shards.moving import stored_vectors
 
         with self._changing() as (state, _):
             own = state.index.first if isinstance(state.index, ShardedIndex) else state.index
@@ -164,11 +166,14 @@ class Updatable(Stage):
                 self.path, state.encoder, iter(state.store),
                 index or own.empty(), shards=shards,
             )  # fmt: skip
-            work = self.path / ENCODING
+            vectors = None
+            if state.passages is None:
+                vectors = stored_vectors(state.encoder, state.store, state.index)
             state.store = store
             state.index = filled_index(
-                state.encoder, store, parts, work=work, encoding=encoding, passages=state.passages
-            )
+                state.encoder, store, parts, vectors, work=self.path / ENCODING, encoding=encoding,
+                passages=state.passages,
+            )  # fmt: skip
         shutil.rmtree(self.path / ENCODING, ignore_errors=True)
 
     @contextmanager

@@ -28,7 +28,7 @@ from sluice.indexing.inverted.search.bounds import (
 from sluice.indexing.inverted.search.record import GAVE_UP, POSTINGS, RESCORED, SCORED
 from sluice.indexing.inverted.search.rescoring import score_documents
 from sluice.indexing.inverted.segments.kernels import hashed_term
-from sluice.indexing.inverted.segments.segment import GROUP, Segment
+from sluice.indexing.inverted.segments.segment import GROUP, LAST_ROW, Segment
 from sluice.indexing.kernels.heap import LARGEST_BITS, ROW_MASK, bits_of, key_of, offer, score_of
 
 LARGEST = np.float32(np.finfo(np.float32).max)
@@ -175,7 +175,7 @@ def _collect(
             continue
         row = first_row + _row(segment, first + i)
         key = key_of(min(bits[i], LARGEST_BITS), row)
-        if key > bar and (len(allowed) == 0 or allowed[row]):
+        if key > bar and (len(allowed) == 0 or (row < len(allowed) and allowed[row])):
             size = offer(heap, size, key)
             if size == len(heap):
                 bar = max(bar, heap[0])
@@ -210,7 +210,7 @@ def _collect_candidates(
         if bits[i] < 0 or sums[i] * up + spare < threshold:
             continue
         row = first_row + _row(segment, first + i)
-        if len(allowed) and not allowed[row]:
+        if len(allowed) and not (row < len(allowed) and allowed[row]):
             continue
         if found >= len(candidates):
             found = _still_possible(candidates, found, up, spare, threshold)
@@ -282,7 +282,7 @@ def _rescore(
 def _row(segment: Segment, document: int) -> Any:
     """Return a document's row, from the segment's first."""
     if len(segment.order):
-        return min(np.int64(segment.order[document]), segment.shape[0] - 1)
+        return min(np.int64(segment.order[document]), LAST_ROW)
     return np.int64(document)
 
 

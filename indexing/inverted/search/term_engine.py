@@ -11,7 +11,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.inverted.segments.segment import RUNS_PER_TILE_BITS, TILE, TILE_BITS
+from sluice.indexing.inverted.segments.segment import (
+    LAST_ROW,
+    RUNS_PER_TILE_BITS,
+    TILE,
+    TILE_BITS,
+)
 from sluice.indexing.kernels.heap import LARGEST_BITS, key_of
 
 STRIP = 64  # sums compared with the threshold at a time
@@ -160,9 +165,9 @@ def _collect(
                     place: Any = base + i
                     row: Any = first_row + place
                     if ordered:
-                        row = first_row + min(np.int64(order[place]), len(order) - 1)
+                        row = first_row + min(np.int64(order[place]), LAST_ROW)
                     key = key_of(score, row)
-                    if key > bar and (len(allowed) == 0 or allowed[row]):
+                    if key > bar and (len(allowed) == 0 or (row < len(allowed) and allowed[row])):
                         pool[size] = key
                         size += 1
                         if size == len(pool):

@@ -39,6 +39,7 @@ WINDOW: Final = 16  # directory entries compared at once; every block's are foll
 MOST_BLOCKS: Final = 1 << 16  # of a segment: block numbers are 16 bits
 MOST_BLOCK_POSTINGS: Final = (1 << 16) - 1  # starts within a block are 16 bits
 FLOOR_RANKS: Final = (10, 100, 1000)
+LAST_ROW: Final = (1 << 31) - 1  # row numbers share an int64 with the score's bits
 HASH: Final = 40503  # odd: multiplying 16 bits by it is a permutation that spreads neighbours
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from small_world import SUBJECTS, WordEncoder, documents
 from token_functions import token_vectors
 
@@ -251,6 +252,50 @@ def test_a_killed_reshard_leaves_the_shards(
     opened.reshard(5)
     check_equal(whole, opened)
     assert [each.name for each in (tmp_path / "killed/shards").iterdir()] == ["s000002"]
+
+
+class Reader(WordEncoder):
+    """Notes the documents that it reads."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__(6)
+        self.sparse, self.read = sparse, list[str]()
+
+    def encode_queries(self, texts: Sequence[str]) -> Any:
+        counts = WordEncoder.encode_documents(self, texts)
+        return csr_array(counts) if self.sparse else counts
+
+    def encode_documents(self, texts: Sequence[str]) -> Any:
+        self.read.extend(texts)
+        return self.encode_queries(texts)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_reshard_moves_vectors_that_were_given(sparse: bool, tmp_path: Path) -> None:
+    """They are not what the encoder would make of the texts, which it is not asked to read."""
+    docs = corpus()
+    drawn = np.random.default_rng(5).random((len(docs), 6)).astype(np.float32)
+    given: Any = csr_array(drawn * (drawn > 0.5)) if sparse else drawn
+    encoder = Reader(sparse)
+
+    def built(name: str, shards: int | None) -> Retriever:
+        made = Retriever.build(
+            encoder, docs, vectors=given, shards=shards, path=tmp_path / name,
+            index=InvertedIndex() if sparse else FlatIndex(),
+        )  # fmt: skip
+        made.delete([docs[3].id, docs[17].id])
+        made.add([Document("new", "", "gold")])
+        return made
+
+    whole, sharded = built("w", None), built("s", 2)
+    encoder.read.clear()
+    sharded.reshard(3)
+    assert encoder.read == []
+    whole.compact()
+    assert answers(sharded) == answers(whole)
+    assert answers(sharded, 3) == answers(whole, 3)
+    whole.reshard(4)
+    assert answers(sharded) == answers(whole)
 
 
 def test_a_first_build_that_was_killed_begins_again(
