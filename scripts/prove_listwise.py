@@ -178,8 +178,9 @@ def main() -> None:
                     trainer=trainer, seed=seed)  # fmt: skip
             seconds = time.process_time() - begun
             name = "untrained" if importance is None else f"importance {importance:g}"
+            own = examples[: min(MEASURED, asked.lists)]
             row = {"unseen": measured(ranker, examples[asked.lists :]),
-                   "learnt": measured(ranker, examples[: min(MEASURED, asked.lists)]), "seconds": seconds}  # fmt: skip
+                   "learnt": measured(ranker, own), "seconds": seconds}  # fmt: skip
             rows[f"{name}, {seed}"] = row
             print(name, seed, json.dumps(row), flush=True)
     (asked.work / "result.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
