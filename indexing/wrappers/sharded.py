@@ -348,13 +348,13 @@ class ShardedIndex(Index):
 
         def ask(shard: int, part: Index) -> Hits:
             *asked, keep, params = arguments(shard, part)
-            return named(shard, part.search(*asked, keep=keep, params=params))
+            return in_whole(shard, part.search(*asked, keep=keep, params=params))
 
         def begun(shard: int, part: RemoteIndex) -> Ask[Hits]:
             wait = part.begin(*arguments(shard, part))
-            return lambda: named(shard, wait())
+            return lambda: in_whole(shard, wait())
 
-        def named(shard: int, hits: Hits) -> Hits:
+        def in_whole(shard: int, hits: Hits) -> Hits:
             rows = self.shard_rows.rows[shard]
             numbers = np.where(hits.rows >= 0, rows[hits.rows], hits.rows) if len(rows) else hits[0]
             return Hits(numbers, hits.scores)
