@@ -261,9 +261,8 @@ class Experiment:
         config = self.config.model_copy(update={"dataset": named, "output": str(output)})
         other = Experiment(config, file=self.file, allow=self.allow, rebuild=self.rebuild)
         other._models_of = self
-        other.needs = other.fits.needs = other._retrievers.needs = Dependencies(
-            config, models_of=self.needs
-        )
+        other.needs = Dependencies(config, models_of=self.needs)
+        other.fits.needs = other._retrievers.needs = other.needs
         return other
 
     def _test(self) -> Dataset:
