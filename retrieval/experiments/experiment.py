@@ -16,10 +16,7 @@ from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
-from sluice.retrieval.config.components import (
-    make_encoder,
-    make_executor,
-)
+from sluice.retrieval.config.components import make_encoder, make_executor
 from sluice.retrieval.config.file_keys import normalised_dataset
 from sluice.retrieval.config.sections import (
     ExperimentConfig,

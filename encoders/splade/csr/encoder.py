@@ -17,12 +17,7 @@ from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.added_module import add_module
-from sluice.encoders.model_files.layout import (
-    AUTOENCODER,
-    read_layout,
-    read_modules,
-    read_object,
-)
+from sluice.encoders.model_files.layout import AUTOENCODER, read_layout, read_modules, read_object
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.router import PROMPTS, write_prompts

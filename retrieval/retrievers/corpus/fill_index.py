@@ -33,11 +33,7 @@ from sluice.retrieval.retrievers.corpus.passage_indexing import (
     passage_inputs,
 )
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.corpus.query_vectors import (
-    check_written,
-    sequences,
-    written_index,
-)
+from sluice.retrieval.retrievers.corpus.query_vectors import check_written, sequences, written_index
 from sluice.retrieval.retrievers.corpus.reading import Reading, warn_of_cuts
 
 if TYPE_CHECKING:
