@@ -13,19 +13,9 @@ from torch import Tensor, nn
 
 from sluice.encoders.backends.choice import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
-from sluice.encoders.dense.checks import (
-    check_top_layers,
-    dims_noted,
-    warn_of_decoder,
-)
+from sluice.encoders.dense.checks import check_top_layers, dims_noted, warn_of_decoder
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
-from sluice.encoders.dense.pooling import (
-    Pooling,
-    Poolings,
-    checked_pooling,
-    pooled,
-    pooling_names,
-)
+from sluice.encoders.dense.pooling import Pooling, Poolings, checked_pooling, pooled, pooling_names
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError

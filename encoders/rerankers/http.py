@@ -18,15 +18,14 @@ from sluice.encoders.dense.remote.apis import (
     Answer,
     Api,
     address,
-    check_api,
+    check_service,
     rerank_body,
     scores_in,
 )
 from sluice.encoders.dense.remote.http_json import HttpJson
 from sluice.encoders.dense.remote.usage import Usage
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import is_number, whole_number
+from sluice.encoders.foundation.numbers import whole_number
 
 log = logging.getLogger("sluice")
 
@@ -58,13 +57,10 @@ class HttpReranker:
         price: float = 0.0,
     ) -> None:
         self._options = {name: value for name, value in locals().items() if name != "self"}
-        check_api(api, RERANKING, url, model)
-        if api == "tei" and model:
-            raise ConfigError("model: api tei serves one model, which it is not asked for by name")
-        if max_characters is not None:
-            whole_number(max_characters, "max_characters", 1)
-        if not is_number(price) or price < 0:
-            raise ConfigError(f"price: {price!r}; expected 0 or more, for a thousand searches")
+        check_service(
+            api, RERANKING, url, model,
+            max_characters=max_characters, price=price, priced="a thousand searches",
+        )  # fmt: skip
         self.url, self.model, self.api = url.rstrip("/"), model, api
         self.max_characters = max_characters
         self.batch_size = whole_number(batch_size, "batch_size", 1)

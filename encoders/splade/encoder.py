@@ -195,13 +195,9 @@ class SpladeEncoder(TextEncoder):
                     f"{source}: a dense encoder's folder; load it with DenseEncoder (type: dense)"
                 )
             sides = side_settings(
-                loaded,
-                layout,
-                query_prompt=query_prompt,
-                document_prompt=document_prompt,
-                query_length=query_length,
-                document_length=document_length,
-            )
+                loaded, layout, query_prompt=query_prompt, document_prompt=document_prompt,
+                query_length=query_length, document_length=document_length,
+            )  # fmt: skip
             if query_length is None:
                 cut = parts.query_length(loaded.tokenizer)
                 sides["query_length"] = cut or sides["query_length"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,9 +11,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from torch import Tensor, zeros_like
 
+from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import is_number
-from sluice.encoders.transformer.tokens import Ids
+from sluice.encoders.transformer.packed.model import PackedTransformer
+from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.tokens import Ids, TokenBatch
 
 Terms: TypeAlias = NDArray[np.int32]
 Weights: TypeAlias = NDArray[np.float32]
@@ -91,6 +95,29 @@ def joined_rows(terms: list[Terms], weights: list[Weights], width: int) -> sp.cs
     indices = np.concatenate(terms).astype(np.int32) if terms else np.empty(0, np.int32)
     data = np.concatenate(weights) if weights else np.empty(0, np.float32)
     return sp.csr_array((data, indices, pointers), shape=(len(terms), width))
+
+
+def sparse_rows(
+    encoder: TextEncoder,
+    texts: Sequence[str],
+    side: Side,
+    weigh: Callable[[TokenBatch, PackedTransformer | None], Tensor],
+) -> sp.csr_array:
+    """Return the vectors ``[n, encoder.dim]`` of texts, in input order.
+
+    ``weigh`` makes those of a batch, dense ``[rows, encoder.dim]``.
+    """
+    terms: list[Terms] = [np.empty(0, np.int32)] * len(texts)
+    weights: list[Weights] = [np.empty(0, np.float32)] * len(texts)
+
+    def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+        matrix = sp.csr_array(weigh(batch, network).cpu().numpy())
+        for place, row in enumerate(batch.rows):
+            own = slice(matrix.indptr[place], matrix.indptr[place + 1])
+            terms[row], weights[row] = matrix.indices[own], matrix.data[own]
+
+    encoder.map_texts(texts, side, store)
+    return joined_rows(terms, weights, int(encoder.dim or 0))
 
 
 def prune_terms(vectors: sp.csr_array, floors: NDArray[np.float32]) -> sp.csr_array:

@@ -12,7 +12,7 @@ from sluice.indexing.live_rows import Mask, Rows
 
 
 class ShardRows:
-    """The rows of a collection, parted over shards; each shard has its own in the same order.
+    """The rows of a collection, split over shards; each shard has its own in the same order.
 
     ``rows`` has for each shard the collection's row of each of its own, ascending. Ties in a shard
     are then broken as in the whole. ``IndexFormatError`` unless every row is in one shard.

@@ -40,7 +40,7 @@ SHARDABLE = ("flat", "faiss", "inverted", "tokens", "funnel", "augmented", "pass
 
 
 class ShardedIndex(Index):
-    """An index whose rows are parted over ``parts``, with the hits, scores and ties of the whole.
+    """An index whose rows are split over ``parts``, with the hits, scores and ties of the whole.
 
     Every part is searched, and the best of all are returned: in one pass where the type can
     (``flat``, ``inverted``), else in threads. Where the parts are exact so is this: a score depends
@@ -101,7 +101,7 @@ class ShardedIndex(Index):
         if name and name not in SHARDABLE:
             raise ConfigError(
                 f"shards: an index of type {name!r} learns from, or writes queries by, the whole "
-                f"collection and cannot be parted; take one of {', '.join(SHARDABLE)}, or leave "
+                f"collection and cannot be split; take one of {', '.join(SHARDABLE)}, or leave "
                 "shards out"
             )
 

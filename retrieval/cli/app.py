@@ -37,13 +37,11 @@ FILES = "Data and files"
 
 HEADINGS: dict[str, dict[str, Command]] = {
     EXPERIMENTS: experiment.COMMANDS,
-    SEARCH: {
-        "search": search.search, "explain": explain.explain, **changes.COMMANDS, **serve.COMMANDS,
-    },
+    SEARCH: search.COMMANDS | explain.COMMANDS | changes.COMMANDS | serve.COMMANDS,
     MEASURE: score.COMMANDS,
     TRAINING: training_data.COMMANDS,
     FILES: data.COMMANDS | exchange.COMMANDS,
-}  # fmt: skip
+}
 # A verb with sub-verbs: its heading, its help and these.
 GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "diagnose": (MEASURE, diagnose.__doc__ or "", diagnose.COMMANDS),

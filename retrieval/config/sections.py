@@ -119,7 +119,7 @@ class RetrieverSection(Section):
 
     @property
     def sharded(self) -> bool:
-        """Whether the collection is parted over several folders."""
+        """Whether the collection is split over several folders."""
         return self.shards is not None or self.shard_size is not None
 
     @model_validator(mode="after")

@@ -16,10 +16,7 @@ from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
-from sluice.retrieval.config.components import (
-    make_encoder,
-    make_executor,
-)
+from sluice.retrieval.config.components import make_encoder, make_executor
 from sluice.retrieval.config.file_keys import normalised_dataset
 from sluice.retrieval.config.sections import (
     ExperimentConfig,
@@ -265,9 +262,8 @@ class Experiment:
         config = self.config.model_copy(update={"dataset": named, "output": str(output)})
         other = Experiment(config, file=self.file, allow=self.allow, rebuild=self.rebuild)
         other._models_of = self
-        other.needs = other.fits.needs = other._retrievers.needs = Dependencies(
-            config, models_of=self.needs
-        )
+        other.needs = Dependencies(config, models_of=self.needs)
+        other.fits.needs = other._retrievers.needs = other.needs
         return other
 
     def _test(self) -> Dataset:

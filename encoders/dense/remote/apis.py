@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import is_number, whole_number
 
 Api = Literal["openai", "cohere", "tei"]
 APIS: tuple[Api, ...] = ("openai", "cohere", "tei")
@@ -32,13 +33,31 @@ class Answer(NamedTuple):
     searches: int
 
 
-def check_api(api: str, known: Sequence[Api], url: str, model: str) -> None:
-    """Raise ``ConfigError`` for an api that is not known, or lacks the model's name."""
+def check_service(
+    api: str,
+    known: Sequence[Api],
+    url: str,
+    model: str,
+    *,
+    max_characters: int | None,
+    price: float,
+    priced: str,
+) -> None:
+    """Raise ``ConfigError`` for an unknown api, a model's name that it needs or has no use for.
+
+    And for a length that is not a whole number, or a ``price`` below 0; ``priced`` is what for.
+    """
     if api not in known:
         other = "; it has no reranker" if api in APIS else suggest(api, known)
         raise ConfigError(f"api: {api!r}; known: {', '.join(known)}{other}")
     if api != "tei" and not model.strip():
         raise ConfigError(f"model: empty; expected the name that {url} knows it by")
+    if api == "tei" and model:
+        raise ConfigError("model: api tei serves one model, which it is not asked for by name")
+    if max_characters is not None:
+        whole_number(max_characters, "max_characters", 1)
+    if not is_number(price) or price < 0:
+        raise ConfigError(f"price: {price!r}; expected 0 or more, for {priced}")
 
 
 def address(url: str, path: str) -> str:

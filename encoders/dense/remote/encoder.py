@@ -17,7 +17,7 @@ from sluice.encoders.dense.remote.apis import (
     Answer,
     Api,
     address,
-    check_api,
+    check_service,
     embed_body,
     vectors_in,
 )
@@ -27,7 +27,7 @@ from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.numbers import is_number, whole_number
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.foundation.trust import key_of, refuse_server
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
@@ -84,15 +84,12 @@ class HttpEncoder(FunctionEncoder):
     ) -> None:
         given = {**locals()}
         self._options = {k: v for k, v in given.items() if k not in ("self", "__class__")}
-        check_api(api, APIS, url, model)
+        check_service(
+            api, APIS, url, model,
+            max_characters=max_characters, price=price, priced="a million tokens",
+        )  # fmt: skip
         if api == "tei" and dim is not None:
             raise ConfigError("dim: api tei gives vectors of the model's own width; leave it out")
-        if api == "tei" and model:
-            raise ConfigError("model: api tei serves one model, which it is not asked for by name")
-        if max_characters is not None:
-            whole_number(max_characters, "max_characters", 1)
-        if not is_number(price) or price < 0:
-            raise ConfigError(f"price: {price!r}; expected 0 or more, for a million tokens")
         if not isinstance(query_prompt, str) or not isinstance(document_prompt, str):
             raise ConfigError("query_prompt, document_prompt: expected texts")
         if not isinstance(normalize, bool):

@@ -25,7 +25,7 @@ from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import DOCUMENTS, write_probes
 from sluice.encoders.splade.concepts.head import ConceptHead, Read, checked_settings
 from sluice.encoders.splade.concepts.names import checked_concepts, read_concepts
-from sluice.encoders.splade.term_selection import heaviest, joined_rows
+from sluice.encoders.splade.term_selection import heaviest, sparse_rows
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.attention import spans
@@ -216,10 +216,7 @@ class ConceptEncoder(TextEncoder):
         return self._encode(texts, "document")
 
     def _encode(self, texts: Sequence[str], side: Side) -> sp.csr_array:
-        terms: list[np.ndarray] = [np.empty(0, np.int32)] * len(texts)
-        weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)
-
-        def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
+        def weights(batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
             states, parts = self.dense.output(batch, network), list[Tensor]()
             for span in spans(batch.lengths):
                 alike = states[span.start : span.stop].view(span.texts, span.length, -1)
@@ -229,13 +226,10 @@ class ConceptEncoder(TextEncoder):
                     parts.append(self.head(alike, mask[:, :1]))
                 else:
                     parts.append(self._of_states(alike, mask))
-            matrix = sp.csr_array(torch.cat(parts).cpu().numpy())
-            for place, row in enumerate(batch.rows):
-                own = slice(matrix.indptr[place], matrix.indptr[place + 1])
-                terms[row], weights[row] = matrix.indices[own], matrix.data[own]
+            return torch.cat(parts)
 
-        self.map_texts(texts, side, store)
-        bare = sum(not len(own) for own in terms)
+        vectors = sparse_rows(self, texts, side, weights)
+        bare = int((np.diff(vectors.indptr) == 0).sum())
         scarce = side == "document" and bare > len(texts) / 2
         if scarce and not self._said and tuple(texts) != DOCUMENTS:  # probes are of no subject
             self._said = True
@@ -244,7 +238,7 @@ class ConceptEncoder(TextEncoder):
                 "lower threshold where the training starts, or less sparsity",
                 f"{bare:,}", f"{len(texts):,}", f"{self.dim:,}",
             )  # fmt: skip
-        return joined_rows(terms, weights, self.dim)
+        return vectors
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder in sentence-transformers' layout, replacing ``path`` in one step.

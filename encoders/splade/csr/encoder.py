@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
@@ -18,17 +17,12 @@ from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.added_module import add_module
-from sluice.encoders.model_files.layout import (
-    AUTOENCODER,
-    read_layout,
-    read_modules,
-    read_object,
-)
+from sluice.encoders.model_files.layout import AUTOENCODER, read_layout, read_modules, read_object
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.router import PROMPTS, write_prompts
 from sluice.encoders.splade.csr.autoencoder import SparseAutoencoder
-from sluice.encoders.splade.term_selection import joined_rows
+from sluice.encoders.splade.term_selection import sparse_rows
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -172,18 +166,10 @@ class CsrEncoder(TextEncoder):
         return self._encode(texts, "document")
 
     def _encode(self, texts: Sequence[str], side: Side) -> sp.csr_array:
-        latents: list[np.ndarray] = [np.empty(0, np.int32)] * len(texts)
-        weights: list[np.ndarray] = [np.empty(0, np.float32)] * len(texts)
+        def codes(batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
+            return self._codes(self.dense.batch_vectors(batch, network, side))
 
-        def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
-            codes = self._codes(self.dense.batch_vectors(batch, network, side))
-            matrix = sp.csr_array(codes.cpu().numpy())
-            for place, row in enumerate(batch.rows):
-                own = slice(matrix.indptr[place], matrix.indptr[place + 1])
-                latents[row], weights[row] = matrix.indices[own], matrix.data[own]
-
-        self.map_texts(texts, side, store)
-        return joined_rows(latents, weights, self.dim)
+        return sparse_rows(self, texts, side, codes)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder that sentence-transformers' ``SparseEncoder`` reads too, in one step."""

@@ -104,7 +104,7 @@ def _check_dsn(dsn: Any) -> None:
     if dsn and not dsn.startswith(("postgresql://", "postgres://")):
         raise ConfigError(
             "dsn: expected postgresql://user@host:port/database, or nothing: then the environment "
-            "variables PGHOST, PGDATABASE and PGUSER say it, as for psql"
+            "variables PGHOST, PGDATABASE and PGUSER are used, as by psql"
         )
 
 

@@ -102,9 +102,9 @@ def reshard(
 ) -> None:
     """Change a retriever's number of shards.
 
-    Shards are added or removed and the documents spread evenly over them, in one step; a retriever
-    without shards is parted. Vectors come from the cache of the build, and deleted documents are
-    left behind, as `sluice delete --compact` does. What is found stays the same.
+    The documents are spread evenly over that many shards, in one step; a retriever without shards
+    is split. Vectors come from the cache of the build, and deleted documents are left behind, as
+    by `sluice delete --compact`. Searches find the same as before.
 
     Examples:
       sluice reshard runs/x/retrievers/bm25 8

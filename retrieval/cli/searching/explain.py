@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from sluice.retrieval.cli.searching.opening import Pipeline, Searched, opened
-from sluice.retrieval.cli.terminal.options import Allow, allowed, argument, flag, option
+from sluice.retrieval.cli.terminal.options import Allow, Command, allowed, argument, flag, option
 from sluice.retrieval.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -97,3 +97,6 @@ def _token_lines(matches: Sequence[TokenMatch]) -> Iterator[str]:
     for match in matches:
         tokens = f"{match.query_token:<{width}}  {match.document_token:<{other}}"
         yield f"  {tokens}  {match.document_place:>5}  {match.similarity:9.4f}"
+
+
+COMMANDS: dict[str, Command] = {"explain": explain}

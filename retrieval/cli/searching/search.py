@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from sluice.retrieval.cli.searching.opening import Pipeline, Searched, opened
 from sluice.retrieval.cli.terminal.hits import print_hits
 from sluice.retrieval.cli.terminal.options import (
     Allow,
+    Command,
     Queries,
     allowed,
     argument,
@@ -30,8 +30,6 @@ from sluice.retrieval.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage
-
-log = logging.getLogger("sluice")
 
 
 def search(
@@ -215,3 +213,6 @@ def _search_vectors(
     run.name = path.name
     run.save(output)
     echo(f"{output}: {plural(len(run), 'query')}")
+
+
+COMMANDS: dict[str, Command] = {"search": search}

@@ -31,7 +31,7 @@ from sluice.retrieval.cli.terminal.output import echo
 TEACH = """Make teacher scores or queries to train on.
 
 Each writes a file for the YAML of a training run, and continues after an interruption; clicks,
-which reads a log for where users looked, begins anew.
+which reads a log for where users looked, starts again.
 """
 limit = partial(option, panel="Limits: s is a candidate's score, s+ that of the query's positives")
 of_judge = partial(option, panel="Judge: J is its score")

@@ -130,7 +130,7 @@ def rank(
     window: Annotated[int, option("N", "Candidates in one prompt.")] = 20,
     step: Annotated[int, option("N", "Places between two windows.")] = 10,
     passes: Annotated[
-        int | None, option("N", "How often a list is gone through.", default="until in order")
+        int | None, option("N", "Passes over each list.", default="until in order")
     ] = None,
     prompt: Annotated[
         str | None,

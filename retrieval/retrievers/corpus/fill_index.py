@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,17 +33,11 @@ from sluice.retrieval.retrievers.corpus.passage_indexing import (
     passage_inputs,
 )
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.corpus.query_vectors import (
-    check_written,
-    sequences,
-    written_index,
-)
+from sluice.retrieval.retrievers.corpus.query_vectors import check_written, sequences, written_index
 from sluice.retrieval.retrievers.corpus.reading import Reading, warn_of_cuts
 
 if TYPE_CHECKING:
     from sluice.indexing import Index
-
-log = logging.getLogger("sluice")
 
 CHUNK = 16_384  # documents added at a time: bounds memory while indexing
 

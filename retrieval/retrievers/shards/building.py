@@ -34,7 +34,7 @@ def new_shards(
     """Write the documents into new shards below ``path``; return them, an index, the folder's name.
 
     ``index`` is empty, and copied for each shard. ``ConfigError`` for an encoder or an index that
-    cannot be parted, before anything is written.
+    cannot be split, before anything is written.
     """
     check_partable(encoder, index)
     shard_set = next_set(path)

@@ -73,6 +73,7 @@ def test_steps_without_measuring(values: dict[str, Any], monkeypatch: pytest.Mon
 
     monkeypatch.setattr("sluice.retrieval.planning.rates.make_encoder", load)
     monkeypatch.setattr("sluice.retrieval.experiments.experiment.make_encoder", load)
+    monkeypatch.setattr("sluice.retrieval.experiments.output.retrievers.make_encoder", load)
     found = plan(values, measure=False)
     steps = {step.name: step for step in found.steps}
     assert list(steps) == measured

@@ -23,8 +23,8 @@ INDEXES: Mapping[str, str] = {
     "document_bias.values": "One number for each document, added to its score.",
     # databases
     "dsn": "postgresql://user@host:port/database without a password, which PGPASSWORD or ~/.pgpass "
-    "has; left out, PGHOST, PGDATABASE and PGUSER say it.",
-    "pgvector.table": "What the names of its tables begin with.",
+    "has; if left out, PGHOST, PGDATABASE and PGUSER are used.",
+    "pgvector.table": "The prefix of its tables' names.",
     "pgvector.column": "vector, halfvec (float16) or sparsevec; left out, as the vectors are.",
     "pgvector.method": "exact, or hnsw: a graph, approximate and faster for many documents.",
     "pgvector.m": "Links of a vector in each layer of the graph, 16.",
@@ -34,7 +34,7 @@ INDEXES: Mapping[str, str] = {
     # Qdrant
     "qdrant.path": "The folder of Qdrant's engine in this process, open in one at a time; or url.",
     "qdrant.url": "A Qdrant server: https, or http of this machine; its key is in QDRANT_API_KEY.",
-    "qdrant.collection": "What the names of its collections begin with.",
+    "qdrant.collection": "The prefix of its collections' names.",
     "qdrant.method": "exact, or hnsw: a graph, approximate and faster for many documents.",
     "qdrant.m": "Links of a vector in the graph, 16.",
     "qdrant.ef_construct": "Candidates for the links of a new vector, 100.",

@@ -159,7 +159,7 @@ TRAINING: Mapping[str, str] = {
     "file.positive_score": "Of several positives, the score that counts for these limits.",
     "quality.labels": "A document's label: its share of the train queries, or any (relevant to "
     "some).",
-    "quality.negatives": "Documents that matter less beside each, drawn anew in every epoch.",
+    "quality.negatives": "Documents that matter less beside each, drawn again in every epoch.",
     "generated.model": "The language model that writes: a decoder, or an encoder with a decoder.",
     "generated.pairs": "Judgements of the train split that a soft prompt is learnt on, drawn by "
     "seed; 0: none, and no soft prompt.",

@@ -42,10 +42,7 @@ from sluice.retrieval.experiments.training.checks.trainer import check_trainer
 from sluice.retrieval.experiments.training.checks.tuning import check_tuning
 from sluice.retrieval.experiments.training.identifiers import check_identifiers
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, listed
-from sluice.retrieval.training_data.example_sources import (
-    check_examples,
-    searched_with,
-)
+from sluice.retrieval.training_data.example_sources import check_examples, searched_with
 from sluice.retrieval.training_data.teachers.teachers import check_teacher
 
 if TYPE_CHECKING:
