@@ -202,9 +202,12 @@ def small_disk(folder: Path, size: str) -> Iterator[Callable[[str], None]]:
     except (subprocess.SubprocessError, FileNotFoundError) as error:
         raise OSError(f"no file system can be mounted here: {error}") from None
     try:
-        yield lambda larger: subprocess.run(
-            ["mount", "-o", f"remount,size={larger}", str(folder)], check=True
-        ) and None
+        yield (
+            lambda larger: (
+                subprocess.run(["mount", "-o", f"remount,size={larger}", str(folder)], check=True)
+                and None
+            )
+        )
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -219,9 +222,7 @@ def full_disks(server: Postgres, work: Path, flat: FlatIndex) -> None:
     with small_disk(server.folder / "small", "900k") as grow:
         shutil.chown(server.folder / "small", USER)  # as it is mounted by root
         with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute(
-                f"CREATE TABLESPACE small LOCATION '{server.folder}/small'"
-            )
+            connection.execute(f"CREATE TABLESPACE small LOCATION '{server.folder}/small'")
             connection.execute("ALTER ROLE sluice SET default_tablespace = 'small'")
         path = work / "table"
         refused_once("table", lambda: built(path, PgvectorIndex(server.dsn, table="proof")))
@@ -242,7 +243,7 @@ def full_disks(server: Postgres, work: Path, flat: FlatIndex) -> None:
         grow("64m")
         check_whole(server, built(path, PgvectorIndex(server.dsn, table="proof")), flat)
         print("full disk of our folder: refused, then completed")
-    with small_disk(work / "qdrant", "400k") as grow:
+    with small_disk(work / "qdrant", "64m") as grow:
         place, path = str(work / "qdrant" / "db"), work / "q"
         refused_once("qdrant", lambda: built(path, QdrantIndex(place)))
         grow("512m")
