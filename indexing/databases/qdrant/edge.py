@@ -183,8 +183,8 @@ class EdgeCollection(Collection):
         free = shutil.disk_usage(there).free
         if free < FREE:
             raise DataError(
-                f"qdrant: {self.folder}: {free / 1e6:.0f} MB of its disk are free, expected "
-                f"{FREE / 1e6:.0f} MB or more; nothing was changed: free space there and try again"
+                f"qdrant: {self.folder}: {free // 1_000_000} MB of its disk are free, expected "
+                f"{FREE // 1_000_000} MB or more; nothing was changed: free space there and try again"
             )
 
     @property
