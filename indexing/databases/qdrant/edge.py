@@ -184,7 +184,8 @@ class EdgeCollection(Collection):
         if free < FREE:
             raise DataError(
                 f"qdrant: {self.folder}: {free // 1_000_000} MB of its disk are free, expected "
-                f"{FREE // 1_000_000} MB or more; nothing was changed: free space there and try again"
+                f"{FREE // 1_000_000} MB or more; nothing was changed: free space there and try "
+                "again"
             )
 
     @property
