@@ -226,6 +226,11 @@ class Index(ABC):
         """Number of rows allotted since the last ``compact``, deleted ones included."""
         return self._live.total
 
+    @property
+    def deleted_rows(self) -> Rows:
+        """The rows deleted since the last ``compact``, ascending."""
+        return self._live.deleted
+
     def add(self, vectors: Any) -> Rows:
         """Append document vectors and return their rows, int64 ``[n]``.
 

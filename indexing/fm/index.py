@@ -21,7 +21,7 @@ from sluice.indexing.fm.segment import Keep, Occurrences
 from sluice.indexing.fm.segment_list import MOST_TOKENS, Ranges, Segments
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
-from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.rows import DenseSpool
 
@@ -308,17 +308,25 @@ class FmIndex(Index):
     def delete(self, rows: Any) -> None:
         """Put tombstones on ``rows``; no count, continuation or search has them any more."""
         with self._changing:
-            before = self._live.deleted
-            super().delete(rows)
-            dying = np.setdiff1d(self._live.deleted, before)
-            if len(dying):
+            after = LiveRows(self._live.total, self._live.deleted)
+            after.delete(rows)
+            dying = np.setdiff1d(after.deleted, self._live.deleted)
+            if not len(dying):
+                return
+            try:
                 segments = self._flushed()
                 texts = segment_list.texts_of(segments, dying)
                 segments = segment_list.extended(
                     segments, texts, -1, self.segment_tokens, self._kept()
                 )
-                self._parts = segments, ()
-                self._changed()
+            except OSError as error:  # of the spool
+                raise DataError(
+                    f"delete: {self._folder}: {error.strerror or error}; nothing was deleted: free "
+                    "space there and try again"
+                ) from error
+            self._live = after
+            self._parts = segments, ()
+            self._changed()
 
     def _keep_only(self, allowed: Mask) -> None:
         kept: Segments = ()

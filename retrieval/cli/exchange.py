@@ -107,7 +107,7 @@ def export(
             "FORM",
             "Sparse: ciff, impact-json or vectors. Dense: npy, parquet or safetensors. Token "
             "vectors: npz or parquet. Databases: opensearch, elasticsearch, vespa, weaviate or "
-            "lancedb.",
+            "lancedb. From PostgreSQL or Qdrant: retriever.",
             "--format",
         ),
     ],
@@ -150,6 +150,8 @@ def export(
     opensearch, elasticsearch, vespa, weaviate, lancedb: a folder with the database's settings, the
     documents with texts and metadata, templates of queries, and a README with the commands.
 
+    retriever: a copy of a retriever whose index is in PostgreSQL or Qdrant, with an index of ours.
+
     Examples:
       sluice export runs/x/retrievers/bm25 bm25.ciff.gz --format ciff
       sluice export runs/x/retrievers/dense out --format opensearch --with runs/x/retrievers/bm25
@@ -158,6 +160,7 @@ def export(
     from sluice.retrieval.exchange.database_export import DATABASES, export_database
     from sluice.retrieval.exchange.dense.vectors import FORMS
     from sluice.retrieval.exchange.dense_retrievers import export_dense
+    from sluice.retrieval.exchange.own_index import FORM, export_home
     from sluice.retrieval.exchange.token_retrievers import export_tokens
     from sluice.retrieval.exchange.tokens.vectors import FORMS as TOKEN_FORMS
     from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
@@ -176,6 +179,11 @@ def export(
         echo(f"{output}: {made}")
         return
     refuse_options(reason, **{"with": beside})
+    if form == FORM:
+        refuse_options(reason, quantise=quantise, scale=scale, queries=queries, texts=texts or None)
+        opened = Retriever.open(retriever, allow=may)
+        echo(f"{output}: {export_home(opened, output, may)}")
+        return
     if form in FORMS or form in TOKEN_FORMS or texts:
         refuse_options(reason, quantise=quantise, scale=scale, queries=queries)
         opened = Retriever.open(retriever, allow=may)

@@ -16,6 +16,7 @@ from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.pipelines.one_state import kept_state
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
+from sluice.retrieval.retrievers.corpus.moved_index import moved_index
 from sluice.retrieval.retrievers.folder import (
     ENCODING,
     Head,
@@ -175,6 +176,20 @@ class Updatable(Stage):
                 passages=state.passages,
             )  # fmt: skip
         shutil.rmtree(self.path / ENCODING, ignore_errors=True)
+
+    def move_index(self, index: Index) -> None:
+        """Move the stored vectors into ``index``, an empty one, with the deletions of this one.
+
+        Nothing is encoded: rows stay, and hits with them where both are exact. ``ConfigError`` for
+        shards, passages, and indexes that give no vectors back.
+        """
+        with self._changing() as (state, _):
+            if state.shard_set is not None or state.passages is not None or index.rows:
+                raise ConfigError(
+                    "move_index: expected an empty index, and a retriever of whole documents "
+                    "without shards; build it anew with the other index"
+                )
+            state.index = moved_index(state.index, index, state.store)
 
     @contextmanager
     def _changing(self) -> Iterator[tuple[RetrieverState, dict[str, int]]]:

@@ -16,6 +16,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.trust import Allow, refuse_database
 from sluice.indexing.checks import checked_dense, checked_sparse
 from sluice.indexing.databases.conditions import Condition
+from sluice.indexing.databases.former import former_facts
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.indexing.databases.pgvector.beside import (
     check_queries,
@@ -25,7 +26,6 @@ from sluice.indexing.databases.pgvector.beside import (
 )
 from sluice.indexing.databases.pgvector.conditions import where_sql
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
-from sluice.indexing.databases.pgvector.former import former_tables
 from sluice.indexing.databases.pgvector.lines import Row, digest_of, lines
 from sluice.indexing.databases.pgvector.notes import differences
 from sluice.indexing.databases.pgvector.search import MOST_EF, Asked, Walk, search
@@ -304,7 +304,8 @@ class PgvectorIndex(DatabaseIndex):
 
     def _write(self, folder: Path) -> dict[str, Any]:
         own, first = "" if self._table is None else self._table.name, self.folder is None
-        self._states.dropped |= former_tables(folder, self.address, own)
+        for former in former_facts(folder, self.type_name):
+            self._states.replaces(former, self.address, own)
         if self._table is not None:
             with self._states.changing(self._table, self.rows) as connection:
                 self._table.cut(connection, self.rows)

@@ -40,7 +40,7 @@ class Asked:
 
     @property
     def filtered(self) -> bool:
-        """Whether some rows of the state are no answer."""
+        """Whether some rows of the state are left out."""
         return self.deleted or self.keep is not None or bool(self.where)
 
 

@@ -82,6 +82,12 @@ class States:
         self.dropped[old.name] = [self.mark, self.former]
         self.number, self.mark, self.former = 0, "", ""
 
+    def replaces(self, former: Mapping[str, Any], dsn: str, own: str) -> None:
+        """Have the table of a former state, by its facts, dropped when this state is committed."""
+        name = former.get("name")
+        if former.get("dsn") == dsn and isinstance(name, str) and name != own:
+            self.dropped[name] = [str(former.get("mark")), str(former.get("former"))]
+
     def settle(self, table: Table | None, dsn: str) -> None:
         """Note in the database that the last state saved is committed; drop former tables."""
         try:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import write_json
+from sluice.indexing.databases.former import former_facts
 from sluice.indexing.databases.qdrant.collection import NAME
+from sluice.indexing.databases.qdrant.settings import Settings
 
 NOTE, CHUNKS = "qdrant.json", "qdrant.jsonl"
 
@@ -63,6 +65,19 @@ def _name(note: Mapping[str, Any]) -> str:
     if NAME.fullmatch(note["name"]) is None:
         raise ValueError(note["name"])
     return str(note["name"])
+
+
+def former_names(folder: Path, type_name: str, settings: Settings) -> set[str]:
+    """Return the collections, in the same place, of the state before that of ``folder``."""
+    names = set()
+    for facts in former_facts(folder, type_name):
+        name, had = facts.get("name"), facts.get("settings")
+        here = isinstance(had, dict) and (had.get("path"), had.get("url")) == (
+            settings.path, settings.url,
+        )  # fmt: skip
+        if here and isinstance(name, str) and NAME.fullmatch(name):
+            names.add(name)
+    return names
 
 
 def digest_of(vectors: Any, payloads: Sequence[Mapping[str, Any]]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sluice.encoders.foundation.errors import IndexFormatError
+from sluice.encoders.foundation.numbers import plural
 from sluice.indexing.databases.qdrant.collection import Collection
 from sluice.indexing.databases.qdrant.filters import rows_from
 from sluice.indexing.databases.qdrant.settings import Settings
@@ -36,9 +37,10 @@ def check_points(collection: Collection, live: Rows, rows: int) -> Sequence[str]
         vector, payload = points.get(row, (None, {}))
         if vector is None or payload.get("row") != row:
             raise IndexFormatError(f"{where}: no vector of row {row}; rebuild")
-    said = [f"{len(live):,} documents have points; {len(sampled)} looked up"]
+    have = "has a point" if len(live) == 1 else "have points"
+    said = [f"{plural(len(live), 'document')} {have}; {len(sampled)} looked up"]
     if left := stored - len(live):
-        said.append(f"{left:,} points that a killed change left, which no search finds")
+        said.append(f"{plural(left, 'point')} that a killed change left, which no search finds")
     return said
 
 

@@ -30,6 +30,7 @@ from sluice.indexing.databases.qdrant.filters import Filter
 from sluice.indexing.databases.qdrant.settings import Kind
 from sluice.indexing.live_rows import Rows
 
+FREE = 64_000_000  # bytes of the disk, for what is stored together
 GRAPH_FROM = 1  # kilobytes of vectors from which a segment gets a graph
 
 
@@ -74,6 +75,7 @@ class EdgeCollection(Collection):
         """Make the folder; what a killed creation left is removed."""
         edge = need_edge()
         self.drop()
+        self._check_space()
         settings = self.settings
         graph = settings.method == "hnsw"
         if shape.kind == "dense":
@@ -106,6 +108,7 @@ class EdgeCollection(Collection):
     def upsert(self, rows: Rows, vectors: Any, payloads: Sequence[Mapping[str, Any]]) -> None:
         """Store points; they are in the engine's log on the disk when this returns."""
         edge = need_edge()
+        self._check_space()
         kind = kind_of(vectors)
         values = list(vectors) if kind == "dense" else [
             edge.SparseVector(*each) for each in query_values(kind, vectors)
@@ -166,9 +169,24 @@ class EdgeCollection(Collection):
 
     def optimise(self) -> None:
         """Merge segments, and build the graph where the settings want one."""
+        self._check_space()
         with self._translated():
             self._engine.optimize()
             self._engine.flush()
+
+    def _check_space(self) -> None:
+        """Raise ``DataError`` on a disk that is nearly full.
+
+        The engine maps its files: where a page of one finds no space, the process ends by a signal.
+        """
+        there = next(each for each in (self.folder, *self._key.parents) if each.exists())
+        free = shutil.disk_usage(there).free
+        if free < FREE:
+            raise DataError(
+                f"qdrant: {self.folder}: {free // 1_000_000} MB of its disk are free, expected "
+                f"{FREE // 1_000_000} MB or more; nothing was changed: free space there and try "
+                "again"
+            )
 
     @property
     def size_bytes(self) -> int:

@@ -19,7 +19,7 @@ from sluice.encoders.foundation.trust import Allow, refuse_database
 from sluice.indexing.checks import checked_dense, checked_sparse
 from sluice.indexing.databases.conditions import Condition
 from sluice.indexing.databases.index import DatabaseIndex
-from sluice.indexing.databases.qdrant.build import BuildNotes, digest_of
+from sluice.indexing.databases.qdrant.build import BuildNotes, digest_of, former_names
 from sluice.indexing.databases.qdrant.checks import (
     check_points,
     differences,
@@ -347,6 +347,9 @@ class QdrantIndex(DatabaseIndex):
         ]
 
     def _write(self, folder: Path) -> dict[str, Any]:
+        own = {each.name for each in (self._collection, *self._former) if each is not None}
+        former = former_names(folder, self.type_name, self.settings) - own
+        self._former += [_collection(self.settings, name) for name in sorted(former)]
         if self._collection is not None:
             self._collection.optimise()
             if self._notes is not None and self._walks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -167,7 +168,10 @@ class RemoteCollection(Collection):
             key = os.environ.get(KEY)
             said = said.replace(key, "***") if key else said
             where = f"qdrant: {self.settings.url}, collection {self.name}"
-            if "Not found" in said or "not found" in said:
+            # A 404 alone may be said by any other server at a wrong url.
+            if re.search(
+                rf"[Cc]ollection \W?{self.name}\W? (doesn.{{1,2}}t exist|not found)", said
+            ):
                 raise IndexFormatError(
                     f"{where}: gone; a later state has another: open the folder again, or rebuild"
                 ) from None

@@ -31,6 +31,7 @@ from sluice.indexing.databases.qdrant.build import BuildNotes
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.exchange.database_export import export_database
 from sluice.retrieval.exchange.dense_retrievers import export_dense
+from sluice.retrieval.exchange.own_index import export_home
 from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 from sluice.retrieval.testing import check_index
 
@@ -270,6 +271,40 @@ def test_another_recipe_begins_anew(memory: Make, tmp_path: Path, monkeypatch: A
     assert len(left - set(STORED)) == 1  # what the killed one left is removed
 
 
+def test_a_new_build_takes_the_place_of_the_former_collection(make: Make, tmp_path: Path) -> None:
+    made = [Retriever.build(WordEncoder(), documents(), index=make(), path=tmp_path / "r")]
+    other = Retriever.build(WordEncoder(), documents(), index=make(), path=tmp_path / "other")
+    former: Any = made[0].index._collection  # type: ignore[attr-defined]
+    made.append(Retriever.build(WordEncoder(), documents(), index=make(), path=tmp_path / "r"))
+    with pytest.raises((IndexFormatError, KeyError)):  # the latter of the double
+        former.count({})
+    for each in (made[1], other):
+        assert len(each.search("gold", k=40)) == 40
+
+
+def test_what_another_server_does_not_find_is_no_lost_collection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("qdrant_client", reason="pip install 'sluice-ir[qdrant]'")
+    said = {
+        b"404 page not found": DataError,
+        b'{"error":"no /collections/c-1/points: not found"}': DataError,
+        b'{"status":{"error":"Not found: Collection `c-1` doesn\'t exist!"}}': IndexFormatError,
+    }
+    for content, kind in said.items():
+
+        class Answering:
+            def __getattr__(self, name: str, content: bytes = content) -> Any:
+                from qdrant_client.http.exceptions import UnexpectedResponse
+
+                raise UnexpectedResponse(404, "Not Found", content, None)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(remote, "connected", lambda url, own=Answering: own())
+        with pytest.raises(kind) as caught:
+            remote.RemoteCollection(qdrant.Settings(url=URL), "c-1").count({})
+        assert ("correct url" in str(caught.value)) == (kind is DataError)
+
+
 def test_a_note_names_collections_of_ours_alone(tmp_path: Path) -> None:
     notes = BuildNotes(tmp_path)
     notes.begin({"path": "db"}, "sluice-0123abcd-1")
@@ -407,6 +442,32 @@ def test_a_missing_package_is_named(
     with pytest.raises(MissingPackageError, match=r"pip install 'sluice-ir\[qdrant\]'"):
         QdrantIndex(**settings).add(whole_numbers(0, 2, 3))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "cosine"])
+def test_a_retriever_comes_home_with_its_hits(memory: Make, tmp_path: Path, kind: str) -> None:
+    encoder: Any = BM25Encoder() if kind == "sparse" else WordEncoder()
+    settings = {"metric": "cosine"} if kind == "cosine" else {}
+    there = Retriever.build(encoder, documents(), index=memory(**settings), path=tmp_path / "r")
+    there.delete(["d03", "d39"])
+    there.update([Document("d07", "", "gold rewritten"), Document("n1", "", "river gold")])
+    words = [str(tmp_path / "db"), "small_world:WordEncoder"]
+    for _ in range(2):  # the second replaces the first
+        said = export_home(there, tmp_path / "home", words)
+    assert said.startswith("39 documents, index of type " + ("inv" if kind == "sparse" else "flat"))
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["home", "r"]
+    queries = {"q": "gold river word7", "p": "stone sluice"}
+    home = Retriever.open(tmp_path / "home", allow=words[1:])
+    assert isinstance(home.index, InvertedIndex if kind == "sparse" else FlatIndex)
+    for query, ranking in there.run(queries, k=50).items():
+        own = home.run(queries, k=50)[query]
+        assert list(own.doc_ids) == list(ranking.doc_ids)
+        assert own.scores.tolist() == pytest.approx(ranking.scores.tolist(), rel=1e-5, abs=1e-5)
+    home.add([Document("n2", "", "gold")])
+    assert len(home) == 40
+    assert len(there) == 39
+    with pytest.raises(ConfigError, match="is for an index in PostgreSQL or Qdrant"):
+        export_home(home, tmp_path / "again", words)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

@@ -84,6 +84,14 @@ def test_a_journey(postgres: Any, tmp_path: Path, sluice: Any) -> None:
     code, _, err = sluice("verify", there, *allow)
     assert code == 0
     assert "41 rows" in err
+    code, said, err = sluice("export", there, tmp_path / "home", "--format", "retriever", *allow)
+    assert code == 0, err
+    assert "39 documents, index of type inverted" in said
+    words = ["gold river", "--json", "-k", "50", "--where", "year>=7"]
+    found = hits_of(sluice("search", tmp_path / "home", *words))
+    expected = hits_of(sluice("search", there, *words, *allow))
+    assert list(found) == list(expected)
+    assert found == pytest.approx(expected, rel=1e-5)
     # Another build has its own table, and the former one is dropped.
     (before,) = counted(postgres, "journey_")
     assert sluice("run", config, "--rebuild")[0] == 0
