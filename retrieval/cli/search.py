@@ -477,8 +477,8 @@ def verify(path: Searched, allow: Allow = None) -> None:
             f"{path}: neither a retriever's folder nor a model's nor an experiment's output"
         )
     for model in models:
-        texts = verify_model(model, allowed(allow))
-        echo(f"{model}: gives the vectors of {texts} texts that it gave when saved")
+        verified = verify_model(model, allowed(allow))
+        echo(f"{model}: gives {verified} that it gave when saved")
     for item in heads:
         folder = item if item.is_dir() else item.parent
         echo(f"{folder}: {verify_retriever(folder, allowed(allow))} files are intact")
