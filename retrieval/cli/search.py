@@ -457,8 +457,9 @@ def verify(path: Searched, allow: Allow = None) -> None:
     """Check that retrievers and models are intact.
 
     Reads every file of a retriever, or of all retrievers and models of an experiment, and compares
-    checksums. Models are saved with twenty texts and their vectors, which are computed again: a
-    changed tokenizer, length or pooling is named, and so are libraries that compute otherwise.
+    checksums. Models are saved with twenty texts and their vectors, or scores, which are computed
+    again: a changed tokenizer, length or pooling is named, and so are libraries that compute
+    otherwise.
 
     Examples:
       sluice verify runs/x
