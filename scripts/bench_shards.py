@@ -43,10 +43,10 @@ def compared(name: str, whole: Retriever, sharded: Retriever, queries: list[str]
         pair = [("whole", whole), ("shards", sharded)]
         hits = []
         for kind, retriever in pair[:: 1 if number % 2 else -1]:
-            starts = {name: clock() for name, clock in clocks.items()}
+            starts = {clock: now() for clock, now in clocks.items()}
             run = retriever.run({"q": query}, None, K)
-            for name, clock in clocks.items():
-                times[name, kind].append(1000 * (clock() - starts[name]))
+            for clock, now in clocks.items():
+                times[clock, kind].append(1000 * (now() - starts[clock]))
             hits.append(list(run["q"]))
         if hits[0] != hits[1]:
             sys.exit(f"{name}: other hits for {query!r}")
