@@ -63,10 +63,17 @@ class Row(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What became of a model's probes: how many there are, and what differs, in words."""
+    """What became of a model's probes: their number, what they are, and what differs, in words."""
 
     texts: int
     differences: list[str]
+    kind: str = "vectors"
+
+    def __str__(self) -> str:
+        """Return what was compared."""
+        if self.kind == "vectors":
+            return f"the vectors of {self.texts} texts"
+        return f"the scores of {self.texts // 2} {self.kind}"
 
 
 def write_probes(folder: Path, encoder: Any, *, exact: bool = True) -> None:
@@ -141,7 +148,15 @@ def verify_probes(folder: Path, encoder: Any) -> Verified | None:
     moved = _moved(stored, _vectors(encoder), near)
     if moved and not changes:
         changes = [_unexplained(packages)]
-    return Verified(texts, [*changes, *([moved] if moved else [])])
+    return Verified(texts, [*changes, *([moved] if moved else [])], _kind(encoder))
+
+
+def _kind(encoder: Any) -> str:
+    """Return what a model is compared by: vectors, or scores of each query with its document."""
+    kind = hooks_of(encoder).kind
+    if kind == "listwise":
+        return "queries with two documents each"
+    return "pairs of a query and a document" if kind in RERANKERS else "vectors"
 
 
 def _vectors(encoder: Any) -> list[Row]:

@@ -31,26 +31,31 @@ def sent_form(encoder: Any, *, where: str, instead: str) -> SentForm:
             f"top of a module of its own, or use {instead}"
         )
     hooks = hooks_of(encoder)
-    if hooks.backend is not None:
-        raise ConfigError(
-            f"{where}: an exported graph (backend) runs in one process, which uses all threads; "
-            f"use {instead}, or backend: torch"
-        )
+    refuse_kept(hooks.kind, hooks.backend, where=where, instead=instead)
     if hooks.kind == "function":
         raise ConfigError(
             f"{where}: a function is not saved, so other processes cannot open this encoder; use "
             f"{instead}, or a class with save_pretrained and from_pretrained"
-        )
-    if hooks.kind == "http":
-        raise ConfigError(
-            f"{where}: an encoder behind HTTP makes its requests in one process; use {instead} "
-            "(concurrency is how many requests it makes at a time)"
         )
     options = {  # of an encoder, not in its saved folder
         "device": hooks.device, "dtype": hooks.dtype, "batch_tokens": hooks.batch_tokens,
     }  # fmt: skip
     given = {name: _plain(value) for name, value in options.items() if value not in (None, "")}
     return SentForm(own, given)
+
+
+def refuse_kept(kind: str | None, backend: str | None, *, where: str, instead: str) -> None:
+    """Raise ``ConfigError`` for a type, or the ``backend`` of one, that stays in its process."""
+    if backend is not None:
+        raise ConfigError(
+            f"{where}: an exported graph (backend) runs in one process, which uses all threads; "
+            f"use {instead}, or backend: torch"
+        )
+    if kind == "http":
+        raise ConfigError(
+            f"{where}: an encoder behind HTTP makes its requests in one process; use {instead} "
+            "(concurrency is how many requests it makes at a time)"
+        )
 
 
 def class_name(encoder: Any) -> str:

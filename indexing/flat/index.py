@@ -25,6 +25,7 @@ from sluice.indexing.storage.rows import DenseRows
 # MS MARCO passages they hold all of the true 10 and the true 100 for its 97 queries, and .998 and
 # .993 of them for passages as queries.
 DEPTH, DEPTH_PER_HIT = 400, 10
+COPIED = 1 << 24  # bytes of several parts that are searched as one copy: each chunk costs time
 
 
 class FlatIndex(Index):
@@ -139,7 +140,17 @@ class FlatIndex(Index):
                     places.append(own[first:last])
                 first = last
         made._places = tuple(places)
+        if places and made.size_bytes <= COPIED:
+            made._places = (made._in_order(np.concatenate(places)),)
         return made
+
+    def _in_order(self, places: Rows) -> Rows:
+        """Copy the vectors into one chunk, in the order of their rows, which are returned."""
+        order = np.argsort(places)
+        self._vectors.gathered(order)
+        if self._codes is not None:
+            self._codes.gathered(order)
+        return places[order]
 
     def _documents(self, rows: Rows) -> Dense:
         return self._vectors.gather(rows)[0]

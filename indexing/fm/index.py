@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.token_vectors import Ngram, TokenSequences, WeightedNgrams
 from sluice.indexing.fm import segment_list
 from sluice.indexing.fm.intersection import Part, by_first_token, document_parts, ranked_keys
+from sluice.indexing.fm.remembered import Continuations, Remembered
 from sluice.indexing.fm.segment import Keep, Occurrences
 from sluice.indexing.fm.segment_list import MOST_TOKENS, Ranges, Segments
 from sluice.indexing.hits import Hits, best_first
@@ -27,21 +28,6 @@ from sluice.indexing.storage.rows import DenseSpool
 
 SEGMENT_TOKENS: Final = 1 << 24  # sorting them takes about 400 MB
 WIDE: Final = 4_096  # occurrences above which what follows an n-gram is remembered
-REMEMBERED: Final = 1 << 26  # bytes of such lists
-
-
-class Continuations(NamedTuple):
-    """The tokens that follow an n-gram, ascending, int32, and how often each does, int64."""
-
-    tokens: NDArray[np.int32]
-    counts: NDArray[np.int64]
-
-
-class _Wide(NamedTuple):
-    """What follows n-grams of many occurrences, by their ranges in ``segments``."""
-
-    segments: Segments
-    lists: dict[Ranges, Continuations]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +88,13 @@ class FmIndex(Index):
         self._waiting = 0  # tokens and marks of what is in none
         self._folder: Path | None = None  # of a spool
         self._changing = OwnLock()
-        self._wide = _Wide((), {})
-        self._wide_bytes = 0
+        self._wide = Remembered()
         self._frozen = False  # a reader: no change reaches it
         self._present: Self | None = None  # what readers share until the next change
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, which remembers nothing."""
-        forgotten = {"_wide": _Wide((), {}), "_wide_bytes": 0, "_present": None}
-        return {**self.__dict__, **forgotten}
+        return {**self.__dict__, "_wide": Remembered(), "_present": None}
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that make an index like this one."""
@@ -162,12 +146,10 @@ class FmIndex(Index):
         once and then remembered.
         """
         place = prefix if isinstance(prefix, Prefix) else self.prefix(prefix)
-        remembered = self._wide
         wide = place.count > WIDE
-        if wide and remembered.segments is place.segments:
-            known = remembered.lists.get(place.ranges)
-            if known is not None:
-                return known
+        known = self._wide.find(place.segments, place.ranges) if wide else None
+        if known is not None:
+            return known
         found = Continuations(*segment_list.followed(place.segments, place.ranges))
         if wide:
             self._remember(place, found)
@@ -177,17 +159,8 @@ class FmIndex(Index):
         for array in found:
             array.setflags(write=False)
         with self._changing:
-            if place.segments is not self._segments:
-                return
-            if self._wide.segments is not place.segments:
-                self._wide, self._wide_bytes = _Wide(place.segments, {}), 0
-            lists = self._wide.lists
-            if place.ranges not in lists:
-                lists[place.ranges] = found
-                self._wide_bytes += sum(array.nbytes for array in found)
-            while self._wide_bytes > REMEMBERED:  # the oldest goes
-                ranges = next(iter(lists))
-                self._wide_bytes -= sum(array.nbytes for array in lists.pop(ranges))
+            if place.segments is self._segments:
+                self._wide.keep(place.segments, place.ranges, found)
 
     def locate(self, ngram: Ngram) -> Occurrences:
         """Return the rows and positions at which an n-gram begins, ascending.

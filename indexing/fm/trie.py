@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import open_array
+from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.encoders.foundation.token_vectors import Ngram, TokenSequences, WeightedNgrams
-from sluice.indexing.fm.index import Continuations
 from sluice.indexing.fm.intersection import Part
+from sluice.indexing.fm.remembered import Continuations
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Mask, Rows
@@ -67,7 +68,8 @@ class TrieIndex(Index):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parts: list[TokenSequences] = []
+        self._parts: list[TokenSequences] = []  # replaced by changes, which hold the lock
+        self._changing = OwnLock()
         self._trie: _Sorted | None = None
 
     def empty(self) -> Self:
@@ -137,9 +139,14 @@ class TrieIndex(Index):
         return _Sorted(np.ascontiguousarray(columns[:, order]), lengths[order], rows[order])
 
     def _texts(self) -> TokenSequences:
-        if len(self._parts) > 1:
-            self._parts = [TokenSequences.joined(self._parts)]
-        return self._parts[0] if self._parts else TokenSequences.of([])
+        parts = self._parts
+        if len(parts) < 2:
+            return parts[0] if parts else TokenSequences.of([])
+        joined = TokenSequences.joined(parts)
+        with self._changing:
+            if self._parts is parts:  # else it was changed meanwhile
+                self._parts = [joined]
+        return joined
 
     def _changed(self) -> None:
         self._trie = None
@@ -162,7 +169,8 @@ class TrieIndex(Index):
         if live is not None:
             allowed[: len(live)] = live
         self._check_apart(self._ordered(texts, allowed))
-        self._parts.append(TokenSequences(documents.ids.copy(), documents.bounds.copy()))
+        added = TokenSequences(documents.ids.copy(), documents.bounds.copy())
+        self._parts = [*self._parts, added]
 
     def _check_apart(self, ordered: _Sorted) -> None:
         """Raise ``DataError`` where a sequence begins the next one, or is the same."""

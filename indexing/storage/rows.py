@@ -51,6 +51,11 @@ class ChunkedRows:
         """Hold the rows of ``others``, one after the other, in the same memory."""
         self._chunks = [chunk for other in others for chunk in other.chunks() if len(chunk[0])]
 
+    def gathered(self, order: NDArray[np.int64]) -> None:
+        """Make one chunk, a copy, of the rows in ``order``."""
+        columns = zip(*self._chunks, strict=True)
+        self._chunks = [tuple(np.concatenate(parts)[order] for parts in columns)]
+
     def _extend(self, added: Chunk, join: bool = True) -> None:
         """Add rows that nobody else holds; ``join`` may copy the ones before: fewer chunks."""
         joined, total = [added], len(added[0])

@@ -20,7 +20,7 @@ LARGE = 500_000
 
 
 class JoinedParts:
-    """The parts as one index, over the same memory; it is made again when one has changed.
+    """The parts as one index, over the same memory; it is joined anew when one has changed.
 
     To ask four parts one by one takes four times the calls, and none knows the others' k-th score:
     of 10,000 documents that is three times as long as the search of the whole.
@@ -53,7 +53,7 @@ class JoinedParts:
             if merged:
                 index.check_params(merged)
             return index._search(queries, k, allowed, merged)
-        except (SluiceError, OSError):  # each part is asked, and the one that fails is named
+        except (SluiceError, OSError):  # one by one, the part that fails is named
             return None
 
     def _index(self, parts: Sequence[Index], rows: Sequence[Rows]) -> Index | None:

@@ -41,7 +41,8 @@ class Task:
     ``kind`` is a name of the table of ``tasks`` and ``args`` the arguments of its function: paths
     and a few values that JSON has. ``here`` does the same in this process. ``prepare`` writes the
     input just before the task is handed out, ``finish`` removes it. With ``kept`` an ``output``
-    that exists is that of a former run, and the task is not carried out again.
+    that exists is that of a former run, and the task is not carried out again. With ``alone`` the
+    others do not need it: one whose workers are lost again and again reports that as ``failed``.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Task:
     prepare: Callable[[], None] = field(default=_nothing)
     finish: Callable[[], None] = field(default=_nothing)
     kept: bool = True
+    alone: bool = False
 
     @property
     def is_done(self) -> bool:

@@ -103,7 +103,8 @@ def run_plan(plan: Plan, executor: Executor) -> dict[str, Facts]:
     """Carry out the open tasks of a plan; return what each reported, by its name.
 
     A task whose worker is lost is given to another, up to ``TRIES`` times. The first error ends
-    the plan; what is complete is kept, so that the same call continues from there.
+    the plan, except that of a task ``alone``, which is among its facts. What is complete is kept,
+    so that the same call continues from there.
     """
     waiting = deque(task for task in plan.tasks if not task.is_done)
     done_before = len(plan.tasks) - len(waiting)
@@ -129,12 +130,20 @@ def run_plan(plan: Plan, executor: Executor) -> dict[str, Facts]:
             busy -= 1
             if outcome.lost:
                 tries[task.name] += 1
-                _check_tries(outcome, tries[task.name])
-                waiting.appendleft(task)
-                continue
+                if tries[task.name] < TRIES:
+                    log.warning(
+                        "%s: its worker is lost (%s); the task is given to another",
+                        task.name, outcome.lost,
+                    )  # fmt: skip
+                    waiting.appendleft(task)
+                    continue
+                if not task.alone:
+                    raise ModelError(f"{task.name}: {_lost_for_good(outcome.lost)}")
+                outcome = Outcome(task, {"failed": _lost_for_good(outcome.lost)})
             if outcome.error is not None:
                 raise outcome.error
-            if not _arrived(task.output, SETTLING if executor.remote else 0):
+            failed = outcome.facts.get("failed")
+            if not failed and not _arrived(task.output, SETTLING if executor.remote else 0):
                 raise IndexFormatError(
                     f"{task.output}: is not here, though {task.name} has ended; every worker must "
                     "see the same folders (a file system that all machines share)"
@@ -143,8 +152,8 @@ def run_plan(plan: Plan, executor: Executor) -> dict[str, Facts]:
             if executor.remote:
                 advance(task.size)
             facts[task.name] = outcome.facts
-            if "failed" in outcome.facts:  # its time says nothing about the others
-                log.warning("%s: %s", task.name, outcome.facts["failed"])
+            if failed:  # its time says nothing about the others
+                log.warning("%s: %s", task.name, failed)
             elif not estimated and (measure or (executor.remote and plan.show)):
                 estimated = True
                 _tell(_estimated(plan, outcome, done_before, crew.slots))
@@ -172,15 +181,12 @@ def _arrived(path: Path, patience: float) -> bool:
     return True
 
 
-def _check_tries(outcome: Outcome, tries: int) -> None:
-    name = outcome.task.name
-    if tries >= TRIES:
-        raise ModelError(
-            f"{name}: its worker was lost {tries} times, at last because {outcome.lost}; most "
-            "often there is too little memory: use fewer workers, or smaller tasks. What is "
-            "complete is kept: the same command continues from there"
-        )
-    log.warning("%s: its worker is lost (%s); the task is given to another", name, outcome.lost)
+def _lost_for_good(why: str) -> str:
+    return (
+        f"its worker was lost {TRIES} times, at last because {why}; most often there is too little "
+        "memory: use fewer workers, or smaller tasks. What is complete is kept: the same command "
+        "continues from there"
+    )
 
 
 def _estimated(plan: Plan, outcome: Outcome, done: int, slots: int) -> Estimate:

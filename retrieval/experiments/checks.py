@@ -12,6 +12,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.model_files.locate import is_path, local_folder
 from sluice.encoders.table import ENCODERS, KNOWN, MATCHING
+from sluice.encoders.vectors.sending import refuse_kept
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
     DENSE_ENCODERS,
@@ -33,7 +34,10 @@ from sluice.retrieval.pipelines.stage import Stage, Then
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
-from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import check_one_way_to_share
+from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import (
+    INSTEAD,
+    check_one_way_to_share,
+)
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.abstain import Abstain
@@ -113,6 +117,10 @@ def _check_executor(config: ExperimentConfig) -> None:
     """Check the executor, and that no retriever is encoded in processes of its own beside."""
     executor = make_executor(config.executor)
     for name, section in config.retrievers.items():
+        if executor.remote:
+            kind, backend = section.encoder.get("type"), section.encoder.get("backend")
+            backend = None if backend == "torch" else backend
+            refuse_kept(kind, backend, where=f"retrievers.{name}.encoder", instead=INSTEAD)
         if section.encoding is not None:
             check_one_way_to_share(section.encoding, executor, f"retrievers.{name}.")
         if section.passages is not None and section.passages.late:
@@ -237,9 +245,19 @@ class _AnyScorer:
         return [0.0] * len(pairs)
 
 
+class _AnyWriter(_AnyScorer):
+    """Stands for a reranker whose language model writes."""
+
+    fingerprint = ""
+
+    def completions(self, prompts: Sequence[Any], max_new_tokens: int) -> list[str]:
+        return [""] * len(prompts)
+
+
 def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
     """Build the pipeline from stand-ins, which checks its options."""
-    for function, name in writers_in(text, where=where):
+    writers = list(writers_in(text, where=where))
+    for function, name in writers:
         kind = config.rerankers.get(name, {}).get("type")
         if name not in config.rerankers or (kind in SCORERS and kind not in LANGUAGE_MODELS):
             what = f"of type {kind}" if kind else "no reranker"
@@ -247,7 +265,10 @@ def check_pipeline(config: ExperimentConfig, text: str, where: str) -> None:
                 f"{where}: {function} asks a language model, and {name} is {what}; expected a name "
                 f"under rerankers, of type {' or '.join(LANGUAGE_MODELS)}"
             )
-    parts: dict[str, Any] = {used: _AnyScorer for used in config.rerankers}
+    asked = {name for _, name in writers}
+    parts: dict[str, Any] = {
+        used: _AnyWriter if used in asked else _AnyScorer for used in config.rerankers
+    }
     for used in list_names(config):
         if used not in config.rerankers or used in config.retrievers:
             parts[used] = lambda used=used: _AnyStage(used, known=used not in config.pipelines)

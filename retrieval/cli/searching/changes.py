@@ -120,8 +120,9 @@ def verify(path: Searched, allow: Allow = None) -> None:
     """Check that retrievers and models are intact.
 
     Reads every file of a retriever, or of all retrievers and models of an experiment, and compares
-    checksums. Models are saved with twenty texts and their vectors, which are computed again: a
-    changed tokenizer, length or pooling is named, and so are libraries that compute otherwise.
+    checksums. Models are saved with twenty texts and their vectors, or scores, which are computed
+    again: a changed tokenizer, length or pooling is named, and so are libraries that compute
+    otherwise.
 
     Examples:
       sluice verify runs/x
@@ -140,8 +141,8 @@ def verify(path: Searched, allow: Allow = None) -> None:
             f"{path}: neither a retriever's folder nor a model's nor an experiment's output"
         )
     for model in models:
-        texts = verify_model(model, allowed(allow))
-        echo(f"{model}: gives the vectors of {texts} texts that it gave when saved")
+        verified = verify_model(model, allowed(allow))
+        echo(f"{model}: gives {verified} that it gave when saved")
     for item in heads:
         folder = item if item.is_dir() else item.parent
         echo(f"{folder}: {verify_retriever(folder, allowed(allow))} files are intact")

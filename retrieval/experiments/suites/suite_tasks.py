@@ -67,6 +67,7 @@ def _task(name: str, experiment: Experiment, values: Mapping[str, Any]) -> Task:
     return Task(
         "evaluate", name, args, folder, here,
         prepare=prepare, finish=lambda: file.unlink(missing_ok=True), kept=False,
+        alone=True,
     )  # fmt: skip
 
 

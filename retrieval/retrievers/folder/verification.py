@@ -9,7 +9,7 @@ from typing import Any
 
 from sluice.encoders.foundation.disk.generations import verify
 from sluice.encoders.foundation.errors import IndexFormatError, ModelError, SluiceError
-from sluice.encoders.model_files.probes import PROBES, verify_probes
+from sluice.encoders.model_files.probes import PROBES, Verified, verify_probes
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.indexing.folder import open_index
 from sluice.retrieval.retrievers.folder.head import (
@@ -52,31 +52,31 @@ def verify_retriever(path: Path, allow: Collection[str] = ()) -> int:
     return files + 1
 
 
-def verify_model(folder: Path, allow: Collection[str] = ()) -> int:
-    """Compute the probe texts of a saved model again; return how many there are.
+def verify_model(folder: Path, allow: Collection[str] = ()) -> Verified:
+    """Compute the vectors, or scores, of a saved model's probe texts again; return what they are.
 
     Raises ``ModelError`` that names what differs, or for a folder without any.
     """
-    texts = refuse_moved(folder, open_encoder(folder, allow=allow), ModelError)
-    if not texts:
+    verified = refuse_moved(folder, open_encoder(folder, allow=allow), ModelError)
+    if verified is None:
         raise ModelError(
             f"{folder}: no {PROBES} to compare with, which Sluice writes beside the models of most "
             "types that it saves; of others verify the retriever that was made with the model"
         )
-    return texts
+    return verified
 
 
-def refuse_moved(folder: Path, encoder: Any, error: type[SluiceError] = IndexFormatError) -> int:
+def refuse_moved(
+    folder: Path, encoder: Any, error: type[SluiceError] = IndexFormatError
+) -> Verified | None:
     """Raise ``error`` if the probe texts of a model's folder have other vectors than they had.
 
-    Returns how many texts there are, 0 in a folder without any.
+    Returns what was compared, None in a folder without any.
     """
     verified = verify_probes(folder, encoder)
-    if verified is None:
-        return 0
-    if verified.differences:
+    if verified is not None and verified.differences:
         raise error(
             f"{folder}: is not as it was saved; {'; '.join(verified.differences)}; put the files "
             "back, or save the model and build what was made with it again"
         )
-    return verified.texts
+    return verified

@@ -127,6 +127,7 @@ class Writer:
     def __init__(self, source: Any, limits: Limits, name: str) -> None:
         self.source, self.limits = source, limits
         self.name = name
+        _ = self.model  # refused now, not at the first search
         self.length = whole_number(limits.tokens, f"{name}: tokens", 1, MOST_TOKENS)
         if limits.cache is not None and not limits.cache:
             raise ConfigError(f"{name}: cache is empty; expected a path, as 'runs/answers.sqlite'")

@@ -157,6 +157,8 @@ def test_every_kind_of_encoder_is_saved_with_probes(
         assert verified is not None, name
         assert not verified.differences, (name, verified.differences)
         assert verified.texts == (40 if name == "towers" else 20), name
+        scores = name in ("pairs", "pyramid", "knrm", "true_false", "listwise")
+        assert str(verified).startswith("the scores of 10" if scores else "the vectors of"), name
     named = ExpertEncoder.from_pretrained(bert, experts=["a", "b"])
     named.save_pretrained(tmp_path / "named")  # has no vectors until an expert is chosen
     assert verify_probes(tmp_path / "named", named) is None

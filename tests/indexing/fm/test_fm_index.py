@@ -137,10 +137,12 @@ def test_what_follows_a_frequent_ngram_is_remembered_until_a_change(
     index = filled([[1, 2], [1, 3], [1, 2]])
     first = index.continuations([1])
     assert index.continuations([1]) is first
+    assert index._reader().continuations([1]) is first  # its readers remember the same
+    assert index._wide.bytes == sum(array.nbytes for array in first)
     assert index.continuations([2]) is not index.continuations([2])  # not frequent
     index.delete([0])
     check(index, [[1, 2], [1, 3], [1, 2]], [[1]], [0])
-    monkeypatch.setattr("sluice.indexing.fm.index.REMEMBERED", 1)
+    monkeypatch.setattr("sluice.indexing.fm.remembered.REMEMBERED", 1)
     index.add(TokenSequences.of([[1, 4], [1, 5]]))
     assert index.continuations([1]) is not index.continuations([1])  # no room
 

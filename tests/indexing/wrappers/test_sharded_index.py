@@ -78,8 +78,14 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_pass_equals_the_whole_over_changes(kind: str, engine: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "copied"),
+    [*((kind, 0) for kind in KINDS), *((kind, 1 << 24) for kind in ("ip", "cosine", "l2"))],
+)
+def test_one_pass_equals_the_whole_over_changes(
+    kind: str, engine: str, copied: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flat_index, "COPIED", copied)
     whole, sharded = pair(kind)
     mask = np.random.default_rng(3).random(DOCUMENTS) < 0.3
     check(whole, sharded, kind)

@@ -100,6 +100,18 @@ def test_a_lost_task_is_given_to_another_worker(tmp_path: Path) -> None:
         run_plan(Plan("work", [task(tmp_path, "d")]), hopeless)
 
 
+def test_a_task_alone_whose_workers_are_lost_does_not_end_the_others(tmp_path: Path) -> None:
+    steps: list[str] = []
+    tasks = [
+        task(tmp_path, name, alone=True, finish=lambda n=name: steps.append(n)) for name in "abc"
+    ]
+    facts = run_plan(Plan("work", tasks), Fake(b=["lost"] * TRIES))
+    assert sorted(facts) == sorted(steps) == ["a", "b", "c"]
+    assert facts["b"].keys() == {"failed"}
+    assert facts["b"]["failed"].startswith(f"its worker was lost {TRIES} times, at last because it")
+    assert not (tmp_path / "b").exists()
+
+
 def test_an_error_ends_the_plan_and_keeps_what_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,17 @@ def test_a_suite_by_processes_is_that_of_one(tmp_path: Path, sluice: Call) -> No
             "retrievers.b.encoding.workers: the executor shares texts out already",
         ),
         (
+            {"executor": TWO, "retrievers": {"h": {"encoder": {"type": "http", "model": "m"}}}},
+            "retrievers.h.encoder: an encoder behind HTTP makes its requests in one process",
+        ),
+        (
+            {
+                "executor": TWO,
+                "retrievers": {"x": {"encoder": {"type": "dense", "backend": "onnx"}}},
+            },
+            r"retrievers.x.encoder: an exported graph \(backend\) runs in one process",
+        ),
+        (
             {
                 "executor": TWO,
                 "retrievers": {

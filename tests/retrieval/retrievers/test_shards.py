@@ -448,8 +448,8 @@ def slowed(folder: Path) -> Iterator[tuple[Retriever, Slow]]:
 def test_a_late_shard_is_an_error_or_named(folder: Path, slow: tuple[Retriever, Slow]) -> None:
     retriever, _ = slow
     with pytest.raises(SluiceError, match=r"^shard-2: no answer within \d+ ms; .*deadline_ms"):
-        retriever.run(QUERIES, params={"deadline_ms": 40})
-    run = retriever.run(QUERIES, params={"deadline_ms": 40, "partial": "allow"})
+        retriever.run(QUERIES, params={"deadline_ms": 600})
+    run = retriever.run(QUERIES, params={"deadline_ms": 600, "partial": "allow"})
     assert run.partial == ("shard-2",)
     assert {query: list(hits) for query, hits in run.items()} == without(folder, 2)
 

@@ -268,7 +268,7 @@ def test_what_writes_no_text_is_told_so() -> None:
 
     bm25 = Retriever.build(BM25Encoder(), documents(), name="bm25")
     with pytest.raises(ConfigError, match=r"hyde: Scorer writes no text; expected the name of a"):
-        hyde(bm25, Scorer()).search("gold")
+        hyde(bm25, Scorer())
     assert hyde(bm25, Pointwise.yes_no(Echo())).search("gold")  # type: ignore[arg-type]
     for name, value in {"tokens": 0, "budget": -1, "deadline_ms": -1, "cache": ""}.items():
         with pytest.raises(ConfigError, match=f"hyde: {name}"):
