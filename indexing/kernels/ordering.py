@@ -1,7 +1,7 @@
 """Copies, sorts and selects within kernels, each compiled once for all that call it.
 
-numba compiles its own ``target[:] = source``, ``np.sort`` and ``np.partition`` anew into every
-kernel, with the texts of their errors: together a third of what a search took to compile.
+numba compiles its own ``target[:] = source``, ``np.sort`` and ``np.partition`` anew for every
+kernel, the texts of their errors included, which takes seconds (docs/experiments.md).
 """
 
 # mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
