@@ -28,6 +28,7 @@ import torch
 from command_line import Call
 from shared_compiling import share_compiling
 from shared_rewriting import rewrite_a_share
+from slow_files import slow_first
 from tiny_models import save_model
 
 atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
@@ -43,6 +44,11 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # thousands of tests are made, and none of them is garbage
     rewrite_a_share(config, Path(__file__).parent)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):  # one of several processes, which take file after file
+        items[:] = [items[place] for place in slow_first([item.nodeid for item in items])]
 
 
 def pytest_collection_finish() -> None:

@@ -42,19 +42,15 @@ class Block(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Queries, as the kernel reads them.
+    """Queries, as the kernel reads them, of which the ``members`` take part.
 
-    ``panels`` ``[panels, cells, LANES]`` hold the factors of ``members``, the queries that take
-    part, as float32 or as pairs of bfloat16 numbers; without panels each document is multiplied
-    with each of the ``factors`` by itself. ``direct``, ``lossy`` and ``constant`` bound the errors
-    (see ``margins``). All but the panels are of all queries.
+    ``direct``, ``lossy`` and ``constant`` bound the errors (see ``margins``).
     """
 
     vectors: Any  # float64 [queries, width]
     norms: Any
     members: Any
     factors: Any  # float32 [queries, width]
-    panels: Any
     direct: Any
     lossy: Any
     constant: Any
@@ -83,9 +79,13 @@ class Strip(NamedTuple):
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def search_block(kind: int, block: Block, batch: Batch, best: Best, room: Any, cells: Any) -> None:
+def search_block(
+    kind: int, block: Block, batch: Batch, panels: Any, best: Best, room: Any, cells: Any
+) -> None:
     """Offer the documents of a block to the heaps of the members.
 
+    ``panels`` ``[panels, cells, LANES]`` hold the factors of the members, as float32 or as pairs of
+    bfloat16 numbers; without panels each document is multiplied with each of the factors by itself.
     ``room`` is scratch for ``STRIP`` documents (float32, or uint16 for bfloat16) of an even width,
     zeros at first, and ``cells`` the same memory as the product reads it. A document is left out
     only when its score cannot be among the ``k`` best.
@@ -100,24 +100,28 @@ def search_block(kind: int, block: Block, batch: Batch, best: Best, room: Any, c
         np.ones(STRIP, dtype=np.float32),
         np.zeros(STRIP, dtype=np.float32),
     )
-    panels = len(batch.panels)
     for base in range(0, block.documents, STRIP):
         many = min(STRIP, block.documents - base)
         for i in range(many):
             places[i] = block.places[base + i] if len(block.places) else block.start + base + i
-        if panels:
+        if len(panels):
             _fill(block, places, many, room, strip.losses)
-        _describe(kind, block, places, many, strip)
-        if not panels:
+        _describe(
+            kind, block.scales, block.norms, block.losses, block.normalised, places, many, strip
+        )
+        if not len(panels):
             _offer_each(kind, block, batch, best, places, many, wide, strip, bounds)
             continue
         for first in range(0, many, DOCUMENTS):
             last = min(first + DOCUMENTS, many)
-            for panel in range(panels):
-                multiply(batch.panels, panel, cells, first, sums)
+            for panel in range(len(panels)):
+                multiply(panels, panel, cells, first, sums)
                 _offer_tile(
                     kind,
-                    block,
+                    block.vectors,
+                    block.norms,
+                    block.rows,
+                    block.first_row,
                     batch,
                     best,
                     places,
@@ -150,9 +154,18 @@ def _fill(block: Block, places: Any, many: int, room: Any, losses: Any) -> None:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _describe(kind: int, block: Block, places: Any, many: int, strip: Strip) -> None:
+def _describe(
+    kind: int,
+    scales: Any,
+    norms: Any,
+    known: Any,
+    normalised: bool,
+    places: Any,
+    many: int,
+    strip: Strip,
+) -> None:
+    """Write how the products of some documents become scores; ``known`` are their losses."""
     scale, offset, reach, losses = strip.scale, strip.offset, strip.reach, strip.losses
-    scales, norms, known, normalised = block.scales, block.norms, block.losses, block.normalised
     for i in range(many):
         place = places[i]
         norm = norms[place]
@@ -268,7 +281,10 @@ def _offer(
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _offer_tile(
     kind: int,
-    block: Block,
+    vectors: Any,
+    norms: Any,
+    rows: Any,
+    first_row: int,
     batch: Batch,
     best: Best,
     places: NDArray[np.int64],
@@ -280,7 +296,6 @@ def _offer_tile(
     bounds: NDArray[np.float32],
 ) -> None:
     """Score exactly what may be among the best of a panel's queries."""
-    vectors, norms = block.vectors, block.norms
     queries, query_norms, members = batch.vectors, batch.norms, batch.members
     heaps, sizes, all_floors, exactly = best.heaps, best.sizes, best.floors, best.exactly
     all_direct, all_lossy, all_constant = batch.direct, batch.lossy, batch.constant
@@ -311,7 +326,7 @@ def _offer_tile(
                 vectors,
                 place,
                 norms[place],
-                _row(block.rows, block.first_row, place),
+                _row(rows, first_row, place),
                 heaps,
                 sizes,
                 all_floors,

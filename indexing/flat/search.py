@@ -101,9 +101,9 @@ class FlatSearch:
             block = self._block_of(picked.chunk, full, halves)._replace(
                 start=picked.start, documents=picked.documents, places=picked.places
             )
-            batch = self._batch_of(members.tobytes(), full, few, halves)
+            batch, panels = self._batch_of(members.tobytes(), full, few, halves)
             before = best.exactly[members]
-            search_block(self._kind, block, batch, best, *rooms.of(halves))
+            search_block(self._kind, block, batch, panels, best, *rooms.of(halves))
             if halves or kind != "float32":
                 most = 2 * self._k + SUSPECT_SHARE * block.documents
                 suspects = members[best.exactly[members] - before > most]
@@ -133,8 +133,10 @@ class FlatSearch:
             _NONE,
         )  # fmt: skip
 
-    def _batch(self, chosen: bytes, full: bool, few: bool, halves: bool) -> Batch:
-        """Return some queries as the kernel reads them."""
+    def _batch(
+        self, chosen: bytes, full: bool, few: bool, halves: bool
+    ) -> tuple[Batch, NDArray[Any]]:
+        """Return some queries as the kernel reads them, and their panels."""
         queries, members = self._queries, np.frombuffer(chosen, dtype=np.int64).copy()
         normalised = halves or (not full and self._source != "float32")
         least = 1.0 if normalised else self._norms[0]
@@ -142,7 +144,8 @@ class FlatSearch:
         width = queries.factors.shape[1]
         bounds = margins(self._metric, width, queries.norms, lost, least, self._norms[1])
         panels = queries.no_panels(halves) if few else queries.panels(members, halves)
-        return Batch(queries.exact, queries.norms, members, queries.factors, panels, *bounds)
+        batch = Batch(queries.exact, queries.norms, members, queries.factors, *bounds)
+        return batch, panels
 
 
 class Rooms:
@@ -177,7 +180,7 @@ class QueryForms:
         if metric == "cosine":
             lengths = np.where(self.norms > 0, self.norms, 1.0)[:, None]
             queries = (queries / lengths).astype(np.float32)
-        self.factors = np.ascontiguousarray(queries)
+        self.factors = lent(np.ascontiguousarray(queries))
 
     @cached_property
     def _rounded(self) -> tuple[NDArray[np.uint16], Norms]:

@@ -9,6 +9,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from sluice.indexing.kernels.ordering import put
+
 Ints = NDArray[np.int32]
 Bounds = NDArray[np.int64]
 Flags = NDArray[np.uint8]
@@ -68,7 +70,7 @@ def induce(
     for place in leftmost:
         suffixes[heads[text[place]]] = place
         heads[text[place]] += 1
-    heads[:] = larger_first
+    put(heads, larger_first)
     last = text[length - 1]
     suffixes[heads[last]] = length - 1
     heads[last] += 1

@@ -11,6 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from sluice.indexing.kernels.ordering import ascending
+
 Keys = NDArray[np.int64]
 
 # A key holds the score's bits, then the row reversed: a greater key is a better hit, and of equal
@@ -106,7 +108,7 @@ def read_heaps(
     """Write each heap's rows and scores ``[n, k]``, best first; places left over stay."""
     for line in range(len(heaps)):
         size = sizes[line]
-        keys = np.sort(heaps[line, :size])
+        keys = ascending(heaps[line, :size])
         for place in range(size):
             key = keys[size - 1 - place]
             rows[line, place] = row_of(key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,14 +22,27 @@ from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing import FlatIndex, open_index
 
 
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Path]:
+    """Save a small index of each kind once."""
+    folder = tmp_path_factory.mktemp("indexes")
+
+    def save(kind: Any) -> Path:
+        if not (folder / kind.name).exists():
+            index = kind.make()
+            index.encoder_fingerprint = "the-right-one"
+            index.add(kind.vectors(kind.table(np.random.default_rng(0), 20)))
+            index.delete([3])
+            index.save(folder / kind.name)
+        return folder / kind.name
+
+    return save
+
+
 @pytest.fixture
-def saved(kind: Any, tmp_path: Path) -> Path:
-    index = kind.make()
-    index.encoder_fingerprint = "the-right-one"
-    index.add(kind.vectors(kind.table(np.random.default_rng(0), 20)))
-    index.delete([3])
-    index.save(tmp_path / "index")
-    return tmp_path / "index"
+def saved(kind: Any, saved_once: Callable[[Any], Path], tmp_path: Path) -> Path:
+    """Return a copy of the index that a test may damage."""
+    return shutil.copytree(saved_once(kind), tmp_path / "index")
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tiny_models import save_tokenizer
+from tiny_models import save_tokenizer, vocabulary, write_once
 
 COMMON = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "initializer_range": 0.2,
@@ -29,7 +29,7 @@ def save_architecture(folder: Path, architecture: str, kind: str) -> Path:
     import transformers
 
     settings = {
-        "vocab_size": save_tokenizer(folder), "pad_token_id": 0, **COMMON,
+        "vocab_size": len(vocabulary()), "pad_token_id": 0, **COMMON,
         **ARCHITECTURES[architecture],
     }  # fmt: skip
     if architecture == "DistilBert":
@@ -37,7 +37,11 @@ def save_architecture(folder: Path, architecture: str, kind: str) -> Path:
         settings["initializer_range"] = 0.2
     if kind == "cross_encoder":
         settings["num_labels"] = 1
-    torch.manual_seed(7)
-    config = getattr(transformers, architecture + "Config")(**settings)
-    getattr(transformers, architecture + HEADS[kind])(config).save_pretrained(folder)
-    return folder
+
+    def write(place: Path) -> None:
+        save_tokenizer(place)
+        torch.manual_seed(7)
+        config = getattr(transformers, architecture + "Config")(**settings)
+        getattr(transformers, architecture + HEADS[kind])(config).save_pretrained(place)
+
+    return write_once(folder, f"{architecture} {kind} {settings}", write)

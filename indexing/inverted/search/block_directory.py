@@ -14,18 +14,25 @@ from sluice.indexing.kernels.prefetch import LINE, prefetch
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def fetch(segment: Segment, bounds: NDArray[np.float32], group: int, least: np.float32) -> None:
+def fetch(
+    directory_starts: NDArray[np.int64],
+    all_buckets: NDArray[np.uint16],
+    directory: NDArray[np.uint32],
+    bounds: NDArray[np.float32],
+    group: int,
+    least: np.float32,
+) -> None:
     """Begin to load the directories of a group's blocks that may be scored."""
-    blocks = len(segment.directory_starts) - 1
+    blocks = len(directory_starts) - 1
     for block in range(group * GROUP, min(group * GROUP + GROUP, blocks)):
         if bounds[block] >= least:
-            buckets = segment.buckets[block]
+            buckets = all_buckets[block]
             for place in range(0, len(buckets), LINE):
                 prefetch(buckets, place)
-            start = segment.directory_starts[block] + WINDOW * block
-            end = segment.directory_starts[block + 1] + WINDOW * block
+            start = directory_starts[block] + WINDOW * block
+            end = directory_starts[block + 1] + WINDOW * block
             for place in range(start, end, LINE // 2):
-                prefetch(segment.directory, place)
+                prefetch(directory, place)
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]

@@ -30,6 +30,7 @@ from sluice.indexing.inverted.search.rescoring import score_documents
 from sluice.indexing.inverted.segments.kernels import hashed_term
 from sluice.indexing.inverted.segments.segment import GROUP, LAST_ROW, Segment
 from sluice.indexing.kernels.heap import LARGEST_BITS, ROW_MASK, bits_of, key_of, offer, score_of
+from sluice.indexing.kernels.ordering import ascending, put
 
 LARGEST = np.float32(np.finfo(np.float32).max)
 TINY = np.float32(np.finfo(np.float32).tiny)
@@ -110,7 +111,10 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
                 refine_group(terms, bound_weights, segment.dense_rows, segment.dense, group, part)
             begin, end = group * GROUP, min(group * GROUP + GROUP, blocks)
             if turn + 1 < len(ordered):
-                fetch(segment, bounds, ordered[turn + 1], (threshold - spare) / reach)
+                fetch(
+                    segment.directory_starts, segment.buckets, segment.directory, bounds,
+                    ordered[turn + 1], (threshold - spare) / reach,
+                )  # fmt: skip
         for block in range(begin, end):
             if not last:
                 if bounds[block] == 0 or bounds[block] * reach + spare < threshold:
@@ -124,13 +128,14 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
                 if exact:
                     error = _largest_error(there, hits[1 - flip], weights, code_scales)
                     found, low_size, bar = _collect_candidates(
-                        segment, current, first_row, allowed, sums, error, margin, spare, bar,
-                        lows, low_size, candidates, found,
+                        segment.order, segment.shape, current, first_row, allowed, sums, error,
+                        margin, spare, bar, lows, low_size, candidates, found,
                     )  # fmt: skip
                 else:
                     low_size, bar = _collect(
-                        segment, current, first_row, allowed, sums, bar, lows, low_size
-                    )
+                        segment.order, segment.shape, current, first_row, allowed, sums, bar, lows,
+                        low_size,
+                    )  # fmt: skip
                 threshold = score_of(bar + 1)
             current = -1 if last else block
             flip = 1 - flip
@@ -138,8 +143,8 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
         if found > len(candidates) or (scored >= look and low_size == k and not last):
             look = 2 * scored
             remaining = _remaining(
-                segment, terms, bound_weights, groups, bounds, lazy, ordered[turn + 1 :],
-                (threshold - spare) / reach,
+                segment.dense_rows, segment.dense, terms, bound_weights, groups, bounds, lazy,
+                ordered[turn + 1 :], (threshold - spare) / reach,
             )  # fmt: skip
             # The threshold still rises, and early more so: then the estimate is too high.
             allowance = budget + 3 * budget * FIRST_LOOK // scored
@@ -147,11 +152,11 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
                 work[GAVE_UP] = 1
                 return size, bar - 1  # the k-th key may be the bar itself
     if not exact:
-        heap[:] = lows
+        put(heap, lows)
         return low_size, np.int64(-1)
     found = _still_possible(candidates, found, up, spare, threshold)
     size = _rescore(
-        segment, first_row, terms, weights, hashes, np.sort(candidates[:found]), up, spare, heap,
+        segment, first_row, terms, weights, hashes, ascending(candidates[:found]), up, spare, heap,
         size, work,
     )  # fmt: skip
     return size, np.int64(-1)
@@ -159,7 +164,8 @@ def search_blocks(  # noqa: C901 - one traversal, its parts are below
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _collect(
-    segment: Segment,
+    order: NDArray[np.uint32],
+    shape: NDArray[np.int64],
     block: int,
     first_row: int,
     allowed: NDArray[np.bool_],
@@ -169,11 +175,11 @@ def _collect(
     size: int,
 ) -> tuple[int, int]:
     """Offer a block's sums, which are scores, to the heap; return its size and the bar."""
-    bits, first = sums.view(np.int32), block << segment.shape[1]
-    for i in range(min(len(sums), segment.shape[0] - first)):
+    bits, first = sums.view(np.int32), block << shape[1]
+    for i in range(min(len(sums), shape[0] - first)):
         if bits[i] < 0:  # no term has touched it
             continue
-        row = first_row + _row(segment, first + i)
+        row = first_row + _row(order, first + i)
         key = key_of(min(bits[i], LARGEST_BITS), row)
         if key > bar and (len(allowed) == 0 or (row < len(allowed) and allowed[row])):
             size = offer(heap, size, key)
@@ -184,7 +190,8 @@ def _collect(
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _collect_candidates(
-    segment: Segment,
+    order: NDArray[np.uint32],
+    shape: NDArray[np.int64],
     block: int,
     first_row: int,
     allowed: NDArray[np.bool_],
@@ -203,13 +210,13 @@ def _collect_candidates(
     Their lower bounds go to the heap ``lows``, whose k-th is the threshold. Returns the candidates
     found, the heap's size and the bar; more candidates than there is room for means too many.
     """
-    bits, first = sums.view(np.int32), block << segment.shape[1]
+    bits, first = sums.view(np.int32), block << shape[1]
     up, down = np.float32(1) + margin, np.float32(1) - margin
     threshold = score_of(bar + 1)
-    for i in range(min(len(sums), segment.shape[0] - first)):
+    for i in range(min(len(sums), shape[0] - first)):
         if bits[i] < 0 or sums[i] * up + spare < threshold:
             continue
-        row = first_row + _row(segment, first + i)
+        row = first_row + _row(order, first + i)
         if len(allowed) and not (row < len(allowed) and allowed[row]):
             continue
         if found >= len(candidates):
@@ -273,16 +280,16 @@ def _rescore(
             segment, batch, terms, weights, hashes, places, pairs, totals
         )
         for at in range(len(batch)):
-            row = first_row + _row(segment, batch[at] & ROW_MASK)
+            row = first_row + _row(segment.order, batch[at] & ROW_MASK)
             size = offer(heap, size, key_of(min(bits_of(totals[at]), LARGEST_BITS), row))
     return size
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
-def _row(segment: Segment, document: int) -> Any:
+def _row(order: NDArray[np.uint32], document: int) -> Any:
     """Return a document's row, from the segment's first."""
-    if len(segment.order):
-        return min(np.int64(segment.order[document]), LAST_ROW)
+    if len(order):
+        return min(np.int64(order[document]), LAST_ROW)
     return np.int64(document)
 
 
@@ -311,7 +318,8 @@ def _still_possible(
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _remaining(
-    segment: Segment,
+    dense_rows: NDArray[np.int32],
+    dense: NDArray[np.uint8],
     terms: NDArray[np.int64],
     weights: NDArray[np.float32],
     groups: NDArray[np.float32],
@@ -336,7 +344,7 @@ def _remaining(
                 part = bounds[group * GROUP : group * GROUP + GROUP]
                 if lazy:
                     part = part.copy()
-                    refine_group(terms, weights, segment.dense_rows, segment.dense, group, part)
+                    refine_group(terms, weights, dense_rows, dense, group, part)
                 for bound in part:
                     count += bound >= least
     return count * stride

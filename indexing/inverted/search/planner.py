@@ -25,6 +25,7 @@ from sluice.indexing.inverted.search.term_engine import search_terms
 from sluice.indexing.inverted.segments.segment import FLOOR_RANKS, GROUP, Segment
 from sluice.indexing.inverted.segments.table import segment_at
 from sluice.indexing.kernels.heap import bits_of, row_of, score_of
+from sluice.indexing.kernels.ordering import ascending
 
 # Costs in nanoseconds, fitted to 800 queries of the benchmark's 200,000 documents (easy and hard,
 # k from 10 to 1,000; docs/experiments.md); only their ratios matter.
@@ -72,14 +73,14 @@ def search_segments(
         )  # fmt: skip
     for query in range(first, last):
         heap, size = heaps[query - first], sizes[query - first]
-        ascending = True  # as the engine by term leaves it
+        in_order = True  # as the engine by term leaves it
         for place in range(1, size):
-            ascending &= heap[place - 1] <= heap[place]
-        kept = heap[:size].copy() if ascending else np.sort(heap[:size])
-        heap[:size] = kept[::-1]
+            in_order &= heap[place - 1] <= heap[place]
+        keys = heap[:size] if in_order else ascending(heap[:size])
         for place in range(size):
-            rows[query, place] = row_of(heap[place])
-            scores[query, place] = score_of(heap[place])
+            key = keys[size - 1 - place]
+            rows[query, place] = row_of(key)
+            scores[query, place] = score_of(key)
         rows[query, size:] = MISSING_ROW
         scores[query, size:] = MISSING_SCORE
 

@@ -18,6 +18,7 @@ from sluice.indexing.inverted.segments.segment import (
     TILE_BITS,
 )
 from sluice.indexing.kernels.heap import LARGEST_BITS, key_of
+from sluice.indexing.kernels.ordering import ascending, put, select_largest
 
 STRIP = 64  # sums compared with the threshold at a time
 CHUNK = 1024  # postings whose products are made at a time
@@ -59,7 +60,7 @@ def search_terms(
     k = len(heap)
     room = min(4 * k, size + documents + 1)  # the latter is never full
     pool = np.empty(max(room, SMALLEST_POOL), dtype=np.int64)
-    pool[:size] = heap[:size]
+    put(pool, heap[:size])
     if size == k:
         bar = max(bar, heap[0])
     cursors = np.empty(len(terms), dtype=np.int64)
@@ -92,7 +93,7 @@ def search_terms(
             )
     if size > k:
         size, bar = _thinned(k, pool, size, bar)
-    heap[:size] = np.sort(pool[:size])  # ascending: a heap
+    put(heap, ascending(pool[:size]))  # ascending: a heap
     return size
 
 
@@ -179,6 +180,4 @@ def _collect(
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _thinned(k: int, pool: NDArray[np.int64], size: int, bar: int) -> tuple[int, int]:
     """Keep a pool's k best keys; return its size and the bar, the smallest of them."""
-    parted = np.partition(pool[:size], size - k)
-    pool[:k] = parted[size - k :]
-    return k, max(bar, parted[size - k])
+    return k, max(bar, select_largest(pool[:size], k))

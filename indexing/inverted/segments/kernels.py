@@ -19,6 +19,7 @@ from sluice.indexing.inverted.segments.segment import (
     TILE,
     WINDOW,
 )
+from sluice.indexing.kernels.ordering import put
 
 _UNHASH = pow(HASH, -1, 1 << 16)
 _END = np.uint32(0xFFFFFFFF)  # padding of a directory: above every entry but one, never a hit
@@ -167,7 +168,7 @@ def _sort_hashed(
         tally[np.int64(hashed_term(distinct[i]) >> right) + 1] += 1
     for bucket in range(1 << bucket_bits):
         tally[bucket + 1] += tally[bucket]
-    buckets[:] = tally
+    put(buckets, tally)
     for i in range(count):
         code = hashed_term(distinct[i])
         bucket = np.int64(code >> right)

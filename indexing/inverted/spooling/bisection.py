@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from sluice.indexing.kernels.ordering import select_largest
 from sluice.indexing.kernels.threads import build_pool, finish
 
 LEAF: Final = 16  # documents that are not divided further: a block
@@ -177,7 +178,7 @@ def _exchange(
     degrees: NDArray[np.int32],
 ) -> int:
     """Bring the smaller values to the left; return how many documents changed sides."""
-    median = np.partition(values[first:last], middle - first - 1)[middle - first - 1]
+    median = select_largest(values[first:last].copy(), last - middle + 1)
     lefts = 0
     rights = 0
     for at in range(first, middle):

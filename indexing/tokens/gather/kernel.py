@@ -11,6 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from sluice.indexing.kernels.ordering import ascending
+
 BINS = 2048  # of sums, to find those among the best without sorting all
 UNSEEN = np.int32(-1)
 
@@ -140,7 +142,7 @@ def best_sums(
             found[place] = seen[place]
         written = size
     elif not most > least:
-        lowest = np.sort(seen[:size])
+        lowest = ascending(seen[:size])
         for place in range(count):
             found[place] = lowest[place]
         written = count
@@ -190,7 +192,7 @@ def _best_by_bins(
         if ordered < 0:
             ordered ^= 0x7FFFFFFF
         rest[place] |= ordered << 32
-    rest.sort()
+    rest = ascending(rest)
     for place in range(count - written):
         found[written + place] = rest[place] & 0xFFFFFFFF
     return count

@@ -21,10 +21,17 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def saved_dense(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "dense"
+    DenseEncoder.from_pretrained(bert, projection=8).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
-def dense(bert: Path, tmp_path: Path) -> Path:
-    DenseEncoder.from_pretrained(bert, projection=8).save_pretrained(tmp_path / "dense")
-    return tmp_path / "dense"
+def dense(saved_dense: Path, tmp_path: Path) -> Path:
+    """Return a copy of the folder that a test may damage."""
+    return shutil.copytree(saved_dense, tmp_path / "dense")
 
 
 def change(path: Path, **values: object) -> None:

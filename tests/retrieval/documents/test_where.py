@@ -87,7 +87,7 @@ wheres = st.dictionaries(
 )
 
 
-@settings(derandomize=True, max_examples=120, deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 @given(st.lists(st.lists(stored, max_size=12), max_size=3), wheres)
 @example([[{"any": 1}, {"any": True}, {"any": 1.0}, {"any": "1"}]], {"any": 1})
 @example([[{"number": 1}], [{"number": 1.0}]], {"number": {"gte": 1, "lt": 1.5}})

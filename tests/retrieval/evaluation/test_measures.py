@@ -137,7 +137,7 @@ ASKED = {f"{name}.1,3,10,1000" for name in CUT} | {"success.1,3,10", "iprec_at_r
 TOTALS = ("NumRet", "NumRelRet")
 
 
-@settings(derandomize=True, max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=75, deadline=None)
 @given(RUNS, QRELS, st.integers(1, 3))
 def test_values_equal_pytrec_evals(
     run: dict[str, dict[str, float]], qrels: dict[str, dict[str, int]], level: int
