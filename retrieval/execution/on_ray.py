@@ -7,7 +7,9 @@ import json
 import logging
 import math
 import os
+import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,8 @@ log = logging.getLogger("sluice")
 
 STORE_BYTES = 80_000_000  # of shared memory for what Ray moves: the least it takes, and plenty
 LOOPBACK = "127.0.0.1"
+LOOK = 2.0  # seconds between two looks whether the head is there
+GONE = 20.0  # seconds without one that end a job; Ray itself ends a process after 60
 
 
 class RayExecutor(Executor):
@@ -205,7 +209,7 @@ class _Remote(Crew):
     def next(self, advance: Advance) -> Outcome:
         errors = self._ray.exceptions
         try:
-            (ready,), _ = self._ray.wait(list(self._given), num_returns=1)
+            ready = self._ready()
         except (errors.RayError, ConnectionError) as error:
             raise ModelError(
                 f"executor: the cluster is gone ({_short(error)}); what is complete is kept: the "
@@ -225,6 +229,22 @@ class _Remote(Crew):
         if "error" in answer:
             return Outcome.failed(task, *answer["error"])
         return Outcome(task, answer["facts"])
+
+    def _ready(self) -> Any:
+        """Wait for a task's end; ``ConnectionError`` once the head gives no sign for ``GONE``."""
+        heard = time.monotonic()
+        while True:
+            ready, _ = self._ray.wait(list(self._given), num_returns=1, timeout=LOOK)
+            if ready:
+                return ready[0]
+            host, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), LOOK).close()
+                heard = time.monotonic()
+            except OSError as error:
+                if time.monotonic() - heard > GONE:
+                    self._given = {}  # nobody is there to cancel it
+                    raise ConnectionError(f"its head, {host}:{port}: {error}") from None
 
     def close(self) -> None:
         """Cancel what is under way."""

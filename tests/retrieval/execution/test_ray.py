@@ -2,21 +2,28 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from places import SUPPORT
+from small_world import documents
 from struck_encoders import arrays, build
 
-from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
+from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, SluiceError
+from sluice.indexing.wrappers.remote import RemoteIndex
+from sluice.retrieval import Retriever
 from sluice.retrieval.execution import RayExecutor, on_ray, worker
 from sluice.retrieval.execution.executor import Task
 from sluice.retrieval.execution.plan import Plan, run_plan
+from sluice.retrieval.retrievers.shards.workers import ShardActors
 
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="300")
 STORE = {"object_store_memory": 80_000_000}
@@ -103,6 +110,29 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         made.shutdown()
+
+
+def test_actors_search_shards_and_are_replaced(cluster: Any, tmp_path: Path) -> None:
+    path, queries = tmp_path / "r", {"a": "gold river", "b": "stone"}
+    Retriever.build("bm25", documents(), path=path, shards=2)
+    expected = Retriever.open(path).run(queries, k=5).to_dict()
+    allow = {"partial": "allow", "deadline_ms": 300}
+    with ShardActors(cluster.address, num_cpus=0.5) as workers:
+        retriever = Retriever.open(path)
+        retriever.use_workers(workers)
+        assert retriever.run(queries, k=5).to_dict() == expected
+        killed = workers.process_id(1, 0)
+        os.kill(killed, signal.SIGSTOP)
+        ends = time.monotonic() + 300
+        while (run := retriever.run(queries, k=5, params=allow)).partial != ("shard-1",):
+            assert "shard-1" in run.partial
+            assert time.monotonic() < ends  # a busy machine: the other is late too
+        os.kill(killed, signal.SIGKILL)
+        with suppress(SluiceError):  # Ray may not have seen it yet
+            assert retriever.run(queries, k=5).to_dict() == expected
+        assert workers.process_id(1, 0) != killed
+        assert retriever.run(queries, k=5).to_dict() == expected
+        assert isinstance(retriever.index.first, RemoteIndex)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
