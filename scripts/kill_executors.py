@@ -36,6 +36,7 @@ os.environ.update(
     dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
     RAY_USAGE_STATS_ENABLED="0",
     RAY_raylet_start_wait_time_s="60",
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # its nodes keep to the loopback
     PYTHONPATH=f"{ROOT}{os.pathsep}{SUPPORT}",
 )
 

@@ -59,6 +59,7 @@ class ShardActors(ShardWorkers):
         with self._lock:
             if self._ray is None:
                 self._ray = self._block.enter_context(self._cluster.connected())
+                self._cluster.slots(self._ray)  # an error where no machine has room for one
             if (number, replica) not in self._actors:
                 self._actors[number, replica] = self._made()
             return self._actors[number, replica]
