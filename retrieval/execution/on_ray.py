@@ -31,7 +31,7 @@ STORE_BYTES = 80_000_000  # of shared memory for what Ray moves: the least it ta
 LOOPBACK = "127.0.0.1"
 ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": Ray keeps to the loopback, on any system
 LOOK = 2.0  # seconds between two looks whether the head is there
-GONE = 20.0  # seconds without one that end a job; Ray itself ends a process after 60
+GONE: float = 20.0  # seconds without one that end a job; Ray itself ends a process after 60
 
 
 class RayExecutor(Executor):
