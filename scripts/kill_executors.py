@@ -36,6 +36,7 @@ os.environ.update(
     dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
     RAY_USAGE_STATS_ENABLED="0",
     RAY_raylet_start_wait_time_s="60",
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # its nodes keep to the loopback
     PYTHONPATH=f"{ROOT}{os.pathsep}{SUPPORT}",
 )
 
@@ -254,8 +255,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "job":
         job(Path(sys.argv[2]), sys.argv[3], sys.argv[4])
     else:
-        given = sys.argv[1:]
-        kills, seed = (int(value) for value in (*given[1:], "50", "13")[:2])
-        if len(given) == 2:
-            kills, seed = int(given[1]), 13
-        sys.exit(main(given[0], kills, seed))
+        kind, *numbers = sys.argv[1:]
+        kills, seed = [*map(int, numbers), 50, 13][:2] if len(numbers) != 1 else (int(*numbers), 13)
+        sys.exit(main(kind, kills, seed))

@@ -369,7 +369,7 @@ class ShardedIndex(Index):
             copies = [*([] if part is None else [part]), *self._replicas[shard]]
             asked.append([partial(ask, shard, each) for each in copies])
             if patience.is_endless and copies and isinstance(copies[0], RemoteIndex):
-                asked[-1][0] = begun(shard, copies[0])  # all are asked before one is waited for
+                asked[-1][0] = begun(shard, copies[0])  # all begin before one is waited for
         threads = len(self._parts) > 1 and thread_count() > 1 and not remote
         answers = ask_all(asked, patience, self._pool if threads else None)
         if answers.absent:

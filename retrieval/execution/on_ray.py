@@ -7,9 +7,11 @@ import json
 import logging
 import math
 import os
+import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
 
@@ -27,6 +29,9 @@ log = logging.getLogger("sluice")
 
 STORE_BYTES = 80_000_000  # of shared memory for what Ray moves: the least it takes, and plenty
 LOOPBACK = "127.0.0.1"
+ALONE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0": Ray keeps to the loopback, on any system
+LOOK = 2.0  # seconds between two looks whether the head is there
+GONE: float = 20.0  # seconds without one that end a job; Ray itself ends a process after 60
 
 
 class RayExecutor(Executor):
@@ -67,7 +72,7 @@ class RayExecutor(Executor):
     def crew(self) -> Iterator[Crew]:
         """Yield the cluster's workers; a cluster that was started for them ends with the block."""
         with self.connected() as ray:
-            crew = _Remote(ray, self.needs, self._slots(ray))
+            crew = _Remote(ray, self.needs, self.slots(ray))
             try:
                 yield crew
             finally:
@@ -77,14 +82,13 @@ class RayExecutor(Executor):
     def connected(self) -> Iterator[Any]:
         """Yield Ray, connected to the cluster, or to one that is started and ends with the block.
 
-        ``ConfigError`` where there is none, or none that has what a task asks for.
+        ``ConfigError`` where there is none.
         """
         ray = _ray()
         started = not ray.is_initialized()
         if started:
             self._connect(ray)
         try:
-            self._slots(ray)
             yield ray
         finally:
             if started:
@@ -104,7 +108,8 @@ class RayExecutor(Executor):
         else:
             options["address"] = self.address
         try:
-            ray.init(**options)
+            with _on_loopback(ray) if self.address is None else nullcontext():
+                ray.init(**options)
         except (Exception, SystemExit) as error:  # both where a node starts too slowly
             with contextlib.suppress(Exception):
                 ray.shutdown()  # what has started of it
@@ -114,7 +119,7 @@ class RayExecutor(Executor):
                 "leave address out"
             ) from None
 
-    def _slots(self, ray: Any) -> int:
+    def slots(self, ray: Any) -> int:
         """Return how many tasks there is room for; ``ConfigError`` where there is none for one."""
         room = 0
         for node in ray.nodes():
@@ -135,6 +140,28 @@ class RayExecutor(Executor):
 
 
 _BUILT_IN = ("CPU", "GPU")
+
+
+@contextmanager
+def _on_loopback(ray: Any) -> Iterator[None]:
+    """Let what Ray starts in the block be reached from this machine alone.
+
+    Ray takes another address for 127.0.0.1, and listens everywhere, unless it believes that this
+    system can have no clusters. Anybody who reaches it may run code.
+    """
+    constants, before = ray._private.ray_constants, os.environ.get(ALONE)
+    able, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    os.environ[ALONE] = "0"
+    try:
+        yield
+        host = ray.get_runtime_context().gcs_address
+        if not host.startswith(f"{LOOPBACK}:"):
+            raise ConfigError(f"Ray listens at {host}, which other machines may reach")
+    finally:
+        constants.ENABLE_RAY_CLUSTER = able
+        os.environ.pop(ALONE)
+        if before is not None:
+            os.environ[ALONE] = before
 
 
 def _ray() -> Any:
@@ -205,7 +232,7 @@ class _Remote(Crew):
     def next(self, advance: Advance) -> Outcome:
         errors = self._ray.exceptions
         try:
-            (ready,), _ = self._ray.wait(list(self._given), num_returns=1)
+            ready = self._ready()
         except (errors.RayError, ConnectionError) as error:
             raise ModelError(
                 f"executor: the cluster is gone ({_short(error)}); what is complete is kept: the "
@@ -225,6 +252,22 @@ class _Remote(Crew):
         if "error" in answer:
             return Outcome.failed(task, *answer["error"])
         return Outcome(task, answer["facts"])
+
+    def _ready(self) -> Any:
+        """Wait for a task's end; ``ConnectionError`` once the head gives no sign for ``GONE``."""
+        heard = time.monotonic()
+        while True:
+            ready, _ = self._ray.wait(list(self._given), num_returns=1, timeout=LOOK)
+            if ready:
+                return ready[0]
+            host, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), LOOK).close()
+                heard = time.monotonic()
+            except OSError as error:
+                if time.monotonic() - heard > GONE:
+                    self._given = {}  # nobody is there to cancel it
+                    raise ConnectionError(f"its head, {host}:{port}: {error}") from None
 
     def close(self) -> None:
         """Cancel what is under way."""

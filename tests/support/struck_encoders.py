@@ -13,7 +13,7 @@ from batch_encoder import BatchEncoder, many
 
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.retrieval import Encoding, Retriever
-from sluice.retrieval.execution import Executor, ProcessExecutor, RayExecutor
+from sluice.retrieval.execution import Executor, ProcessExecutor, RayExecutor, on_ray
 from sluice.retrieval.execution.executor import LOCAL
 
 TEXTS, SHARD = 120, 32
@@ -99,6 +99,7 @@ if __name__ == "__main__":
     executor: Executor = ProcessExecutor(1)
     if address == ["own"]:  # a cluster of its own, whose head is struck
         executor, victim = RayExecutor(workers=1), "head"
+        on_ray.GONE = 4.0
     elif address:
         executor = RayExecutor(address[0])
     build_imported(Path(folder), victim, executor)

@@ -2,23 +2,32 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from places import SUPPORT
+from small_world import documents
 from struck_encoders import arrays, build
 
-from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
-from sluice.retrieval.execution import RayExecutor, on_ray, worker
+from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, SluiceError
+from sluice.indexing.wrappers.remote import RemoteIndex
+from sluice.retrieval import Retriever
+from sluice.retrieval.execution import ProcessExecutor, RayExecutor, on_ray, worker
 from sluice.retrieval.execution.executor import Task
 from sluice.retrieval.execution.plan import Plan, run_plan
+from sluice.retrieval.retrievers.shards.workers import ShardActors
 
-os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_raylet_start_wait_time_s="300")
+os.environ.update(
+    {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300", on_ray.ALONE: "0"}
+)
 STORE = {"object_store_memory": 80_000_000}
 
 
@@ -70,11 +79,29 @@ def test_a_worker_finds_what_the_driver_names(
 def test_a_cluster_of_this_machine_has_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks of two cores each do not claim four of two."""
     asked: list[Any] = []
-    ray = SimpleNamespace(init=lambda **options: asked.append(options["num_cpus"]))
+    constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
+    able: list[bool] = []
+
+    def init(**options: Any) -> None:
+        asked.append(options["num_cpus"])
+        able.append(constants.ENABLE_RAY_CLUSTER)
+
+    ray = SimpleNamespace(
+        init=init,
+        shutdown=lambda: None,
+        _private=SimpleNamespace(ray_constants=constants),
+        get_runtime_context=lambda: SimpleNamespace(gcs_address=address),
+    )
+    address = "127.0.0.1:6379"
     monkeypatch.setattr(on_ray, "cores", lambda: 2)
     for executor in (RayExecutor(num_cpus=2), RayExecutor(), RayExecutor(workers=3, num_cpus=0.5)):
         executor._connect(ray)
     assert asked == [2, 2, 2]
+    assert able == [False] * 3  # or else Ray would listen at every address of this machine
+    assert constants.ENABLE_RAY_CLUSTER
+    address = "192.0.2.7:6379"
+    with pytest.raises(ConfigError, match=r"Ray listens at 192.0.2.7:6379"):
+        RayExecutor()._connect(ray)
 
 
 def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
@@ -90,6 +117,7 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'sluice-ir[ray]'")
     from ray.cluster_utils import Cluster
 
+    # The nodes listen at the loopback alone.
     head = {"num_cpus": 0, "include_dashboard": False, **STORE}
     try:
         made = Cluster(initialize_head=True, head_node_args=head)
@@ -103,6 +131,29 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         made.shutdown()
+
+
+def test_actors_search_shards_and_are_replaced(cluster: Any, tmp_path: Path) -> None:
+    path, queries = tmp_path / "r", {"a": "gold river", "b": "stone"}
+    Retriever.build("bm25", documents(), path=path, shards=2)
+    expected = Retriever.open(path).run(queries, k=5).to_dict()
+    allow = {"partial": "allow", "deadline_ms": 300}
+    with ShardActors(cluster.address, num_cpus=0.5) as workers:
+        retriever = Retriever.open(path)
+        retriever.use_workers(workers)
+        assert retriever.run(queries, k=5).to_dict() == expected
+        killed = workers.process_id(1, 0)
+        os.kill(killed, signal.SIGSTOP)
+        ends = time.monotonic() + 300
+        while (run := retriever.run(queries, k=5, params=allow)).partial != ("shard-1",):
+            assert "shard-1" in run.partial
+            assert time.monotonic() < ends  # a busy machine: the other is late too
+        os.kill(killed, signal.SIGKILL)
+        with suppress(SluiceError):  # Ray may not have seen it yet
+            assert retriever.run(queries, k=5).to_dict() == expected
+        assert workers.process_id(1, 0) != killed
+        assert retriever.run(queries, k=5).to_dict() == expected
+        assert isinstance(retriever.index.first, RemoteIndex)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +181,25 @@ def test_a_killed_worker_or_node_costs_no_bit(
 
         assert sum(node["Alive"] for node in ray.nodes()) == 2  # the head, and one of two
         cluster.add_node(num_cpus=1, resources={"encoding": 2}, **STORE)
+
+
+def test_a_killed_head_ends_the_command_with_an_error(
+    tmp_path: Path, undisturbed: dict[str, bytes]
+) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'sluice-ir[ray]'")
+    command = [sys.executable, str(SUPPORT / "struck_encoders.py"), str(tmp_path), "own"]
+    environment = {**os.environ, "PYTHONPATH": f"{SUPPORT.parents[1]}{os.pathsep}{SUPPORT}"}
+    done = subprocess.run(
+        command, env=environment, timeout=600, check=False, capture_output=True, text=True
+    )
+    if not (tmp_path / "mark").exists() and "no cluster could be" in done.stderr:
+        pytest.skip("Ray starts no cluster here: the machine is too busy")
+    assert done.returncode == 1
+    assert "executor: the cluster is gone" in done.stderr
+    assert "the same command continues from there" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "r/retriever.json").exists()
+    build(tmp_path, executor=ProcessExecutor(1))
+    assert arrays(tmp_path) == undisturbed
 
 
 def test_a_killed_driver_is_continued_to_the_same_bits(

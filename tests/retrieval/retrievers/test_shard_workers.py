@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
 from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.shards.workers import ShardProcesses
+from sluice.retrieval.retrievers.shards.workers import ShardProcesses, processes
 from sluice.retrieval.retrievers.shards.workers.messages import (
     Message,
     packed,
@@ -130,7 +129,9 @@ def test_workers_find_what_this_process_finds(
     assert not isinstance(there.index.first, RemoteIndex)  # type: ignore[attr-defined]
 
 
-def test_a_worker_that_is_gone_is_named_and_replaced(folder: Path, workers: ShardProcesses) -> None:
+def test_a_worker_that_is_gone_is_named_and_replaced(
+    folder: Path, workers: ShardProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
     retriever = opened(folder)
     retriever.use_workers(workers)
     expected = answers(opened(folder), k=5)
@@ -146,16 +147,12 @@ def test_a_worker_that_is_gone_is_named_and_replaced(folder: Path, workers: Shar
         return run.partial == ("shard-1",) and any(map(len, run.values()))
 
     until(late_alone)
-    threading.Timer(0.2, os.kill, (process, signal.SIGKILL)).start()
-    with pytest.raises(SluiceError, match=r"shard-1: its worker ended \(killed\)"):
-        retriever.run(QUERIES, k=5)  # it waits for the answer when that happens
-
-    def whole_again() -> bool:
-        run = retriever.run(QUERIES, k=5, params={"partial": "allow"})
-        assert run.partial in ((), ("shard-1",))
-        return not run.partial
-
-    until(whole_again)
+    monkeypatch.setattr(processes, "PING", 0.1)
+    monkeypatch.setattr(processes, "HUNG", 2.0)
+    with pytest.raises(SluiceError, match=r"shard-.*: its worker ended \(killed\)"):
+        retriever.run(QUERIES, k=5)  # it gave no sign, and was replaced
+    monkeypatch.undo()
+    until(lambda: not retriever.run(QUERIES, k=5, params={"partial": "allow"}).partial)
     assert answers(retriever, k=5) == expected
     assert workers.process_ids[1, 0] != process
 
@@ -177,12 +174,15 @@ def test_another_worker_answers_for_one_that_is_late_or_gone(folder: Path) -> No
             os.kill(process, 0)
 
 
-def test_workers_that_cannot_be_used(tmp_path: Path, folder: Path) -> None:
+def test_workers_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Retriever.build("bm25", corpus(6), path=tmp_path / "w")
     with ShardProcesses() as workers:
         with pytest.raises(ConfigError, match=r"not in shards.*sluice reshard"):
             whole.use_workers(workers)
         assert not workers.process_ids
+    monkeypatch.setattr(processes.process_module, "__name__", "no_such_module")
+    with ShardProcesses(workers=1) as workers, pytest.raises(SluiceError, match="exit code 1"):
+        workers.wait_for(0, 0)
     for options, message in (
         ({"replicas": 0}, "replicas is 0"),
         ({"hedge_ms": 5}, "hedge_ms: each shard has one worker"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
+import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from sluice.retrieval.retrievers.shards.workers.crew import HUNG, PING, START, S
 from sluice.retrieval.retrievers.shards.workers.process import TOGETHER
 from sluice.retrieval.retrievers.shards.workers.searcher import ShardSearcher
 
-log = logging.getLogger("sluice")
+PAUSE = 0.2  # seconds between two looks whether an actor is there again
 
 
 class ShardActors(ShardWorkers):
@@ -58,6 +59,7 @@ class ShardActors(ShardWorkers):
         with self._lock:
             if self._ray is None:
                 self._ray = self._block.enter_context(self._cluster.connected())
+                self._cluster.slots(self._ray)  # an error where no machine has room for one
             if (number, replica) not in self._actors:
                 self._actors[number, replica] = self._made()
             return self._actors[number, replica]
@@ -98,11 +100,21 @@ class ShardActors(ShardWorkers):
 
     def wait_for(self, shard: int, replica: int) -> None:
         """Wait until the actor has started, or has started again."""
+        self.process_id(shard, replica)
+
+    def process_id(self, shard: int, replica: int) -> int:
+        """Return the number of the actor's process, on its machine, once it has started."""
         actor, ray = self._actor(shard, replica), self._ray
-        try:
-            ray.get(actor.ping.remote(), timeout=START)
-        except ray.exceptions.RayError as error:
-            raise SluiceError(f"its actor does not start: {_short(error)}") from None
+        ends = time.monotonic() + START
+        while True:
+            try:
+                number: int = ray.get(actor.ping.remote(), timeout=ends - time.monotonic())
+                return number
+            except ray.exceptions.RayError as error:
+                again = isinstance(error, ray.exceptions.ActorUnavailableError)
+                if not again or time.monotonic() > ends:
+                    raise SluiceError(f"its actor does not start: {_short(error)}") from None
+            time.sleep(PAUSE)
 
     def close(self) -> None:
         """End the actors; a cluster that was started for them ends too."""
@@ -126,8 +138,8 @@ class _Searching:
     def answer(self, request: bytes) -> bytes:
         return self._searcher.answer(request)
 
-    def ping(self) -> None:
-        """Answer."""
+    def ping(self) -> int:
+        return os.getpid()
 
 
 def _raiser(error: Exception) -> Callable[[], bytes]:

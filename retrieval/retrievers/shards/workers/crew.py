@@ -34,7 +34,7 @@ SHARD_WORKERS: Final[Mapping[str, str]] = {
     "processes": "sluice.retrieval.retrievers.shards.workers.processes:ShardProcesses",
     "ray": "sluice.retrieval.retrievers.shards.workers.actors:ShardActors",
 }
-PING = 5.0  # seconds without an answer after which a worker is asked whether it is there
+PING = 5.0  # seconds without an answer after which a worker has to give a sign
 HUNG = 60.0  # seconds without a word after which it is given up, and replaced
 START = 300.0  # seconds that workers have to start
 

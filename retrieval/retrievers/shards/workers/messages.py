@@ -75,4 +75,4 @@ def queries_read(message: Message) -> tuple[Any, list[Array]]:
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} is no value of JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

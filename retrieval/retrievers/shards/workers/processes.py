@@ -31,6 +31,7 @@ log = logging.getLogger("sluice")
 
 SOON = 10.0  # seconds: a process that ends sooner is started again after a pause
 LONGEST_PAUSE = 30.0
+TRIES = 3  # processes that end before they have started
 
 
 class ShardProcesses(ShardWorkers):
@@ -103,6 +104,7 @@ class _Process:
         self._stream: socket.socket | None = None
         self._running: subprocess.Popen[bytes] | None = None
         self._heard = time.monotonic()
+        self._failed = 0  # processes in a row that ended before they had started
         self._why = "its worker is starting"
         self._keeper = threading.Thread(target=self._keep, name=f"shard-{name}", daemon=True)
         self._keeper.start()
@@ -115,8 +117,10 @@ class _Process:
 
     def wait(self) -> None:
         """Wait until it has started; ``SluiceError`` where it does not."""
-        if not self._started.wait(START):
-            raise SluiceError(f"{self._why}; {START:.0f} s have passed")
+        ends = time.monotonic() + START
+        while not self._started.wait(0.2):
+            if self._failed >= TRIES or time.monotonic() > ends:
+                raise SluiceError(f"{self._why}; what it printed says why it cannot start")
 
     def begin(self, request: bytes) -> Callable[[], bytes]:
         """Send a request; return what waits for the answer."""
@@ -129,7 +133,7 @@ class _Process:
             answer.set_exception(ConnectionError(self._why))
         else:
             self._send(stream, number, request)
-        return lambda: self._awaited(number, answer)
+        return lambda: self._awaited(answer)
 
     def _send(self, stream: socket.socket, number: int, body: bytes) -> None:
         try:
@@ -139,13 +143,14 @@ class _Process:
             if stream is self._stream:
                 self._kill()
 
-    def _awaited(self, number: int, answer: Future[bytes]) -> bytes:
+    def _awaited(self, answer: Future[bytes]) -> bytes:
+        began = time.monotonic()
         while True:
             try:
                 return answer.result(timeout=PING)
             except TimeoutError:
                 stream = self._stream
-                if time.monotonic() - self._heard > HUNG:
+                if time.monotonic() - max(began, self._heard) > HUNG:
                     self._kill()  # which ends the wait
                 elif stream is not None:
                     self._send(stream, 0, b"")
@@ -169,18 +174,21 @@ class _Process:
         pause = 0.0
         while not self._closed.wait(pause):
             began = time.monotonic()
-            with self._spawned() as stream:
-                while (frame := read_frame(stream)) is not None:
-                    self._heard = time.monotonic()
-                    self._hear(*frame)
-                code = self._end()
+            try:
+                with self._spawned() as stream:
+                    while (frame := read_frame(stream)) is not None:
+                        self._heard = time.monotonic()
+                        self._hear(*frame)
+                    how = _how(self._end())
+            except OSError as error:  # no memory, or no more processes
+                how = str(error)
+            self._failed = 0 if self._started.is_set() else self._failed + 1
+            self._started.clear()
             quick = time.monotonic() - began < SOON
             pause = min(LONGEST_PAUSE, 2 * pause + 1) if quick else 0.0
             if not self._closed.is_set():
-                self._why = f"its worker ended ({_how(code)}) and is being started again"
-                log.warning(
-                    "shards: worker %s ended (%s); starting another", self._name, _how(code)
-                )
+                self._why = f"its worker ended ({how}) and is being started again"
+                log.warning("shards: worker %s ended (%s); starting another", self._name, how)
             self._fail()
 
     def _spawned(self) -> socket.socket:
@@ -210,7 +218,6 @@ class _Process:
             answer.set_result(bytes(body))
 
     def _end(self) -> int:
-        self._started.clear()
         running = self._running
         if running is None:
             return 0
