@@ -51,7 +51,7 @@ def test_a_training_run_has_the_same_examples_by_any_executor(
     assert made["local"] == made["noted"]
     names = [name for name, _ in made["local"]]
     assert names == ["mining.json", "negatives.parquet", "teacher.parquet"]
-    assert set(KINDS) == {"encode", "lists", "score"}
+    assert set(KINDS) == {"lists", "score"}
 
 
 def test_the_executor_is_no_part_of_what_is_trained(
