@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.foundation.disk.files import writable
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.config.components import make_launcher
+from sluice.retrieval.config.file_keys import corpus_contents
 from sluice.retrieval.config.recipes import recipe_or_file
 from sluice.retrieval.config.sections import (
     ConfigSource,
@@ -293,6 +294,7 @@ def mine(
     mined = mine_negatives(
         _sources(source, allow, data, spec, seed), data, spec, seed=seed,
         work=output.with_name(f"{output.name}.parts"), executor=executor,
+        key="" if spec.get("judge") is None else corpus_contents(dataset),
     )  # fmt: skip
     write_mined(output, data, mined)
     return mined.report

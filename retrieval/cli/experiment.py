@@ -251,20 +251,29 @@ def evaluate(
     _print_evaluation(table, experiment, start)
 
 
-def tune(config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False) -> None:
+def tune(
+    config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False, plan: Plan = False
+) -> None:
     """Find the best pipeline within a budget.
 
     Every retriever and reranker of the experiment is timed on this machine. Depths, fusion weights,
     interpolation and early exits are tried on the dev split over cached scores. The chosen pipeline
     is measured on the test split, with its predicted and its measured latency. OUTPUT/tune gets
-    front.svg, trials.csv and tuned.yaml.
+    front.svg, trials.csv and tuned.yaml. An `executor` scores the pairs that trials need; what is
+    timed, this process does.
 
     Examples:
       sluice tune configs/tune.yaml dataset=scifact tune.budget.p95_ms=20
       sluice evaluate runs/tune/tune/tuned.yaml
     """
+    from sluice.retrieval.execution.plan import estimate_of
     from sluice.retrieval.jobs import tune as tune_parts
 
+    if plan:
+        if rebuild:
+            raise ConfigError("--plan: replaces nothing; leave --rebuild out")
+        echo(estimate_of(lambda: tune_parts(config, overrides or [])))
+        return
     start = time.monotonic()
     table, tuning = tune_parts(config, overrides or [], rebuild=rebuild)
     show(table)

@@ -73,6 +73,16 @@ def planning() -> Iterator[None]:
         _PLANNING.reset(token)
 
 
+@contextmanager
+def unplanned() -> Iterator[None]:
+    """Carry out all tasks in the block, also where the job around it is only planned."""
+    token = _PLANNING.set(False)
+    try:
+        yield
+    finally:
+        _PLANNING.reset(token)
+
+
 def estimate_of(job: Callable[[], object]) -> str:
     """Begin a job as in ``planning``; return the estimate, its first task done."""
     with planning():

@@ -15,6 +15,7 @@ TASKS: Final[Mapping[str, str]] = {
     "encode": "sluice.retrieval.retrievers.corpus.vectors.encoding_tasks:encode_task",
     "index_shard": "sluice.retrieval.retrievers.corpus.vectors.index_tasks:index_task",
     "lists": "sluice.retrieval.experiments.output.sent_lists:lists_task",
+    "pairs": "sluice.retrieval.experiments.tuning.pair_tasks:pairs_task",
     "score": "sluice.retrieval.training_data.teachers.scoring_tasks:score_task",
     "train": "sluice.retrieval.experiments.training_jobs:train_task",
     "mine": "sluice.retrieval.experiments.training_jobs:mine_task",

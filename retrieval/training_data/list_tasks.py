@@ -35,9 +35,9 @@ class Lists(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a stage is asked: queries with their known positives, how deep, and for what.
+    """The questions to a stage: queries with their known positives, how deep, and for what.
 
-    With ``excluding`` a hit that is the query itself is no candidate; with ``scored`` the positives
+    With ``excluding`` a hit that is the query itself is left out; with ``scored`` the positives
     that a list lacks are scored.
     """
 

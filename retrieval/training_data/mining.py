@@ -59,6 +59,7 @@ def mine_negatives(
     judge: Judge | None = None,
     work: Path | None = None,
     executor: Executor = LOCAL,
+    key: str = "",
 ) -> MinedNegatives:
     """Mine negatives for a dataset's queries from the lists of ``source``.
 
@@ -70,7 +71,8 @@ def mine_negatives(
 
     With ``work``, a folder, ``executor`` searches slices of the queries and asks the judge about
     shards of the pairs; what is complete is kept there until all is mined, so that the same call
-    after a kill continues.
+    after a kill continues. ``key`` hashes the texts of the corpus, which a judge reads, unless the
+    folder is of one corpus alone.
 
     Raises ``DataError`` if a source answers none of the queries or no query gets a negative, and
     warns of a shortage.
@@ -88,7 +90,7 @@ def mine_negatives(
         )
         if work is not None:
             if judge is not None and mining.judged:
-                judge = _recorded(judge, inputs, dataset, mining, work, executor)
+                judge = _recorded(judge, inputs, dataset, mining, work, executor, key)
             end_planning("mine")
         mined = mine_lists(
             inputs.lists,
@@ -113,6 +115,7 @@ def _recorded(
     mining: Mining,
     work: Path,
     executor: Executor,
+    key: str,
 ) -> Judge:
     """Have the judge score, by tasks, all pairs that the miner will ask it about."""
     from sluice.training.negatives.mining import pairs_to_judge
@@ -120,7 +123,7 @@ def _recorded(
     asked = pairs_to_judge(
         inputs.lists, dataset.qrels, mining, positive_scores=inputs.scores, texts=inputs.texts
     )
-    return judged_by_tasks(judge, list(asked), dataset.queries, inputs.texts, work, executor)
+    return judged_by_tasks(judge, list(asked), dataset.queries, inputs.texts, work, executor, key)
 
 
 def _refuse_foreign(work: Path) -> None:

@@ -203,7 +203,7 @@ def _limit(
 def to_judge(
     batch: Sequence[Candidates], mining: Mining, keys: TextKeys | None
 ) -> list[tuple[Candidates, str, int | None]]:
-    """Return the documents that a judge is asked about, with their places; None is a positive's.
+    """Return the documents that a judge will score, with their places; None is a positive's.
 
     They are of each query the known positives and the first fitting candidates; the other ones
     below are noted as unjudged.

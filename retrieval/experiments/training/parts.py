@@ -15,6 +15,7 @@ from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.execution.executor import LOCAL, Executor
+from sluice.retrieval.execution.plan import unplanned
 from sluice.retrieval.experiments.training.dev_evaluation import (
     PAIR_DEPTH,
     Evaluate,
@@ -108,13 +109,14 @@ def made_examples(parts: Sequence[Part], encoder: Any, step: int = 0) -> list[Ex
     Of several parts each example has its dataset as ``source``, and before its ids, which may be
     another document's elsewhere.
     """
-    if len(parts) == 1:
-        return parts[0].maker.make(encoder, step)
-    return [
-        _of(part.name, each)
-        for part in parts
-        for each in part.maker.make(encoder_of(encoder, part.name), step)
-    ]
+    with unplanned():  # a model is trained before what is planned with it
+        if len(parts) == 1:
+            return parts[0].maker.make(encoder, step)
+        return [
+            _of(part.name, each)
+            for part in parts
+            for each in part.maker.make(encoder_of(encoder, part.name), step)
+        ]
 
 
 def _of(name: str, example: Example) -> Example:

@@ -29,6 +29,7 @@ from sluice.retrieval.experiments.checks import check_pipeline
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.training.tested_queries import without_tested
+from sluice.retrieval.experiments.tuning.pair_tasks import PairTasks, parts_of
 from sluice.retrieval.experiments.tuning.plot import draw_cascades
 from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned
 from sluice.retrieval.pipelines.expression import (
@@ -69,14 +70,14 @@ def tune_experiment(config: TuneConfig, experiment: Experiment) -> tuple[Table, 
     prepare(experiment, [*(f"retrievers.{n}" for n in config.retrievers),
                          *(f"rerankers.{n}" for n in config.rerankers)])  # fmt: skip
     experiment.make_room()
-    parts = [*config.retrievers, *config.rerankers]
-    names = {name: opener for name, opener in experiment.parts().items() if name in parts}
-    pipelines = {name: text for name, text in config.pipelines.items() if name not in parts}
+    names = parts_of(config, experiment)
+    pipelines = {name: text for name, text in config.pipelines.items() if name not in names}
     folder = experiment.output / FOLDER
     with contextlib.closing(ScoreCache(folder / "scores.sqlite")) as cache:
         tuner = Tuner(
             names, asked(dataset), dataset.qrels, config.tune,
             seed=config.seed, cache=cache, pipelines=pipelines, level=dataset.level,
+            score=PairTasks(config, experiment, cache, folder).score,
         )  # fmt: skip
         try:
             tuning = tuned(tuner, list(config.retrievers), list(config.rerankers))

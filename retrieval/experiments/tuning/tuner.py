@@ -75,7 +75,8 @@ class Tuner:
     ``names`` opens the retrievers and scorers by name, as for ``parse``. ``queries`` and ``qrels``
     are those to tune on, never those of the test. ``cache`` keeps pair scores between runs.
     ``pipelines`` are expressions by name, for the names that are not parts.
-    ``level`` is the least grade of a relevant document.
+    ``level`` is the least grade of a relevant document. ``score`` is called with the tuner and
+    the pipelines of a round before they are tried: it may score their pairs into ``cache``.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class Tuner:
         cache: ScoreCache | None = None,
         pipelines: Mapping[str, str] | None = None,
         level: int = 1,
+        score: Callable[[Tuner, Sequence[str]], None] | None = None,
     ) -> None:
         self.settings = settings
+        self._score = score
         self.level = level
         kind = SelfExcluding if isinstance(queries, SelfExcluding) else dict
         judged = kind({query: text for query, text in queries.items() if qrels.get(query)})
@@ -133,7 +136,7 @@ class Tuner:
         return self.trials[pipeline]
 
     def measure(self, pipelines: Sequence[str]) -> list[Trial]:
-        """Try pipelines in the order given."""
+        """Try pipelines in the order given, over the scores that there are and new ones."""
         if not pipelines:
             return []
         with progress("tune", len(pipelines), unit="pipelines") as advance:
@@ -156,8 +159,22 @@ class Tuner:
         self.time_rerankers([best[-1], *rerankers])
         ordered = self._by_cost(rerankers)
         pipelines = [cascade for first in best for cascade in cascades(first, ordered)]
+        self.score(pipelines)
         front = front_of(self.measure(pipelines), cost_of(self.settings.budget))
         self.measure([early for trial in front for early in self._exits(trial.pipeline)])
+
+    def score(self, pipelines: Sequence[str]) -> None:
+        """Have the pairs of a round of pipelines scored, before they are tried."""
+        if self._score is not None:
+            self._score(self, pipelines)
+
+    def parts_of(self, pipeline: str) -> list[Any]:
+        """Return the retrievers and scorers that a pipeline is made of, each once."""
+        return [self._part(name) for name in dict.fromkeys(self._used(pipeline))]
+
+    def scorers_of(self, pipeline: str) -> list[Any]:
+        """Return the scorers that a pipeline is made of."""
+        return [part for part in self.parts_of(pipeline) if not isinstance(part, Stage)]
 
     def time_rerankers(self, pipelines: Sequence[str]) -> None:
         """Time every reranker of pairs that the pipelines name, on candidates they will see."""
@@ -284,6 +301,7 @@ def tuned(tuner: Tuner, retrievers: Sequence[str], rerankers: Sequence[str]) -> 
     else:
         pipelines = expanded(settings.pipelines, settings.choices)
         tuner.time_rerankers(pipelines)
+        tuner.score(pipelines)
         tuner.measure(pipelines)
     trials = list(tuner.trials.values())
     cost = cost_of(settings.budget)

@@ -44,6 +44,11 @@ class Cached(ScorerAround):
         return fingerprint_of("cached", self._identity())
 
     @property
+    def identity(self) -> str:
+        """What the scores are kept under in the cache."""
+        return self._identity()
+
+    @property
     def tokenizer(self) -> Any:
         """The scorer's tokenizer, None where it has none: what passages are measured by."""
         return self._hooks.tokenizer

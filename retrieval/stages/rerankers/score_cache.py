@@ -6,7 +6,8 @@ import os
 import sqlite3
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,37 @@ class ScoreCache:
             batches.append((key, hashes, values[places].astype("<f4").tobytes()))
         for start in range(0, len(batches), AT_ONCE):
             self._write(batches[start : start + AT_ONCE])
+
+    def copy_to(self, path: Path, scorers: Sequence[str], queries: Sequence[str]) -> None:
+        """Write the scores that some scorers gave to these queries' documents into a new file."""
+        path.unlink(missing_ok=True)
+        other = ScoreCache(path, max_bytes=self.max_bytes)
+        with closing(other):
+            len(other)  # makes the file, where there is nothing to copy too
+            for scorer in scorers:
+                for batches in self._batches(list(_query_keys(scorer, queries))):
+                    other._write(batches)
+
+    def absorb(self, path: Path) -> None:
+        """Add all scores of another file, or none where a kill comes between; once if repeated."""
+        with closing(ScoreCache(path)) as other, reported(path, LAYOUT):
+            keys = [row[0] for row in other._database().execute("SELECT query FROM batches")]
+            batches = [each for part in other._batches(keys) for each in part]
+        known = {each for part in self._batches(keys) for each in part}
+        self._write([each for each in batches if each not in known])
+
+    def _batches(self, keys: Iterable[bytes]) -> Iterator[list[tuple[bytes, bytes, bytes]]]:
+        """Yield the batches of queries, by their keys in the file, as ``_write`` takes them."""
+        names = list(dict.fromkeys(keys))
+        for start in range(0, len(names), AT_ONCE):
+            part = names[start : start + AT_ONCE]
+            statement = (
+                "SELECT query, documents, scores FROM batches JOIN contents USING (id) "
+                f"WHERE query IN ({','.join('?' * len(part))}) ORDER BY id"
+            )
+            with self._lock, reported(self.path, LAYOUT):
+                rows = self._database().execute(statement, part).fetchall()
+            yield rows
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, which opens the file by itself."""

@@ -46,11 +46,13 @@ def judged_by_tasks(
     texts: TextSource,
     work: Path,
     executor: Executor,
+    key: str,
 ) -> Judge:
     """Return the judge with its scores of the pairs ``asked`` recorded.
 
     Shards of the pairs are the tasks of ``executor``; what is complete stays in ``work``. A judge
-    that is looked up, or an object of one's own, is returned as it is.
+    that is looked up, or an object of one's own, is returned as it is. ``key`` is that of the
+    texts.
     """
     if not isinstance(judge, ModelTeacher | LanguageTeacher | Ensemble) or not judge.needs_texts:
         if executor.remote and judge.needs_texts:
@@ -61,8 +63,7 @@ def judged_by_tasks(
         read = texts_of(texts, list(dict.fromkeys(document for _, document in ids)))
         return [JudgedPair(q, queries[q], d, read[d]) for q, d in ids if d in read and q in queries]
 
-    key = fingerprint_of(judge.fingerprint, asked, queries)
-    parts = work / JUDGED / key[:16]
+    parts = work / JUDGED / fingerprint_of(judge.fingerprint, asked, queries, key)[:16]
     parts.mkdir(parents=True, exist_ok=True)
     shards = Shards(asked, SHARD)
     score_shards("judge", judge, shards, pairs, parts, executor)

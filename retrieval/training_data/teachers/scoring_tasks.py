@@ -70,7 +70,7 @@ def score_shards(
 ) -> int:
     """Write the scores of every shard into a file of ``parts``; return how many were there.
 
-    A teacher that only this process can ask is asked here.
+    A teacher that only this process can ask scores them here.
     """
     why = stays_here(teacher)
     if why:

@@ -16,6 +16,9 @@ import pytest
 from places import SUPPORT
 from small_world import documents
 from struck_encoders import arrays, build
+from struck_queries import mined
+from struck_scorer import score
+from struck_tuning import tuned
 
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, SluiceError
 from sluice.indexing.wrappers.remote import RemoteIndex
@@ -212,3 +215,19 @@ def test_a_killed_driver_is_continued_to_the_same_bits(
     assert not (tmp_path / "r/retriever.json").exists()
     build(tmp_path, executor=RayExecutor(cluster.address))
     assert arrays(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("job", ["teacher", "mining", "tuning"])
+def test_other_jobs_leave_what_one_process_does(cluster: Any, tmp_path: Path, job: str) -> None:
+    """A worker's process may be lost: it is killed at its first pairs or queries."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    if job == "tuning":
+        spec = {"type": "ray", "address": cluster.address}
+        grid = {"pipelines": ["bm25 % 9 >> struck(depth={d})"], "choices": {"d": [3, 9]}}
+        assert tuned(there, spec, "itself", **grid) == tuned(here, **grid)
+    else:
+        made = {"teacher": score, "mining": mined}[job]
+        assert made(there, "itself", RayExecutor(cluster.address)) == made(here)  # type: ignore[operator]
+    assert (there / "mark").exists()
