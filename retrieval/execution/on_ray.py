@@ -110,6 +110,10 @@ class RayExecutor(Executor):
                 "leave address out"
             ) from None
 
+    def check_room(self, ray: Any) -> None:
+        """Raise ``ConfigError`` where a cluster started here has no room for a single worker."""
+        self._slots(ray)
+
     def _slots(self, ray: Any) -> int:
         """Return how many tasks there is room for; ``ConfigError`` where there is none for one."""
         room = 0

@@ -21,9 +21,9 @@ from sluice.encoders.foundation.errors import (
     ModelError,
 )
 from sluice.retrieval import train
-from sluice.retrieval.execution import group as groups
+from sluice.retrieval.execution import ProcessExecutor, group as groups, processes
 from sluice.retrieval.execution.executor import Task
-from sluice.retrieval.execution.group import Group, Order
+from sluice.retrieval.execution.group import Group, Order, join
 
 TWO = {"type": "processes", "workers": 2, "threads": 1}
 
@@ -43,7 +43,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
     model = tiny_models.save_model(
         tmp_path / "model", "Model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
-    negatives = {**MINED, "retriever": ["self", BM25], "refresh": {"every": 3, "lag": 1}}
+    negatives = {**MINED, "retriever": ["self", BM25], "refresh": 3}
     trainer = {**TRAINER, "optim": "sgd", "learning_rate": 0.05, "save_steps": 1, "max_steps": 6}
     return short_training(tmp_path, model, negatives=negatives, trainer=trainer)
 
@@ -53,47 +53,24 @@ def launched(config: dict[str, Any], name: str, launch: dict[str, Any]) -> dict[
     return {**config, "trainer": trainer, "launch": launch, "output": f"{config['output']}-{name}"}
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
+def striking(config: dict[str, Any], mark: Path) -> dict[str, Any]:
+    return {**config, "loss": {"type": "striking_loss:StrikingLoss", "mark": str(mark)}}
 
 
-def close(one: Path, other: Path) -> bool:
-    a, b = weights(one), weights(other)
-    return a.keys() == b.keys() and all(torch.allclose(a[n], b[n], atol=2e-5) for n in a)
-
-
-def equal(one: Path, other: Path) -> bool:
-    a, b = weights(one), weights(other)
-    return all(torch.equal(a[name], b[name]) for name in a)
-
-
-def striking(config: dict[str, Any], mark: Path, **more: Any) -> dict[str, Any]:
-    return {**config, "loss": {"type": "striking_loss:StrikingLoss", "mark": str(mark), **more}}
-
-
-def test_two_processes_share_a_batch_and_a_killed_one_costs_no_bit(
+def test_two_processes_share_a_batch_though_one_is_killed(
     config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also with negatives that a process beside mines: one process of four finds the same."""
+    """What is trained is what one process trains with the whole batch, no step more or less."""
     alone = train(config)
-    before, now = tmp_path / "before", tmp_path / "now"
-    before.touch()
-    undisturbed = train(launched(striking(config, before), "undisturbed", TWO))
-    assert close(alone, undisturbed)
-    struck = train(launched(striking(config, now), "struck", TWO))
-    assert now.exists()
+    mark = tmp_path / "mark"
+    struck = train(launched(striking(config, mark), "struck", TWO))
+    assert mark.exists()
     assert "training: a process is lost (process " in caplog.text
-    assert equal(undisturbed, struck)
+    a, b = (load_file(folder / "model.safetensors") for folder in (alone, struck))
+    assert a.keys() == b.keys()
+    assert all(torch.allclose(a[name], b[name], atol=2e-5) for name in a)
     facts = json.loads((struck / "manifest.json").read_text())["summary"]["negatives_age"]
-    assert (facts["max"], facts["refreshes"]) == (4, 1)
-
-
-def test_an_error_that_another_try_would_meet_ends_it_at_once(
-    config: dict[str, Any], tmp_path: Path
-) -> None:
-    with pytest.raises(DataError, match=r"^the fourth step is refused$"):
-        train(launched(striking(config, tmp_path / "mark", fails=True), "fails", TWO))
-    assert not list(Path(config["output"]).rglob(groups.REPORT))
+    assert (facts["max"], facts["refreshes"]) == (3, 1)
 
 
 class Scripted(Group):
@@ -107,7 +84,11 @@ class Scripted(Group):
         self.ends = ends
 
     def attempt(self, order: Order, work: Path) -> str:
-        return self.ends.pop(0)
+        end = self.ends.pop(0)
+        if end == "refused":
+            with pytest.raises(DataError):
+                join(order)
+        return end
 
 
 def test_processes_that_are_lost_again_and_again_end_it(
@@ -118,6 +99,38 @@ def test_processes_that_are_lost_again_and_again_end_it(
     with pytest.raises(ModelError, match=r"training: processes were lost 2 times.*because killed;"):
         Scripted(["killed", "killed"], 2).carry_out(task, tmp_path)
     assert caplog.text.count("continue from the last checkpoint") == 3
+
+
+def test_an_error_that_another_try_would_meet_ends_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(kind: str, args: Any) -> None:
+        raise DataError(f"{kind} {args['name']}: refused")
+
+    monkeypatch.setattr(groups, "carry_out", refuse)
+    monkeypatch.setattr(groups, "limit_threads", lambda threads: None)
+    task = Task("train", "training", {"name": "ft"}, tmp_path / "model", lambda advance: {})
+    group = Scripted(["refused", "never"], 3)
+    with pytest.raises(DataError, match=r"^train ft: refused$"):
+        group.carry_out(task, tmp_path)
+    assert group.ends == ["never"]
+    assert not (tmp_path / groups.REPORT).exists()
+
+
+def test_processes_of_a_member_are_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A miner that process 0 starts must not wait to join the others."""
+    seen: list[dict[str, str]] = []
+
+    def start(command: Any, env: dict[str, str], **options: Any) -> Any:
+        seen.append(env)
+        raise OSError("not started")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(processes.subprocess, "Popen", start)
+    with ProcessExecutor(1).crew() as crew, pytest.raises(OSError, match="not started"):
+        crew.submit(Task("mine", "a", {}, Path("a"), lambda advance: {}))
+    assert not {"WORLD_SIZE", "RANK"} & seen[0].keys()
 
 
 def test_the_number_of_processes_decides_the_model_and_where_they_are_does_not(
@@ -141,6 +154,7 @@ def test_a_launch_within_torchrun_and_bad_settings_are_refused(
         ({"type": "processes"}, r"launch: processes needs 'workers'"),
         ({**TWO, "workers": 0}, r"launch.*workers: 0"),
         ({"type": "ray", "workers": 2, "num_cpu": 1}, r"launch.num_cpu: unknown key"),
+        ({"type": "ray", "workers": 2, "num_gpus": 2}, r"num_gpus: 2; expected 0 or 1"),
         ({"type": "slurm", "workers": 2}, r"launch"),
     ):
         with pytest.raises(ConfigError, match=message):
