@@ -31,8 +31,8 @@ class RayGroup(Group):
     The machines must see the same folders. ``workers`` is how many they are. ``address`` is that of
     a running cluster, or auto; left out, one is started on this machine for as long as the training
     takes. ``num_cpus`` are the cores that each worker asks for, and its threads. ``num_gpus`` are
-    the GPUs that it asks for, 0 or 1. ``resources`` are what else it asks for, amounts by the cluster's own
-    names. ``tries`` is how often all are started where one of them is lost.
+    the GPUs that it asks for, 0 or 1. ``resources`` are what else it asks for, amounts by the
+    cluster's own names. ``tries`` is how often all are started where one of them is lost.
     """
 
     type_name = "ray"
