@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_models
-import torch
-from safetensors.torch import load_file
-from small_training import BM25, MINED, TRAINER, short_training
+from launched_training import check_struck, training
 
 from sluice.encoders.foundation.errors import (
     ConfigError,
@@ -28,49 +23,16 @@ from sluice.retrieval.execution.group import Group, Order, join
 TWO = {"type": "processes", "workers": 2, "threads": 1}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Bits are compared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, Any]:
-    """A training without dropout, which every process draws for itself, in batches of four."""
-    model = tiny_models.save_model(
-        tmp_path / "model", "Model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-    negatives = {**MINED, "retriever": ["self", BM25], "refresh": 3}
-    trainer = {**TRAINER, "optim": "sgd", "learning_rate": 0.05, "save_steps": 1, "max_steps": 6}
-    return short_training(tmp_path, model, negatives=negatives, trainer=trainer)
-
-
-def launched(config: dict[str, Any], name: str, launch: dict[str, Any]) -> dict[str, Any]:
-    trainer = {**config["trainer"], "per_device_train_batch_size": 2}
-    return {**config, "trainer": trainer, "launch": launch, "output": f"{config['output']}-{name}"}
-
-
-def striking(config: dict[str, Any], mark: Path) -> dict[str, Any]:
-    return {**config, "loss": {"type": "striking_loss:StrikingLoss", "mark": str(mark)}}
+    return training(tmp_path)
 
 
 def test_two_processes_share_a_batch_though_one_is_killed(
-    config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is trained is what one process trains with the whole batch, no step more or less."""
-    alone = train(config)
-    mark = tmp_path / "mark"
-    struck = train(launched(striking(config, mark), "struck", TWO))
-    assert mark.exists()
+    check_struck(tmp_path, TWO)
     assert "training: a process is lost (process " in caplog.text
-    a, b = (load_file(folder / "model.safetensors") for folder in (alone, struck))
-    assert a.keys() == b.keys()
-    assert all(torch.allclose(a[name], b[name], atol=2e-5) for name in a)
-    facts = json.loads((struck / "manifest.json").read_text())["summary"]["negatives_age"]
-    assert (facts["max"], facts["refreshes"]) == (3, 1)
 
 
 class Scripted(Group):
@@ -152,7 +114,7 @@ def test_a_launch_within_torchrun_and_bad_settings_are_refused(
 ) -> None:
     for launch, message in (
         ({"type": "processes"}, r"launch: processes needs 'workers'"),
-        ({**TWO, "workers": 0}, r"launch.*workers: 0"),
+        ({**TWO, "workers": 0}, r"launch: workers is 0"),
         ({"type": "ray", "workers": 2, "num_cpu": 1}, r"launch.num_cpu: unknown key"),
         ({"type": "ray", "workers": 2, "num_gpus": 2}, r"num_gpus: 2; expected 0 or 1"),
         ({"type": "slurm", "workers": 2}, r"launch"),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from launched_training import check_struck
 from places import SUPPORT
 from struck_encoders import arrays, build
 
@@ -142,3 +143,10 @@ def test_a_killed_driver_is_continued_to_the_same_bits(
     assert not (tmp_path / "r/retriever.json").exists()
     build(tmp_path, executor=RayExecutor(cluster.address))
     assert arrays(tmp_path) == undisturbed
+
+
+def test_two_machines_share_a_training_though_a_worker_is_killed(
+    cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_struck(tmp_path, {"type": "ray", "workers": 2, "address": cluster.address})
+    assert "training: a process is lost (worker " in caplog.text
