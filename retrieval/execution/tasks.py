@@ -14,8 +14,8 @@ from sluice.encoders.foundation.build import resolve
 TASKS: Final[Mapping[str, str]] = {
     "encode": "sluice.retrieval.retrievers.corpus.vectors.encoding_tasks:encode_task",
     "index_shard": "sluice.retrieval.retrievers.corpus.vectors.index_tasks:index_task",
-    "train": "sluice.retrieval.experiments.training_jobs:train_task",
-    "mine": "sluice.retrieval.experiments.training_jobs:mine_task",
+    "train": "sluice.retrieval.experiments.suites.training_jobs:train_task",
+    "mine": "sluice.retrieval.experiments.suites.training_jobs:mine_task",
     "evaluate": "sluice.retrieval.experiments.suites.suite_tasks:evaluate_task",
 }
 

@@ -99,7 +99,7 @@ def test_the_number_of_processes_decides_the_model_and_where_they_are_does_not(
     config: dict[str, Any],
 ) -> None:
     from sluice.retrieval.config.sections import TrainConfig, checked
-    from sluice.retrieval.experiments.training_jobs import training_job
+    from sluice.retrieval.experiments.suites.training_jobs import training_job
 
     def key(launch: Any) -> str:
         return training_job(checked({**config, "launch": launch}, TrainConfig)).keys.key

@@ -191,7 +191,7 @@ def test_who_mines_does_not_decide_the_model(
 def test_a_copy_that_comes_back_as_another_encoder_is_refused(
     config: dict[str, Any], same_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.retrieval.experiments import training_jobs
+    from sluice.retrieval.experiments.suites import training_jobs
 
     opened = training_jobs.reopened
     start = config["encoder"]["model"]
