@@ -27,10 +27,10 @@ from sluice.retrieval.execution.group import refuse_within
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import check_output, prepare
+from sluice.retrieval.experiments.suites.training_jobs import launched, training_job
 from sluice.retrieval.experiments.training.checks import check_shares, check_training
 from sluice.retrieval.experiments.training.job import train_model
 from sluice.retrieval.experiments.training.tested_queries import refuse_tested_queries
-from sluice.retrieval.experiments.training_jobs import launched, training_job
 from sluice.retrieval.retrievers.candidate_lists import (
     RANDOM,
     Sources,
@@ -234,12 +234,13 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
     """
     settings, file = config_of(_with_rows_written(config), TrainConfig, overrides)
     with named_file(file):
+        if settings.launch is not None:
+            refuse_within()
         check_train(settings)
         refuse_tested_queries({"": settings}, settings.dataset, None, settings.seed)
         job = training_job(settings, file)
         if settings.launch is None:
             return train_model(job)
-        refuse_within()
         return launched(job, make_launcher(settings.launch))
 
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from sluice.training.batches.teacher import BatchTeacher
     from sluice.training.batches.token_scores import TokenScoring
     from sluice.training.loop.live_candidates import LiveCandidates
-    from sluice.training.loop.refresh import NegativesAge, Refresh
-    from sluice.training.loop.refresh_beside import Beside
+    from sluice.training.loop.refresh import Beside, NegativesAge, Refresh
     from sluice.training.loop.trainer import Evaluate
     from sluice.training.losses.base import LossBase
     from sluice.training.protocol import (
@@ -133,7 +132,7 @@ def fit(
     from sluice.training.loop.dev_values import VALUES
     from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
     from sluice.training.loop.memory_watch import reported_kill
-    from sluice.training.loop.refresh_beside import RECORD, Beside
+    from sluice.training.loop.refresh import RECORD, Beside
     from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss
     from sluice.training.losses.description import describe

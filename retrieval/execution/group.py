@@ -25,7 +25,7 @@ log = logging.getLogger("sluice")
 
 
 class Order(NamedTuple):
-    """What every member of a group is told: the task, its threads, and where to report."""
+    """What every member of a group gets: the task, its threads, and where to report."""
 
     kind: str
     args: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Carries out one task in workers of a Ray cluster that talk to each other, by Ray Train."""
+"""Carries out one task in workers of a Ray cluster that talk to each other, as torchrun's do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import os
-import shutil
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,23 +15,24 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from sluice.encoders.foundation.errors import MissingPackageError
+from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.execution.group import TRIES, Group, Order, join
 from sluice.retrieval.execution.on_ray import RayExecutor, Surroundings
 
-PATIENCE = 2 * 24 * 3600  # seconds that processes wait for one that mines
-RUNS = "ray"  # in the work folder: what Ray Train writes of its own
+log = logging.getLogger("sluice")
+
+WAITING = 60.0  # seconds after which a line says that the cluster has no room yet
 
 
 class RayGroup(Group):
-    """Trains in several workers of a Ray cluster, by Ray Train.
+    """Trains in several workers of a Ray cluster.
 
     The machines must see the same folders. ``workers`` is how many they are. ``address`` is that of
     a running cluster, or auto; left out, one is started on this machine for as long as the training
     takes. ``num_cpus`` are the cores that each worker asks for, and its threads. ``num_gpus`` are
-    the GPUs that it asks for. ``resources`` are what else it asks for, amounts by the cluster's own
-    names. ``tries`` is how often all are started where one of them is lost.
+    the GPUs that it asks for, 0 or 1. ``resources`` are what else it asks for, amounts by the
+    cluster's own names. ``tries`` is how often all are started where one of them is lost.
     """
 
     type_name = "ray"
@@ -41,11 +42,16 @@ class RayGroup(Group):
         workers: Annotated[int, Ge(1)],
         address: str | None = None,
         num_cpus: Annotated[float, Ge(0)] = 1.0,
-        num_gpus: Annotated[float, Ge(0)] = 0.0,
+        num_gpus: Annotated[int, Ge(0)] = 0,
         resources: Mapping[str, float] | None = None,
         tries: Annotated[int, Ge(1)] = TRIES,
     ) -> None:
         super().__init__(whole_number(workers, "workers", 1), whole_number(tries, "tries", 1))
+        if num_gpus > 1:
+            raise ConfigError(
+                f"num_gpus: {num_gpus}; expected 0 or 1: a worker trains on one GPU; for more, "
+                "ask for more workers"
+            )
         self._cluster = RayExecutor(address, self.workers, num_cpus, num_gpus, resources)
 
     @property
@@ -55,45 +61,102 @@ class RayGroup(Group):
 
     def attempt(self, order: Order, work: Path) -> str:
         """Start the workers once; return why one of them ended early, or nothing."""
-        os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
-        with self._cluster.connected():
-            try:
-                from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-                from ray.train.torch import TorchConfig, TorchTrainer
-            except ImportError as error:
-                raise MissingPackageError(str(error.name), "ray", "launch: ray") from None
+        with self._cluster.connected() as ray:
+            self._cluster.slots(ray)  # ConfigError where there is none
             needs = {name: amount for name, amount in self._cluster.needs.items() if amount}
-            runs = (work / RUNS).absolute()
-            told = {"order": json.dumps(order), **Surroundings.here()._asdict()}
-            trainer = TorchTrainer(
-                join_remotely,
-                train_loop_config=told,
-                torch_config=TorchConfig(timeout_s=PATIENCE),
-                scaling_config=ScalingConfig(
-                    num_workers=self.workers, use_gpu="GPU" in needs, resources_per_worker=needs
-                ),
-                run_config=RunConfig(
-                    name=RUNS,
-                    storage_path=str(runs),
-                    failure_config=FailureConfig(max_failures=0),  # tries are counted here
-                    logging_config=LoggingConfig(log_level="ERROR"),
-                ),
-            )
+            room = ray.util.placement_group([needs] * self.workers, strategy="PACK")
             try:
-                trainer.fit()
-            except Exception as error:  # of several kinds, by how a worker ended
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                return f"{type(error).__name__}: {(lines or [''])[-1][:200]}"
+                if not room.wait(WAITING):
+                    log.warning(
+                        "launch: the cluster has no room for %d workers yet (%s each); waiting",
+                        self.workers, ", ".join(f"{k}: {v:g}" for k, v in needs.items()),
+                    )  # fmt: skip
+                    ray.get(room.ready())
+                return _joined(ray, room, needs, order, self.workers)
+            except (ray.exceptions.RayError, ConnectionError) as error:
+                raise ModelError(
+                    f"launch: the cluster is gone ({_last(error)}); what is complete is kept: the "
+                    "same command continues from there"
+                ) from None
             finally:
-                shutil.rmtree(runs, ignore_errors=True)
-        return ""
+                with contextlib.suppress(Exception):  # the cluster may be gone
+                    ray.util.remove_placement_group(room)
 
 
-def join_remotely(told: dict[str, Any]) -> None:
-    """Carry out an order in a worker of Ray Train's, which has made the process group."""
-    os.environ.update(told["settings"], SLUICE_PROGRESS="0")
-    with contextlib.suppress(OSError):  # a task of absolute paths needs none
-        os.chdir(told["folder"])
-    sys.path += [place for place in told["places"] if place not in sys.path]
-    logging.getLogger("sluice").setLevel(logging.INFO)
-    join(Order(*json.loads(told["order"])))
+def _joined(ray: Any, room: Any, needs: Mapping[str, float], order: Order, workers: int) -> str:
+    """Let one worker in each place of ``room`` carry out the order; return why one ended early."""
+    others = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU")}
+    options = {
+        "num_cpus": needs.get("CPU", 0), "num_gpus": needs.get("GPU", 0), "resources": others,
+        "max_restarts": 0, "max_task_retries": 0,
+    }  # fmt: skip
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+    members = [
+        ray.remote(**options, scheduling_strategy=strategy(room, rank))(Member).remote()
+        for rank in range(workers)
+    ]
+    try:
+        nodes = ray.get([member.node.remote() for member in members])
+        # Each worker sees its own GPU only, as the first one.
+        seen = [f"{node}/{rank}" for rank, node in enumerate(nodes)] if "GPU" in needs else nodes
+        address, port = ray.get(members[0].meeting_place.remote())
+        told = {"order": json.dumps(order), **Surroundings.here()._asdict()}
+        given = {
+            member.join.remote({**told, "group": _place(rank, seen, address, port)}): rank
+            for rank, member in enumerate(members)
+        }
+        while given:
+            (ready,), _ = ray.wait(list(given), num_returns=1)
+            rank = given.pop(ready)
+            try:
+                ray.get(ready)
+            except ray.exceptions.RayError as error:
+                return f"worker {rank}: {_last(error)}"
+    except ray.exceptions.RayActorError as error:  # before it was given anything
+        return f"a worker: {_last(error)}"
+    finally:
+        for member in members:
+            with contextlib.suppress(Exception):
+                ray.kill(member)
+    return ""
+
+
+class Member:
+    """A worker of Ray's that belongs to a group."""
+
+    def node(self) -> str:
+        """Return the machine's name in the cluster."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def meeting_place(self) -> tuple[str, int]:
+        """Return the address of this machine and a port that is free."""
+        import ray
+
+        address = str(ray.util.get_node_ip_address())
+        with socket.create_server((address, 0)) as free:
+            return address, free.getsockname()[1]
+
+    def join(self, told: dict[str, Any]) -> None:
+        """Carry out an order together with the others."""
+        os.environ.update(told["settings"], **told["group"], SLUICE_PROGRESS="0")
+        with contextlib.suppress(OSError):  # a task of absolute paths needs none
+            os.chdir(told["folder"])
+        sys.path += [place for place in told["places"] if place not in sys.path]
+        join(Order(*json.loads(told["order"])))
+
+
+def _place(rank: int, nodes: list[str], address: str, port: int) -> dict[str, str]:
+    """Return the variables that torchrun gives to a process; ``nodes`` share devices."""
+    own = nodes[rank]
+    return {
+        "MASTER_ADDR": address, "MASTER_PORT": str(port), "RANK": str(rank),
+        "WORLD_SIZE": str(len(nodes)), "LOCAL_RANK": str(nodes[:rank].count(own)),
+        "LOCAL_WORLD_SIZE": str(nodes.count(own)),
+    }  # fmt: skip
+
+
+def _last(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {(lines or [''])[-1][:200]}"

@@ -17,8 +17,8 @@ TASKS: Final[Mapping[str, str]] = {
     "lists": "sluice.retrieval.experiments.output.sent_lists:lists_task",
     "pairs": "sluice.retrieval.experiments.tuning.pair_tasks:pairs_task",
     "score": "sluice.retrieval.training_data.teachers.scoring_tasks:score_task",
-    "train": "sluice.retrieval.experiments.training_jobs:train_task",
-    "mine": "sluice.retrieval.experiments.training_jobs:mine_task",
+    "train": "sluice.retrieval.experiments.suites.training_jobs:train_task",
+    "mine": "sluice.retrieval.experiments.suites.training_jobs:mine_task",
     "evaluate": "sluice.retrieval.experiments.suites.suite_tasks:evaluate_task",
 }
 

@@ -159,7 +159,7 @@ def _title(config: Any, dataset: Dataset | None) -> str:
 def _training_steps(
     config: TrainConfig, dataset: Dataset | None, rates: Rates | None
 ) -> Iterator[Step]:
-    from sluice.retrieval.experiments.training_jobs import training_job
+    from sluice.retrieval.experiments.suites.training_jobs import training_job
 
     job = training_job(config)
     if made_before(job.model_path, job.keys.key):

@@ -53,8 +53,7 @@ from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.memory_watch import MemoryWatch, advised_memory
 from sluice.training.loop.parameter_groups import add_rates
 from sluice.training.loop.parts import choose_parts
-from sluice.training.loop.refresh import Refresh
-from sluice.training.loop.refresh_beside import Beside, refreshing
+from sluice.training.loop.refresh import Beside, Refresh, refreshing
 from sluice.training.protocol import Loss, Trained, WithoutTerms
 from sluice.training.sparsity.head_bias import Steering
 from sluice.training.sparsity.regulariser import Regulariser

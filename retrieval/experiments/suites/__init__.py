@@ -1,4 +1,4 @@
-"""Experiments over several datasets, one after the other or as tasks of an executor.
+"""Experiments over several datasets, one after the other or as tasks; training as a task.
 
 May import: `retrieval.experiments.experiment` and what it may, `retrieval.execution`.
 """

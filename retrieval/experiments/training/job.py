@@ -83,7 +83,7 @@ class TrainingJob:
     names, ``model`` maps names of models trained in the same experiment to folders. ``keys`` hash
     everything that decides the result. ``tested`` opens the tested queries that training texts are
     searched for. ``let_go`` is called when everything is mined and the steps begin. ``order`` is
-    what another process is told to make this job too, in values that JSON has.
+    what another process needs to make this job too, in values that JSON has.
     """
 
     section: TrainingSection
@@ -103,7 +103,7 @@ class TrainingJob:
 def order_of(
     config: ExperimentConfig | TrainConfig, file: str | Path | None, name: str = ""
 ) -> dict[str, Any]:
-    """Return what another process is told of a job: its config, the file, the model's name in it.
+    """Return what another process makes a job of: its config, the file, the model's name in it.
 
     Raises ``ConfigError`` where the config has objects that cannot be handed on.
     """
@@ -376,8 +376,8 @@ def _fitted(
 
 @contextmanager
 def _refreshed(job: TrainingJob, encoder: Any, parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
-    """Yield what ``fit`` is told of refreshed examples: mined by itself, or beside it."""
-    from sluice.training.loop.refresh_beside import Beside
+    """Yield the arguments of ``fit`` for refreshed examples: mined by itself, or beside it."""
+    from sluice.training.loop.refresh import Beside
 
     value = (job.section.negatives or {}).get("refresh")
     if value is None and not changes(job.section.examples):

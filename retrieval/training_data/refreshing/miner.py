@@ -25,9 +25,9 @@ INSTEAD = "refresh: 200, with which training mines itself"
 class OtherMiner:
     """Mines by an executor, one encoder at a time; processes that are lost are replaced.
 
-    ``order`` is what the process is told to find the training run's data: a few values that JSON
-    has. Copies of the encoder are kept in ``work`` until their negatives are there. Use it as a
-    context manager: its end ends the process too.
+    ``order`` is what the process finds the training run's data by: a few values that JSON has.
+    Copies of the encoder are kept in ``work`` until their negatives are there. Use it as a context
+    manager: its end ends the process too.
     """
 
     def __init__(

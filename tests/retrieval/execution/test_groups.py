@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_models
-import torch
-from safetensors.torch import load_file
-from small_training import BM25, MINED, TRAINER, short_training
+from launched_training import check_struck, training
 
 from sluice.encoders.foundation.errors import (
     ConfigError,
@@ -21,79 +16,23 @@ from sluice.encoders.foundation.errors import (
     ModelError,
 )
 from sluice.retrieval import train
-from sluice.retrieval.execution import group as groups
+from sluice.retrieval.execution import ProcessExecutor, group as groups, processes
 from sluice.retrieval.execution.executor import Task
-from sluice.retrieval.execution.group import Group, Order
+from sluice.retrieval.execution.group import Group, Order, join
 
 TWO = {"type": "processes", "workers": 2, "threads": 1}
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Bits are compared."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, Any]:
-    """A training without dropout, which every process draws for itself, in batches of four."""
-    model = tiny_models.save_model(
-        tmp_path / "model", "Model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-    negatives = {**MINED, "retriever": ["self", BM25], "refresh": {"every": 3, "lag": 1}}
-    trainer = {**TRAINER, "optim": "sgd", "learning_rate": 0.05, "save_steps": 1, "max_steps": 6}
-    return short_training(tmp_path, model, negatives=negatives, trainer=trainer)
+    return training(tmp_path)
 
 
-def launched(config: dict[str, Any], name: str, launch: dict[str, Any]) -> dict[str, Any]:
-    trainer = {**config["trainer"], "per_device_train_batch_size": 2}
-    return {**config, "trainer": trainer, "launch": launch, "output": f"{config['output']}-{name}"}
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def close(one: Path, other: Path) -> bool:
-    a, b = weights(one), weights(other)
-    return a.keys() == b.keys() and all(torch.allclose(a[n], b[n], atol=2e-5) for n in a)
-
-
-def equal(one: Path, other: Path) -> bool:
-    a, b = weights(one), weights(other)
-    return all(torch.equal(a[name], b[name]) for name in a)
-
-
-def striking(config: dict[str, Any], mark: Path, **more: Any) -> dict[str, Any]:
-    return {**config, "loss": {"type": "striking_loss:StrikingLoss", "mark": str(mark), **more}}
-
-
-def test_two_processes_share_a_batch_and_a_killed_one_costs_no_bit(
-    config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_two_processes_share_a_batch_though_one_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also with negatives that a process beside mines: one process of four finds the same."""
-    alone = train(config)
-    before, now = tmp_path / "before", tmp_path / "now"
-    before.touch()
-    undisturbed = train(launched(striking(config, before), "undisturbed", TWO))
-    assert close(alone, undisturbed)
-    struck = train(launched(striking(config, now), "struck", TWO))
-    assert now.exists()
+    check_struck(tmp_path, TWO)
     assert "training: a process is lost (process " in caplog.text
-    assert equal(undisturbed, struck)
-    facts = json.loads((struck / "manifest.json").read_text())["summary"]["negatives_age"]
-    assert (facts["max"], facts["refreshes"]) == (4, 1)
-
-
-def test_an_error_that_another_try_would_meet_ends_it_at_once(
-    config: dict[str, Any], tmp_path: Path
-) -> None:
-    with pytest.raises(DataError, match=r"^the fourth step is refused$"):
-        train(launched(striking(config, tmp_path / "mark", fails=True), "fails", TWO))
-    assert not list(Path(config["output"]).rglob(groups.REPORT))
 
 
 class Scripted(Group):
@@ -107,7 +46,11 @@ class Scripted(Group):
         self.ends = ends
 
     def attempt(self, order: Order, work: Path) -> str:
-        return self.ends.pop(0)
+        end = self.ends.pop(0)
+        if end == "refused":
+            with pytest.raises(DataError):
+                join(order)
+        return end
 
 
 def test_processes_that_are_lost_again_and_again_end_it(
@@ -120,11 +63,43 @@ def test_processes_that_are_lost_again_and_again_end_it(
     assert caplog.text.count("continue from the last checkpoint") == 3
 
 
+def test_an_error_that_another_try_would_meet_ends_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(kind: str, args: Any) -> None:
+        raise DataError(f"{kind} {args['name']}: refused")
+
+    monkeypatch.setattr(groups, "carry_out", refuse)
+    monkeypatch.setattr(groups, "limit_threads", lambda threads: None)
+    task = Task("train", "training", {"name": "ft"}, tmp_path / "model", lambda advance: {})
+    group = Scripted(["refused", "never"], 3)
+    with pytest.raises(DataError, match=r"^train ft: refused$"):
+        group.carry_out(task, tmp_path)
+    assert group.ends == ["never"]
+    assert not (tmp_path / groups.REPORT).exists()
+
+
+def test_processes_of_a_member_are_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A miner that process 0 starts must not wait to join the others."""
+    seen: list[dict[str, str]] = []
+
+    def start(command: Any, env: dict[str, str], **options: Any) -> Any:
+        seen.append(env)
+        raise OSError("not started")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(processes.subprocess, "Popen", start)
+    with ProcessExecutor(1).crew() as crew, pytest.raises(OSError, match="not started"):
+        crew.submit(Task("mine", "a", {}, Path("a"), lambda advance: {}))
+    assert not {"WORLD_SIZE", "RANK"} & seen[0].keys()
+
+
 def test_the_number_of_processes_decides_the_model_and_where_they_are_does_not(
     config: dict[str, Any],
 ) -> None:
     from sluice.retrieval.config.sections import TrainConfig, checked
-    from sluice.retrieval.experiments.training_jobs import training_job
+    from sluice.retrieval.experiments.suites.training_jobs import training_job
 
     def key(launch: Any) -> str:
         return training_job(checked({**config, "launch": launch}, TrainConfig)).keys.key
@@ -139,8 +114,9 @@ def test_a_launch_within_torchrun_and_bad_settings_are_refused(
 ) -> None:
     for launch, message in (
         ({"type": "processes"}, r"launch: processes needs 'workers'"),
-        ({**TWO, "workers": 0}, r"launch.*workers: 0"),
+        ({**TWO, "workers": 0}, r"launch: workers is 0"),
         ({"type": "ray", "workers": 2, "num_cpu": 1}, r"launch.num_cpu: unknown key"),
+        ({"type": "ray", "workers": 2, "num_gpus": 2}, r"num_gpus: 2; expected 0 or 1"),
         ({"type": "slurm", "workers": 2}, r"launch"),
     ):
         with pytest.raises(ConfigError, match=message):

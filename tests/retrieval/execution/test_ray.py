@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from launched_training import check_struck
 from places import SUPPORT
 from small_world import documents
 from struck_encoders import arrays, build
@@ -231,3 +232,8 @@ def test_other_jobs_leave_what_one_process_does(cluster: Any, tmp_path: Path, jo
         made = {"teacher": score, "mining": mined}[job]
         assert made(there, "itself", RayExecutor(cluster.address)) == made(here)  # type: ignore[operator]
     assert (there / "mark").exists()
+def test_two_machines_share_a_training_though_a_worker_is_killed(
+    cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_struck(tmp_path, {"type": "ray", "workers": 2, "address": cluster.address})
+    assert "training: a process is lost (worker " in caplog.text

@@ -111,27 +111,28 @@ def test_a_process_that_is_killed_is_replaced_and_the_bits_are_those_of_training
     monkeypatch.setattr(miner._Counting, "submit", strike)
     alone = train(refreshed(config, 2, "alone"))
     beside = refreshed(config, {"every": 2, "lag": 0}, "beside")
-    folder = train(beside)
+    section = {key: value for key, value in beside.items() if key not in ("dataset", "output")}
+    section["negatives"] = {**section["negatives"], "retriever": ["self", "bm25"]}
+    dense = {"encoder": {**config["encoder"], "model": "ft"}}
+    retrievers, base = {"bm25": BM25, "dense": dense}, {k: beside[k] for k in ("dataset", "output")}
+    run({**base, "train": {"ft": section}, "retrievers": retrievers, "pipelines": {"d": "dense"}})
+    folder = Path(beside["output"]) / "models" / "ft"
     assert struck[0].returncode == -9
     assert equal(alone, folder)
-    assert ages(beside["output"]) == [1, 2, 1, 2]
     assert facts(folder) | {"waited": 0} == {
         "max": 2, "mean": 1.5, "refreshes": 1, "restarts": 1, "waited": 0,
     }  # fmt: skip
-    work = Path(beside["output"]) / "training"
+    work = Path(beside["output"]) / "training" / "ft"
     assert json.loads((work / "mining-2.json").read_text())["positive_share"] == 0.0
     assert not (work / miner.COPIES).exists()
 
 
-@pytest.mark.parametrize(
-    "kind", ["dense", "splade", "lora", "towers", "several", "experiment", "epoch"]
-)
+@pytest.mark.parametrize("kind", ["splade", "lora", "towers", "several"])
 @pytest.mark.usefixtures("same_process")
 def test_without_a_lag_every_kind_has_the_bits_of_training_alone(
     config: dict[str, Any], tmp_path: Path, masked_bert: Path, kind: str
 ) -> None:
     changes: dict[str, Any] = {}
-    every: Any = 2
     if kind == "splade":
         changes["encoder"] = {"type": "splade", "model": str(masked_bert)}
     elif kind == "lora":
@@ -142,25 +143,10 @@ def test_without_a_lag_every_kind_has_the_bits_of_training_alone(
     elif kind == "several":
         marked = str(write_marked(tmp_path / "marked", "amber"))
         changes |= {"dataset": None, "datasets": [config["dataset"], marked]}
-    elif kind == "epoch":
-        every, changes["trainer"] = "epoch", {**TRAINER, "max_steps": -1, "num_train_epochs": 2}
-    folders = []
-    for refresh, name in ((every, "alone"), ({"every": every, "lag": 0}, "beside")):
-        one = refreshed(config, refresh, name, **changes)
-        if kind == "experiment":
-            section = {k: v for k, v in one.items() if k not in ("dataset", "output")}
-            section["negatives"] = {**section["negatives"], "retriever": ["self", "bm25"]}
-            experiment = {
-                "dataset": config["dataset"], "output": one["output"], "train": {"ft": section},
-                "retrievers": {
-                    "bm25": BM25, "dense": {"encoder": {**config["encoder"], "model": "ft"}},
-                },
-                "pipelines": {"dense": "dense"},
-            }  # fmt: skip
-            run(experiment)
-            folders.append(Path(one["output"]) / "models/ft")
-        else:
-            folders.append(train(one))
+    folders = [
+        train(refreshed(config, refresh, name, **changes))
+        for refresh, name in ((2, "alone"), ({"every": 2, "lag": 0}, "beside"))
+    ]
     first = next(folders[0].rglob("model.safetensors")).relative_to(folders[0]).parent
     assert equal(folders[0] / first, folders[1] / first)
     before = facts(folders[0])
@@ -205,7 +191,7 @@ def test_who_mines_does_not_decide_the_model(
 def test_a_copy_that_comes_back_as_another_encoder_is_refused(
     config: dict[str, Any], same_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.retrieval.experiments import training_jobs
+    from sluice.retrieval.experiments.suites import training_jobs
 
     opened = training_jobs.reopened
     start = config["encoder"]["model"]

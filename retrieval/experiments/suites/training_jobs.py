@@ -1,4 +1,4 @@
-"""Makes the job of a training run: of its config, or of what another process was told of it."""
+"""Makes the job of a training run: of its config, or of what another process is given."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _keys(settings: TrainConfig, alone: Experiment) -> Keys:
 
 
 def ordered_job(config: str, file: str | None, name: str) -> TrainingJob:
-    """Return the job that ``order_of`` told of, as a process makes it that was told."""
+    """Return the job of an ``order_of``, in the process that has it."""
     values, place = json.loads(config), None if file is None else Path(file)
     find_own_modules(values, place)
     if not name:
