@@ -232,6 +232,8 @@ def test_other_jobs_leave_what_one_process_does(cluster: Any, tmp_path: Path, jo
         made = {"teacher": score, "mining": mined}[job]
         assert made(there, "itself", RayExecutor(cluster.address)) == made(here)  # type: ignore[operator]
     assert (there / "mark").exists()
+
+
 def test_two_machines_share_a_training_though_a_worker_is_killed(
     cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
