@@ -163,7 +163,7 @@ def export(
     from sluice.retrieval.exchange.own_index import FORM, export_home
     from sluice.retrieval.exchange.token_retrievers import export_tokens
     from sluice.retrieval.exchange.tokens.vectors import FORMS as TOKEN_FORMS
-    from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
+    from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if form == "onnx":

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
+from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, ModelError, SluiceError
 from sluice.retrieval.execution.executor import Outcome, Task
 from sluice.retrieval.execution.tasks import carry_out, limit_threads
@@ -95,7 +96,8 @@ def join(order: Order) -> None:
         carry_out(order.kind, order.args)
     except SluiceError as error:
         told = json.dumps([type(error).__name__, str(error)])
-        Path(order.report).write_text(told, encoding="utf-8")
+        with replaced_file(Path(order.report)) as stream:
+            stream.write(told.encode())
         raise
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.pipelines.hit import TokenMatch
-from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
 from sluice.retrieval.retrievers.corpus.token_scores import (
     exact_params,
     measured_recall,
 )
+from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
 
 if TYPE_CHECKING:
     from sluice.indexing.inverted.statistics import Plan

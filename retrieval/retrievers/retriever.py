@@ -34,10 +34,14 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
-from sluice.retrieval.retrievers.corpus.given_vectors import as_matrices, holds_tokens, one_query
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.corpus.reading import READING, Reading, warn_of_cuts
 from sluice.retrieval.retrievers.corpus.sources import encoder_and_corpus, encoder_for
+from sluice.retrieval.retrievers.corpus.vectors.given_vectors import (
+    as_matrices,
+    holds_tokens,
+    one_query,
+)
 from sluice.retrieval.retrievers.filtered import Filtered
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,

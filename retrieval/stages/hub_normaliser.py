@@ -19,7 +19,7 @@ from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
-from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
 
 if TYPE_CHECKING:
     from sluice.indexing import AugmentedIndex, Index

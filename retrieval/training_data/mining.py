@@ -24,7 +24,7 @@ from sluice.retrieval.retrievers.candidate_lists import RandomRun, Sources, rand
 from sluice.retrieval.retrievers.dataset_runs import asked_on, run_on
 from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.list_tasks import INPUTS, LISTS, SOURCE, Asked, lists_of
+from sluice.retrieval.training_data.lists.list_tasks import INPUTS, LISTS, SOURCE, Asked, lists_of
 from sluice.retrieval.training_data.teachers.judge_tasks import JUDGED, judged_by_tasks
 from sluice.retrieval.training_data.teachers.judges import open_judge
 

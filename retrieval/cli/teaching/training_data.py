@@ -215,8 +215,7 @@ def distil(
 
     Examples:
       sluice teach distil scifact --teacher CROSS --candidates bm25.trec --output scores.parquet
-      sluice teach distil scifact --teacher CROSS --candidates bm25.trec --output scores.parquet \
-        --executor '{type: processes, workers: 4}' --plan
+      sluice teach distil scifact --teacher CROSS --candidates bm25.trec --output s.parquet --plan
     """
     from sluice.retrieval.execution.plan import estimate_of
     from sluice.retrieval.training_data.teachers.distil_dataset import (

@@ -158,8 +158,8 @@ def _found(
     executor: Executor,
 ) -> Iterator[Any]:
     """Yield the vectors in chunks; as an ``EncodedCorpus`` where the index looks at them before."""
-    from sluice.retrieval.retrievers.corpus.given_vectors import kept_vectors
     from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import encoded_corpus
+    from sluice.retrieval.retrievers.corpus.vectors.given_vectors import kept_vectors
 
     if vectors is None:
         with encoded_corpus(encoder, documents, work, encoding, readings, executor) as encoded:

@@ -14,12 +14,12 @@ from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import note
-from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
 from sluice.retrieval.retrievers.corpus.token_scores import (
     names_of,
     stored_scores,
     token_matches,
 )
+from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking
 from sluice.retrieval.stages.rerankers.stored_vectors import retriever_state

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.pipelines.hit import TokenMatch
-from sluice.retrieval.retrievers.corpus.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.studies.report.distributions import figures
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet

@@ -21,7 +21,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import Sources
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data import list_tasks
+from sluice.retrieval.training_data.lists import list_tasks
 from sluice.retrieval.training_data.mining import mine_negatives
 from sluice.retrieval.training_data.teachers import judge_tasks
 

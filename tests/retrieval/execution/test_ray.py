@@ -33,6 +33,10 @@ os.environ.update(
     {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300", on_ray.ALONE: "0"}
 )
 STORE = {"object_store_memory": 80_000_000}
+thorough = pytest.mark.skipif(
+    not os.environ.get("SLUICE_THOROUGH"),
+    reason="waits for Ray for a minute or more: run with SLUICE_THOROUGH=1",
+)
 
 
 def test_without_ray_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return arrays(folder)
 
 
-@pytest.mark.parametrize("victim", ["itself", "parent"])
+@pytest.mark.parametrize("victim", ["itself", pytest.param("parent", marks=thorough)])
 def test_a_killed_worker_or_node_costs_no_bit(
     cluster: Any,
     tmp_path: Path,
@@ -218,7 +222,7 @@ def test_a_killed_driver_is_continued_to_the_same_bits(
     assert arrays(tmp_path) == undisturbed
 
 
-@pytest.mark.parametrize("job", ["teacher", "mining", "tuning"])
+@pytest.mark.parametrize("job", ["teacher", "mining", pytest.param("tuning", marks=thorough)])
 def test_other_jobs_leave_what_one_process_does(cluster: Any, tmp_path: Path, job: str) -> None:
     """A worker's process may be lost: it is killed at its first pairs or queries."""
     here, there = tmp_path / "here", tmp_path / "there"
@@ -234,6 +238,7 @@ def test_other_jobs_leave_what_one_process_does(cluster: Any, tmp_path: Path, jo
     assert (there / "mark").exists()
 
 
+@thorough
 def test_two_machines_share_a_training_though_a_worker_is_killed(
     cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

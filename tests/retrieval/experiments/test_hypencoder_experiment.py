@@ -27,7 +27,7 @@ from sluice.retrieval.retrievers import state
 from sluice.retrieval.retrievers.gather_recall import gather_recalls
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.studies.robustness.replaced_document import side_index
-from sluice.retrieval.training_data.mining import _missed_scores
+from sluice.retrieval.training_data.lists.positive_scores import missed_scores
 from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
 TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
@@ -163,7 +163,9 @@ def test_positives_beyond_a_list_and_replaced_documents_have_their_scores(
     data = Dataset.from_memory(docs, queries, qrels)
     vectors = encoder.encode_documents([document.full_text for document in docs])
     scores = q_net_scores(encoder.encode_queries(list(queries.values())), vectors)
-    found = _missed_scores(retriever, Run({"a": {"d05": 1.0}}), data)
+    found = missed_scores(
+        retriever, Run({"a": {"d05": 1.0}}), data.queries, {"a": ["d01", "d05"], "b": ["d03"]}
+    )
     assert found == {
         "a": {"d01": pytest.approx(scores[0, 1], abs=1e-5)},
         "b": {"d03": pytest.approx(scores[1, 3], abs=1e-5)},

@@ -27,7 +27,7 @@ from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.hub_normaliser import Normaliser
 from sluice.retrieval.studies.robustness.replaced_document import side_index
-from sluice.retrieval.training_data.mining import _missed_scores
+from sluice.retrieval.training_data.lists.positive_scores import missed_scores
 from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
 TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
@@ -149,7 +149,9 @@ def test_dev_evaluation_replacement_and_mining_score_alike(
     measured = dev_evaluation(data, section, seed=1, candidates=None)(encoder)
     expected = evaluate(run, qrels, ["nDCG@10", "RR"]).mean
     assert dict(measured) == pytest.approx(expected, abs=1e-6)
-    missed = _missed_scores(retriever, Run({"a": [], "b": [(docs[2].id, 1.0)]}), data)
+    missed = missed_scores(
+        retriever, Run({"a": [], "b": [(docs[2].id, 1.0)]}), data.queries, data.qrels
+    )
     assert missed["a"][docs[3].id] == pytest.approx(scores[0][3], abs=1e-4)
     assert missed["b"] == {docs[11].id: pytest.approx(scores[1][11], abs=1e-4)}
     found = side_index(retriever.state, docs[:4]).search(asked, 4)

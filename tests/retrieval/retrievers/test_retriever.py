@@ -320,7 +320,7 @@ def test_an_empty_corpus_gets_the_index_its_encoder_needs(masked_bert: Path) -> 
 def test_missed_positives_are_scored_as_the_index_scores(
     metric: str, keeps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.retrieval.training_data.mining import _missed_scores
+    from sluice.retrieval.training_data.lists.positive_scores import missed_scores
 
     class Counting(WordEncoder):
         encoded = 0
@@ -337,7 +337,7 @@ def test_missed_positives_are_scored_as_the_index_scores(
     queries = {"a": docs[0].full_text, "b": "gold river and more gold"}
     qrels = {query: {d.id: 1 for d in docs[:7]} for query in queries}
     dataset = Dataset.from_memory(docs, queries, qrels)
-    found = _missed_scores(retriever, Run({}), dataset)
+    found = missed_scores(retriever, Run({}), dataset.queries, dataset.qrels)
     assert retriever.encoder.encoded == len(queries) + (0 if keeps else 7)
     everything = retriever.run(queries, k=100).to_dict()
     for query, scores in found.items():

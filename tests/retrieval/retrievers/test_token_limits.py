@@ -20,7 +20,7 @@ from sluice.retrieval.retrievers.quality.scorers import Magnitude
 from sluice.retrieval.stages.hub_normaliser import Normaliser
 from sluice.retrieval.stages.rerankers.dot import candidate_scores
 from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
-from sluice.retrieval.training_data.mining import _missed_scores
+from sluice.retrieval.training_data.lists.positive_scores import missed_scores
 
 TEXTS = ["gold river", "sluice of stone", "deep water", "rank the vectors", "gold stone water"]
 CORPUS = [Document(f"d{n}", text=text) for n, text in enumerate(TEXTS)]
@@ -82,7 +82,7 @@ def test_features_of_a_ranker_are_exact_scores(tokens: Retriever) -> None:
 
 def test_positives_that_mining_missed_are_scored_by_max_sim(tokens: Retriever) -> None:
     dataset = Dataset.from_memory(CORPUS, {"q": "gold water"}, {"q": {"d1": 1, "d4": 1}})
-    found = _missed_scores(tokens, Run({"q": {"d4": 2.0}}), dataset)
+    found = missed_scores(tokens, Run({"q": {"d4": 2.0}}), dataset.queries, dataset.qrels)
     assert found == {"q": {"d1": pytest.approx(expected("gold water", TEXTS[1]), abs=1e-5)}}
 
 

@@ -20,8 +20,8 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.dataset_runs import lists_for
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.training_data.positive_scores import missed_scores, scoring_retriever
-from sluice.retrieval.training_data.sent_stage import SentStage, stage_identity
+from sluice.retrieval.training_data.lists.positive_scores import missed_scores, scoring_retriever
+from sluice.retrieval.training_data.lists.sent_stage import SentStage, stage_identity
 
 SLICE = 512  # queries of a task
 SOURCE, INPUTS, LISTS = "source", "inputs", "lists"  # below the work folder
