@@ -16,6 +16,7 @@ from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.pipelines.one_state import kept_state
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
+from sluice.retrieval.retrievers.corpus.index_queries import chooses
 from sluice.retrieval.retrievers.corpus.moved_index import moved_index
 from sluice.retrieval.retrievers.folder import (
     ENCODING,
@@ -183,6 +184,11 @@ class Updatable(Stage):
         Nothing is encoded: rows stay, and hits with them where both are exact. ``ConfigError`` for
         shards, passages, and indexes that give no vectors back.
         """
+        if chooses(index):
+            raise ConfigError(
+                f"move_index: {type(index).__name__} measures vectors and makes an index of its "
+                "own choice; expected an empty index"
+            )
         with self._changing() as (state, _):
             if state.shard_set is not None or state.passages is not None or index.rows:
                 raise ConfigError(

@@ -14,12 +14,20 @@ CHUNK = 8_192
 
 
 def moved_index(index: Index, target: Index, documents: DocumentStore) -> Index:
-    """Return ``target`` with the vectors of another index, by row; deleted rows are zeros there."""
+    """Return ``target`` with the vectors of another index, by row; deleted rows are zeros there.
+
+    One that learns from a sample of the vectors is trained first.
+    """
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
+
     deleted = index.deleted_rows
     live = np.ones(index.rows, dtype=np.bool_)
     live[deleted] = False
     if isinstance(target, DatabaseIndex):
         target.described = documents.described
+    rows = np.flatnonzero(live)
+    if wanted := target.training_rows(len(rows)) if len(rows) else 0:
+        target.train(index.documents(rows[sampled_rows(len(rows), wanted, target.seed)]))
     with progress("index", index.rows, "documents", show=index.rows > CHUNK) as advance:
         for start in range(0, index.rows, CHUNK):
             among = live[start : start + CHUNK]

@@ -27,7 +27,7 @@ from sluice.retrieval import Retriever
 from sluice.retrieval.execution import ProcessExecutor, RayExecutor, on_ray, worker
 from sluice.retrieval.execution.executor import Task
 from sluice.retrieval.execution.plan import Plan, run_plan
-from sluice.retrieval.retrievers.shards.workers import ShardActors
+from sluice.retrieval.retrievers.shards.workers import ShardActors, actors
 
 os.environ.update(
     {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300", on_ray.ALONE: "0"}
@@ -141,7 +141,10 @@ def cluster() -> Iterator[Any]:
         made.shutdown()
 
 
-def test_actors_search_shards_and_are_replaced(cluster: Any, tmp_path: Path) -> None:
+def test_actors_search_shards_and_are_replaced(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actors, "HUNG", 600.0)  # on a busy machine it is not replaced too soon
     path, queries = tmp_path / "r", {"a": "gold river", "b": "stone"}
     Retriever.build("bm25", documents(), path=path, shards=2)
     expected = Retriever.open(path).run(queries, k=5).to_dict()

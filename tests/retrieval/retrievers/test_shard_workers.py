@@ -1,6 +1,7 @@
 """Shards searched by other processes: the hits of this one, and honest where a worker is gone."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
 from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.shards.workers import ShardProcesses, processes
+from sluice.retrieval.retrievers.shards.workers import ShardProcesses, crew, processes
 from sluice.retrieval.retrievers.shards.workers.messages import (
     Message,
     packed,
@@ -137,6 +138,7 @@ def test_a_worker_that_is_gone_is_named_and_replaced(
     expected = answers(opened(folder), k=5)
     assert answers(retriever, k=5) == expected
     process = workers.process_ids[1, 0]
+    monkeypatch.setattr(processes, "HUNG", 2 * PATIENCE)  # it is not replaced yet
     os.kill(process, signal.SIGSTOP)
     with pytest.raises(SluiceError, match=r"shard-.*: no answer within"):
         retriever.run(QUERIES, k=5, params={"deadline_ms": 50})
@@ -214,6 +216,42 @@ def test_states_of_a_shard_are_forgotten(tmp_path: Path) -> None:
     states = workers.searcher._states.values()
     assert len(states) == 3
     assert max(map(len, states)) == STATES
+    retriever.reshard(2)
+    assert retriever.search("gold", 50)
+    assert len(states) == 2  # files of folders that are gone are not kept
+
+
+def test_a_folder_that_takes_the_place_of_another_is_opened(tmp_path: Path) -> None:
+    """Its generations have the names of the former one's."""
+    workers, found = WorkersHere(), []
+    for texts in (corpus(), [*reversed(corpus())]):
+        docs = [Document(f"d{n:02}", "", each.text) for n, each in enumerate(texts)]
+        shutil.rmtree(tmp_path / "r", ignore_errors=True)
+        Retriever.build(WordEncoder(), docs, index=FlatIndex(), shards=2, path=tmp_path / "r")
+        retriever = opened(tmp_path / "r")
+        retriever.use_workers(workers)
+        found.append(answers(retriever, k=5))
+        assert found[-1] == answers(opened(tmp_path / "r"), k=5)
+    assert found[0] != found[1]
+
+
+def test_a_worker_that_is_lost_while_it_opens_a_shard_is_asked_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "PAUSE", 0.0)
+    workers = WorkersHere()
+    workers.gone, waits = {1}, []
+
+    def wait_for(shard: int, replica: int) -> None:
+        waits.append(shard)
+        if waits.count(1) == 2:
+            workers.gone = set()
+
+    monkeypatch.setattr(workers, "wait_for", wait_for)
+    retriever = opened(folder)
+    retriever.use_workers(workers)
+    assert answers(retriever, k=5) == answers(opened(folder), k=5)
+    assert waits == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,15 @@ from annotated_types import Ge
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.execution.on_ray import RayExecutor, Surroundings
-from sluice.retrieval.retrievers.shards.workers.crew import HUNG, PING, START, ShardWorkers
+from sluice.retrieval.retrievers.shards.workers.crew import (
+    HUNG,
+    PAUSE,
+    PING,
+    START,
+    ShardWorkers,
+)
 from sluice.retrieval.retrievers.shards.workers.process import TOGETHER
 from sluice.retrieval.retrievers.shards.workers.searcher import ShardSearcher
-
-PAUSE = 0.2  # seconds between two looks whether an actor is there again
 
 
 class ShardActors(ShardWorkers):

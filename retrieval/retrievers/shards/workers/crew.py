@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from sluice.retrieval.retrievers.shards.workers.messages import (
     queries_sent,
     unpacked,
 )
+from sluice.retrieval.retrievers.shards.workers.searcher import state_of
 
 SHARD_WORKERS: Final[Mapping[str, str]] = {
     "processes": "sluice.retrieval.retrievers.shards.workers.processes:ShardProcesses",
@@ -37,6 +39,8 @@ SHARD_WORKERS: Final[Mapping[str, str]] = {
 PING = 5.0  # seconds without an answer after which a worker has to give a sign
 HUNG = 60.0  # seconds without a word after which it is given up, and replaced
 START = 300.0  # seconds that workers have to start
+TRIES = 3  # workers that are lost in a row while they start, or open an index
+PAUSE = 0.2  # seconds between two looks whether a worker is there again
 
 _ERRORS = {each.__name__: each for each in (ConfigError, DataError, IndexFormatError)}
 
@@ -94,14 +98,14 @@ class ShardWorkers(ABC):
         self, shard: int, replica: int, folder: Path, generation: str, allow: Collection[str]
     ) -> RemoteIndex:
         """Let a worker open an index; return what stands for it here."""
-        self.wait_for(shard, replica)
         place = {
             "folder": str(folder.absolute()),
             "generation": generation,
+            "state": state_of(folder, generation),
             "allow": list(allow),
         }
         searcher = _Worker(self, shard, replica, place)
-        values, (deleted,) = searcher.ask({"do": "open"})()
+        values, (deleted,) = self._facts(shard, replica, searcher)
         form = index_class({"type": values["type"]}, folder, allow)
         facts = RemoteFacts(
             form, values["metric"], values["width"], values["rows"], deleted,
@@ -111,6 +115,18 @@ class ShardWorkers(ABC):
         return RemoteIndex(
             facts, searcher, lambda: open_index(folder, generation=generation, allow=allow)
         )
+
+    def _facts(self, shard: int, replica: int, searcher: _Worker) -> Message:
+        """Let a worker open what ``searcher`` names; one that is lost meanwhile is replaced."""
+        for left in reversed(range(TRIES)):
+            self.wait_for(shard, replica)
+            try:
+                return searcher.ask({"do": "open"})()
+            except OSError:  # else its shard would be missing until the next state
+                if not left:
+                    raise
+                time.sleep(PAUSE)
+        raise AssertionError  # never reached
 
 
 class _Worker:

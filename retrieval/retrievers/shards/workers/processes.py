@@ -24,14 +24,19 @@ from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.execution.tasks import thread_settings
 from sluice.retrieval.retrievers.shards.workers import process as process_module
-from sluice.retrieval.retrievers.shards.workers.crew import HUNG, PING, START, ShardWorkers
+from sluice.retrieval.retrievers.shards.workers.crew import (
+    HUNG,
+    PING,
+    START,
+    TRIES,
+    ShardWorkers,
+)
 from sluice.retrieval.retrievers.shards.workers.process import read_frame, write_frame
 
 log = logging.getLogger("sluice")
 
 SOON = 10.0  # seconds: a process that ends sooner is started again after a pause
 LONGEST_PAUSE = 30.0
-TRIES = 3  # processes that end before they have started
 
 
 class ShardProcesses(ShardWorkers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections import OrderedDict
@@ -10,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sluice.encoders.foundation.errors import SluiceError
+from sluice.encoders.foundation.disk.generations import MANIFEST
+from sluice.encoders.foundation.errors import IndexFormatError, SluiceError
 from sluice.indexing import open_index
 from sluice.indexing.index import Index, saved_type
 from sluice.retrieval.retrievers.shards.workers.messages import (
@@ -28,8 +30,9 @@ STATES = 3  # of a shard that stay open: searches of an earlier one may be under
 class ShardSearcher:
     """Answers requests about the indexes of shards, which it opens when they are first named.
 
-    Threads may call it together. A request names a folder and a generation, so that all shards of
-    a search are of one state, whatever changes meanwhile.
+    Threads may call it together. A request names a folder, a generation and the hash of its
+    manifest, so that all shards of a search are of one state, whatever changes meanwhile: another
+    folder may take the place of one, with generations of the same names.
     """
 
     def __init__(self) -> None:
@@ -48,7 +51,7 @@ class ShardSearcher:
 
     def _answered(self, message: Message) -> bytes:
         values = message.values
-        index = self._opened(values["folder"], values["generation"], values["allow"])
+        index = self._opened(*(values[key] for key in ("folder", "generation", "state", "allow")))
         if values["do"] == "open":
             return _facts(index)
         queries, others = queries_read(message)
@@ -62,17 +65,32 @@ class ShardSearcher:
         hits = index.search(queries, values["k"], keep=keep, params=params)
         return packed({}, [hits.rows, hits.scores])
 
-    def _opened(self, folder: str, generation: str, allow: list[str]) -> Index:
+    def _opened(self, folder: str, generation: str, state: str, allow: list[str]) -> Index:
         with self._opening:
-            states = self._states.setdefault(folder, OrderedDict())
-            index = states.get(generation)
+            states = self._states.get(folder, OrderedDict())
+            index = states.get(state)
             if index is None:
+                if state_of(Path(folder), generation) != state:
+                    raise IndexFormatError(
+                        f"{folder}: another folder took its place; open the retriever again"
+                    )
                 index = open_index(Path(folder), generation=generation, allow=allow)
-                states[generation] = index
+                for gone in [each for each in self._states if not Path(each).is_dir()]:
+                    del self._states[gone]  # by a reshard or a rebuild: files that no folder has
+                self._states[folder] = states
+                states[state] = index
                 while len(states) > STATES:
                     states.popitem(last=False)
-            states.move_to_end(generation)
+            states.move_to_end(state)
             return index
+
+
+def state_of(folder: Path, generation: str) -> str:
+    """Return the hash of the manifest of a generation of an index; nothing where there is none."""
+    try:
+        return hashlib.blake2b((folder / generation / MANIFEST).read_bytes()).hexdigest()[:32]
+    except OSError:  # opening it says what is wrong
+        return ""
 
 
 def _facts(index: Index) -> bytes:
