@@ -271,7 +271,7 @@ class _Remote(Crew):
 
     def close(self) -> None:
         """Cancel what is under way."""
-        for reference in self._given:
+        for reference in list(self._given):  # a thread that waits in ``next`` removes its own
             with contextlib.suppress(Exception):  # it may have ended, or the cluster be gone
                 self._ray.cancel(reference, force=True)
         self._given = {}

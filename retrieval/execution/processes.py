@@ -87,7 +87,8 @@ class _Processes(Crew):
             number, line = self._answers.get()
             task = self._given.pop(number, None)
             if not line:
-                why = _ended(self._workers.pop(number))
+                worker = self._workers.pop(number, None)
+                why = "it was ended" if worker is None else _ended(worker)  # by ``close``
                 if number in self._idle:
                     self._idle.remove(number)
                 if task is not None:
@@ -127,9 +128,10 @@ class _Processes(Crew):
 
     def close(self) -> None:
         """End the processes; a task under way is lost, what it had not completed is removed."""
-        for worker in self._workers.values():
+        workers = list(self._workers.values())  # a thread that waits in ``next`` removes its own
+        for worker in workers:
             worker.process.kill()
-        for worker in self._workers.values():
+        for worker in workers:
             _ended(worker)
         self._workers = {}
 

@@ -135,11 +135,15 @@ class _Counting(Crew):
         self.slots, self._crew, self._held = crew.slots, crew, held
 
     def submit(self, task: Task) -> None:
+        self._refuse_ended(task)
         self._crew.submit(task)
 
     def next(self, advance: Advance) -> Outcome:
         outcome = self._crew.next(advance)
-        if self._held.ended:
-            raise ModelError(f"{outcome.task.name}: nobody waits for them any more")
+        self._refuse_ended(outcome.task)
         self._held.lost += bool(outcome.lost)
         return outcome
+
+    def _refuse_ended(self, task: Task) -> None:
+        if self._held.ended:
+            raise ModelError(f"{task.name}: nobody waits for them any more")

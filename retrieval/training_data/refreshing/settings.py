@@ -47,6 +47,8 @@ class RefreshSettings:
         every = None if made.every == EPOCH else whole_number(made.every, f"{where}.every", 1)
         if made.lag is not None:
             whole_number(made.lag, f"{where}.lag", 0)
+        if made.max_age is not None:
+            whole_number(made.max_age, f"{where}.max_age", 2)
         if made.lag is not None and made.max_age is not None:
             raise ConfigError(
                 f"{where}.max_age: stands beside lag, which says when negatives are used; leave "

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -93,6 +96,22 @@ def test_processes_of_a_member_are_no_members(monkeypatch: pytest.MonkeyPatch) -
     with ProcessExecutor(1).crew() as crew, pytest.raises(OSError, match="not started"):
         crew.submit(Task("mine", "a", {}, Path("a"), lambda advance: {}))
     assert not {"WORLD_SIZE", "RANK"} & seen[0].keys()
+
+
+def test_workers_that_a_thread_waits_for_can_be_ended() -> None:
+    """As a training does that ends early, while its negatives are being mined."""
+    lost: list[str] = []
+    for _ in range(3):
+        with ProcessExecutor(1).crew() as crew:
+            crew.submit(Task("mine", "a", {}, Path("a"), lambda advance: {}))
+            (worker,) = crew._workers.values()  # type: ignore[attr-defined]
+            worker.process.send_signal(signal.SIGSTOP)
+            waiting = Thread(target=lambda crew: lost.append(crew.next(len).lost), args=(crew,))
+            waiting.start()
+            time.sleep(0.05)
+        waiting.join()
+    assert len(lost) == 3
+    assert all(lost)
 
 
 def test_the_number_of_processes_decides_the_model_and_where_they_are_does_not(
