@@ -153,7 +153,7 @@ def run_plan(plan: Plan, executor: Executor) -> dict[str, Facts]:
             if outcome.error is not None:
                 raise outcome.error
             failed = outcome.facts.get("failed")
-            if not failed and not _arrived(task.output, SETTLING if executor.remote else 0):
+            if not failed and not arrived(task.output, SETTLING if executor.remote else 0):
                 raise IndexFormatError(
                     f"{task.output}: is not here, though {task.name} has ended; every worker must "
                     "see the same folders (a file system that all machines share)"
@@ -176,7 +176,7 @@ def _tell(estimate: Estimate) -> None:
     log.info("%s", estimate)
 
 
-def _arrived(path: Path, patience: float) -> bool:
+def arrived(path: Path, patience: float) -> bool:
     """Wait until an output that another machine has written is seen here.
 
     File systems of networks remember for up to a minute that a file is not there.

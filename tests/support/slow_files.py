@@ -18,6 +18,7 @@ SLOW = (
     "indexing/inverted/spooling/test_document_order.py",
     "indexing/inverted/test_live_index.py",
     "indexing/tokens/test_token_index.py",
+    "retrieval/execution/test_groups.py",
     "retrieval/execution/test_plan.py",
     "retrieval/execution/test_ray.py",
     "retrieval/retrievers/corpus/test_corpus_encoding.py",

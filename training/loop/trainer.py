@@ -127,7 +127,10 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
         if refresh is not None:
             steps = -(-len(self.sampler) // arguments.gradient_accumulation_steps)
             self.refreshing = refreshing(refresh, refresh_every, steps, folder)
-            if refresh_every is not None and arguments.dataloader_num_workers:
+            within_epochs = refresh_every is not None
+            if isinstance(refresh, Beside):
+                within_epochs |= refresh.max_age is not None or (refresh.lag or 0) % steps != 0
+            if within_epochs and arguments.dataloader_num_workers:
                 raise ConfigError(
                     "trainer.dataloader_num_workers: workers keep the old negatives; leave it "
                     "at 0 where negatives are refreshed"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.progress import Advance
 from sluice.encoders.vectors.worker import reopened
@@ -23,6 +24,7 @@ from sluice.retrieval.config.sections import (
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.execution.executor import Facts, Task
 from sluice.retrieval.execution.group import Group
+from sluice.retrieval.execution.plan import SETTLING, arrived
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.training.job import (
@@ -94,6 +96,12 @@ def launched(job: TrainingJob, group: Group) -> Path:
 
         task = Task("train", "training", job.order(), job.model_path, here)
         group.carry_out(task, job.work_path)
+        there = arrived(job.model_path / MANIFEST, SETTLING)
+        if not there or not made_before(job.model_path, job.keys.key):
+            raise ModelError(
+                f"{job.model_path}: is not here, though its training has ended; every worker must "
+                "see the same folders (a file system that all machines share)"
+            )
     return train_model(job)  # which finds it
 
 

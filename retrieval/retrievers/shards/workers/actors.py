@@ -27,6 +27,9 @@ from sluice.retrieval.retrievers.shards.workers.process import TOGETHER
 from sluice.retrieval.retrievers.shards.workers.searcher import ShardSearcher
 
 
+RESTART = 30.0  # seconds in which an actor that has died may be started again
+
+
 class ShardActors(ShardWorkers):
     """Searches shards in actors of a Ray cluster, which Ray starts again where they die.
 
@@ -109,14 +112,14 @@ class ShardActors(ShardWorkers):
     def process_id(self, shard: int, replica: int) -> int:
         """Return the number of the actor's process, on its machine, once it has started."""
         actor, ray = self._actor(shard, replica), self._ray
-        ends = time.monotonic() + START
+        soon, ends = time.monotonic() + RESTART, time.monotonic() + START
         while True:
             try:
                 number: int = ray.get(actor.ping.remote(), timeout=ends - time.monotonic())
                 return number
             except ray.exceptions.RayError as error:
-                again = isinstance(error, ray.exceptions.ActorUnavailableError)
-                if not again or time.monotonic() > ends:
+                dead = not isinstance(error, ray.exceptions.ActorUnavailableError)
+                if time.monotonic() > (soon if dead else ends):
                     raise SluiceError(f"its actor does not start: {_short(error)}") from None
             time.sleep(PAUSE)
 
