@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.progress import progress_target
+
 log = logging.getLogger("sluice")
 
 PATIENCE = 1.5  # seconds: loading compiled kernels from numba's cache takes a small part of that
@@ -48,17 +50,22 @@ def notice_once() -> AbstractContextManager[None]:
 def _patient() -> Iterator[None]:
     global _logged
     _logged = True
-    timer = Timer(
-        PATIENCE,
-        log.info,
-        ("compiling the search kernels, once per installation: numba caches them",),
-    )
+    timer = Timer(PATIENCE, _say_compiling)
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+def _say_compiling() -> None:
+    if progress_target() is False:
+        return
+    # Where a program has set up no logging, Python shows warnings alone, and half a minute of
+    # silence looks like a hang.
+    level = logging.INFO if log.hasHandlers() else logging.WARNING
+    log.log(level, "compiling the search kernels, once per installation: numba caches them")
 
 
 class _Lent:
