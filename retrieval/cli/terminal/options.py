@@ -93,6 +93,28 @@ Allow = Annotated[
         default="nothing",
     ),
 ]
+DOCUMENTS = "For documents"  # a heading of options
+IdColumn = Annotated[
+    str | None,
+    option("COLUMN", "The ids' column; row numbers the rows.", "--id", panel=DOCUMENTS),
+]
+TextColumns = Annotated[
+    list[str] | None,
+    option("COLUMN", "The text's column; may be repeated.", "--text", panel=DOCUMENTS),
+]
+TitleColumn = Annotated[
+    str | None, option("COLUMN", "The titles' column.", "--title", panel=DOCUMENTS)
+]
+MetadataColumns = Annotated[
+    list[str] | None,
+    option(
+        "COLUMN",
+        "A column to keep for --where; may be repeated.",
+        "--metadata",
+        default="all others",
+        panel=DOCUMENTS,
+    ),
+]
 Json = Annotated[bool, flag("Print JSON.", "--json")]
 
 Plan = Annotated[
@@ -113,6 +135,11 @@ FORMS = ("text", "markdown", "csv", "latex", "html", "json")
 Form = Annotated[
     str, option("FORM", "Print as text, markdown, csv, latex, html or json.", "--format")
 ]
+
+
+def named_columns(**columns: Any) -> dict[str, Any]:
+    """Return the columns of documents that were named, by their part."""
+    return {part: value for part, value in columns.items() if value is not None}
 
 
 def allowed(what: Sequence[str] | None) -> list[str]:
