@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
@@ -17,7 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import refuse_links
 from sluice.indexing.databases.index import DatabaseIndex
-from sluice.retrieval.documents.difference import Difference, difference
+from sluice.retrieval.documents.difference import Difference, Rows, difference
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.pipelines.one_state import kept_state
@@ -37,7 +36,6 @@ from sluice.retrieval.retrievers.state import RetrieverState
 
 if TYPE_CHECKING:
     from sluice.indexing import Index
-    from sluice.retrieval.retrievers.corpus.encoding import Encoding
     from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
 
 GIVEN = ".given"  # documents that are compared with those of the folder
@@ -129,11 +127,10 @@ class Updatable(Stage):
         ``sync`` also deletes the documents that are not given, and puts all in the order given, so
         that searches find what they would in a new build; to delete more than half is a
         ``DataError`` unless ``delete_most``. Vectors come from the index where it has them exactly
-        (flat and inverted, without passages), else from the cache; BM25 is refitted. ``dry_run``
-        counts and changes nothing.
+        (flat and inverted, without passages), else from the cache of the experiment that made it;
+        one made in Python encodes again. BM25 is refitted. ``dry_run`` counts, changes nothing.
         """
         from sluice.indexing.wrappers.sharded import ShardedIndex
-        from sluice.retrieval.retrievers.corpus.encoding import Encoding
         from sluice.retrieval.retrievers.shards.store import ShardedStore
 
         with self._changing() as (state, counts), self._written(documents, sync) as given:
@@ -158,11 +155,11 @@ class Updatable(Stage):
                     "same give --delete-most (in Python delete_most=True)"
                 )
             if sync:
-                index, noted = _emptied(state.index), self.head.section.get("encoding") or {}
+                index = _emptied(state.index)
                 state.store.replace(given)
                 if isinstance(state.store, ShardedStore):
                     index = ShardedIndex.over(index, state.store.shard_rows, state.store.names)
-                self._fill(state, index, found.same, Encoding(**{"cache": True, **noted}))
+                self._fill(state, index, found.same)
             else:
                 rows, replaced = state.store.update(given.streamed(found.changed))
                 forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
@@ -185,17 +182,14 @@ class Updatable(Stage):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _fill(
-        self,
-        state: RetrieverState,
-        index: Index,
-        rows: NDArray[np.int64] | None = None,
-        encoding: Encoding | None = None,
-    ) -> None:
+    def _fill(self, state: RetrieverState, index: Index, rows: Rows | None = None) -> None:
         """Index a state's documents anew; ``rows`` are those of vectors that the old index has."""
+        from sluice.retrieval.retrievers.corpus.encoding import Encoding
         from sluice.retrieval.retrievers.shards.moving import stored_vectors
 
-        vectors = None
+        vectors = encoding = None
+        if section := self.head.section:  # else maybe a function, whose fingerprint is its name
+            encoding = Encoding(**{"cache": True, **(section.get("encoding") or {})})
         if rows is not None and state.passages is None:
             vectors = stored_vectors(state.encoder, state.store, state.index, rows)
         state.index = filled_index(
@@ -227,14 +221,12 @@ class Updatable(Stage):
             else:
                 state.index.compact()
 
-    def reshard(
-        self, shards: int, *, index: Index | None = None, encoding: Encoding | None = None
-    ) -> None:
+    def reshard(self, shards: int, *, index: Index | None = None) -> None:
         """Part the documents over another number of shards, in one step; it compacts too.
 
         The vectors are moved where the index has them exactly (flat, and inverted unless its
-        encoder counts the collection); else the collection is encoded again, from the cache of
-        ``encoding`` where it has one. ``index`` is an empty one of the shards' kind, for a kind
+        encoder counts the collection); else the collection is encoded again, from the cache of an
+        experiment that made it. ``index`` is an empty one of the shards' kind, for a kind
         that cannot make one of its settings.
         """
         from sluice.retrieval.retrievers.shards.building import new_shards
@@ -245,7 +237,7 @@ class Updatable(Stage):
                 self.path, state.encoder, iter(state.store),
                 index or _emptied(state.index), shards=shards,
             )  # fmt: skip
-            self._fill(state, parts, held, encoding)
+            self._fill(state, parts, held)
 
     def move_index(self, index: Index) -> None:
         """Move the stored vectors into ``index``, an empty one, with the deletions of this one.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,26 +95,13 @@ Allow = Annotated[
     ),
 ]
 DOCUMENTS = "For documents"  # a heading of options
-IdColumn = Annotated[
-    str | None,
-    option("COLUMN", "The ids' column; row numbers the rows.", "--id", panel=DOCUMENTS),
-]
-TextColumns = Annotated[
-    list[str] | None,
-    option("COLUMN", "The text's column; may be repeated.", "--text", panel=DOCUMENTS),
-]
-TitleColumn = Annotated[
-    str | None, option("COLUMN", "The titles' column.", "--title", panel=DOCUMENTS)
-]
+_column = partial(option, "COLUMN", panel=DOCUMENTS)
+IdColumn = Annotated[str | None, _column("The ids' column; row numbers the rows.", "--id")]
+TextColumns = Annotated[list[str] | None, _column("The text's column; may be repeated.", "--text")]
+TitleColumn = Annotated[str | None, _column("The titles' column.", "--title")]
 MetadataColumns = Annotated[
     list[str] | None,
-    option(
-        "COLUMN",
-        "A column to keep for --where; may be repeated.",
-        "--metadata",
-        default="all others",
-        panel=DOCUMENTS,
-    ),
+    _column("A column to keep for --where; may be repeated.", "--metadata", default="all others"),
 ]
 Json = Annotated[bool, flag("Print JSON.", "--json")]
 

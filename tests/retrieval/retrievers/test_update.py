@@ -88,7 +88,8 @@ def test_a_sync_encodes_what_is_new_alone(
     monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
     retriever = Retriever.build(
         WordEncoder(), documents(), index=FlatIndex(), path=tmp_path / "r", passages=passages,
-        encoding=Encoding(cache=passages is not None),
+        encoding=Encoding(cache=True) if passages else None,
+        config={"retriever": {"encoding": None}} if passages else None,
     )  # fmt: skip
     encoded: list[str] = []
     real = WordEncoder.encode_documents
