@@ -73,10 +73,12 @@ def test_what_was_added_is_found_by_every_pipeline_and_stays(
     texts = load_pipeline(output, "cascade", allow=["small_world:LengthScorer"]).search("brandnew")
     longer = max(NEW, key=lambda each: len(each.full_text))
     assert (texts[0].doc_id, texts[0].full_text) == (longer.id, longer.full_text)
+    caplog.clear()
     with caplog.at_level(logging.INFO, "sluice"):
         run(values)
         index(values)
-    assert caplog.text.count("out: 42 documents, 2 added since the build") == 2
+    said = caplog.text.count("out: 42 documents, 2 added since the build")
+    assert said == 2, "once in each, not for each retriever"
     assert "reusing" not in caplog.text
     assert held(output) == [42, 42]
     assert {file.name: file.read_bytes() for file in (output / "runs").glob("*.json")} != runs
@@ -379,8 +381,8 @@ def test_another_dataset_is_refused_before_any_work(tmp_path: Path) -> None:
     before = (output / "results.json").read_bytes()
     other = {**values, "dataset": str(write_beir(tmp_path / "second"))}
     message = (
-        r"output: .*out holds parts of dataset .*data', not of dataset .*second'; there are "
-        r"2 retrievers \(one, two\), 2 runs \(cascade, fused\), results.json; .*-second.*--rebuild"
+        r"output: .*out holds parts of dataset .*data', not of dataset .*second'; it has "
+        r"2 retrievers: one, two; 2 runs: cascade, fused; results.json; .*-second.*--rebuild"
     )
     jobs = (run, index, lambda values: tune({**values, "tune": {"queries": 2}}))
     for job in jobs:
