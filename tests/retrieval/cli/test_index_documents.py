@@ -55,7 +55,7 @@ def test_a_folder_becomes_a_hybrid(sluice: Call, here: Path, bert: Path) -> None
     )  # fmt: skip
     assert code == 0, err
     assert "bm25: indexing" not in err
-    assert "hybrid" in out
+    assert [name in out for name in ("bm25", "dense", "hybrid")] == [True] * 3
 
 
 def test_a_source_is_described_once(sluice: Call, here: Path) -> None:
