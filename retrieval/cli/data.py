@@ -9,7 +9,17 @@ from typing import Annotated
 
 import typer
 
-from sluice.retrieval.cli.terminal.options import Command, argument, check_choice, option
+from sluice.retrieval.cli.terminal.options import (
+    Command,
+    IdColumn,
+    MetadataColumns,
+    TextColumns,
+    TitleColumn,
+    argument,
+    check_choice,
+    named_columns,
+    option,
+)
 from sluice.retrieval.cli.terminal.output import echo
 
 ACTIONS = ("list", "clear")
@@ -25,6 +35,10 @@ def data(
         ),
     ],
     split: Annotated[str, option("SPLIT", "The split to describe.")] = "test",
+    id: IdColumn = None,
+    text: TextColumns = None,
+    title: TitleColumn = None,
+    metadata: MetadataColumns = None,
 ) -> None:
     """Describe a dataset.
 
@@ -37,7 +51,9 @@ def data(
     """
     from sluice.retrieval.datasets.report import describe
 
-    typer.echo(json.dumps(describe(name, split), indent=2, ensure_ascii=False))
+    columns = named_columns(id=id, text=text, title=title, metadata=metadata)
+    dataset = {"corpus": name, "columns": columns} if columns else name
+    typer.echo(json.dumps(describe(dataset, split), indent=2, ensure_ascii=False))
 
 
 def cache(

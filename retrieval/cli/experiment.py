@@ -17,13 +17,19 @@ from sluice.retrieval.cli.outputs.report import report
 from sluice.retrieval.cli.outputs.reproduce import reproduce
 from sluice.retrieval.cli.terminal.messages import say, show
 from sluice.retrieval.cli.terminal.options import (
+    DOCUMENTS,
     Command,
     ConfigFile,
+    IdColumn,
+    MetadataColumns,
     Overrides,
     Plan,
     Rebuild,
+    TextColumns,
+    TitleColumn,
     argument,
     flag,
+    named_columns,
     option,
     plural,
     refuse_options,
@@ -35,8 +41,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.experiments.experiment import Experiment
 
 log = logging.getLogger("sluice")
-
-DOCUMENTS = "For documents"  # a heading of the options of `sluice index`
 
 
 def run(
@@ -98,27 +102,10 @@ def index(
     output: Annotated[
         Path | None, option("FOLDER", "Where the indexes go.", default="runs/NAME of the source")
     ] = None,
-    id: Annotated[
-        str | None,
-        option("COLUMN", "The ids' column; row numbers the rows.", "--id", panel=DOCUMENTS),
-    ] = None,
-    text: Annotated[
-        list[str] | None,
-        option("COLUMN", "The text's column; may be repeated.", "--text", panel=DOCUMENTS),
-    ] = None,
-    title: Annotated[
-        str | None, option("COLUMN", "The titles' column.", "--title", panel=DOCUMENTS)
-    ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        option(
-            "COLUMN",
-            "A column to keep for --where; may be repeated.",
-            "--metadata",
-            default="all others",
-            panel=DOCUMENTS,
-        ),
-    ] = None,
+    id: IdColumn = None,
+    text: TextColumns = None,
+    title: TitleColumn = None,
+    metadata: MetadataColumns = None,
     language: Annotated[
         str | None,
         option("CODE", "The language BM25 stems.", default="guessed", panel=DOCUMENTS),
@@ -156,7 +143,7 @@ def index(
     from sluice.retrieval.cli.terminal.own_documents import is_documents, own_experiment
     from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
 
-    columns = {"id": id, "text": text, "title": title, "metadata": metadata}
+    columns = named_columns(id=id, text=text, title=title, metadata=metadata)
     config: str | Path | dict[str, Any] = Path(source)
     if is_documents(source):
         if overrides:

@@ -68,8 +68,8 @@ class LooseFiles:
 
     @property
     def described(self) -> str:
-        """How the corpus is read, in one line."""
-        return self._documents.described
+        """How the corpus is read, in one line, which reading does not log any more."""
+        return self._documents.quiet().described
 
     @cached_property
     def _documents(self) -> Documents:

@@ -38,13 +38,12 @@ def describe(
     """
     if not isinstance(dataset, Dataset):
         corpus_alone = _opened(dataset)
-        judged_splits = corpus_alone.splits
-        dataset = corpus_alone.with_split(split) if judged_splits else corpus_alone
-        if not judged_splits:
-            log.warning("dataset %s: %s", dataset.name, UNJUDGED)
+        dataset = corpus_alone.with_split(split) if corpus_alone.splits else corpus_alone
     report: dict[str, Any] = {"name": dataset.name, "split": dataset.split}
     if isinstance(dataset.source, LooseFiles):
         report["corpus"] = dataset.source.described
+    if not dataset.splits:
+        log.warning("dataset %s: %s", dataset.name, UNJUDGED)
     judged = dataset.with_split(dataset.split)
     queries = judged.queries if judged.split is not None else {}
     qrels = judged.qrels if judged.split is not None else {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import mmap
+import re
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,9 @@ from sluice.retrieval.documents.document import NOTHING, Document, Metadata
 
 Kind: TypeAlias = Literal["boolean", "integer", "float", "text", "texts"]
 Mask: TypeAlias = NDArray[np.bool_]
+
+DECIMAL_COMMA = re.compile(r"-?\d+(\.\d{3})*,\d+")
+COMMA_TOLD = "numbers with a comma, read as text; write 12,50 as 12.50 to compare them as numbers"
 
 WHOLLY_CHECKED = 1 << 16  # values up to which opening looks at every one
 
@@ -320,6 +324,8 @@ class _Growing:
 
 log = logging.getLogger("sluice")
 
+_WARNED: set[str] = set()  # lines that were logged
+
 
 class MetadataReader:
     """Keeps texts, numbers, booleans and lists of texts; None counts as no value."""
@@ -337,11 +343,12 @@ class MetadataReader:
 
     def warn(self, place: object) -> None:
         """Log one warning that counts the values left out, if there were any."""
-        if self._dropped:
-            log.warning(
-                "%s: left out %s that no filter can use (%s): neither text, number, boolean nor "
-                "list of texts",
-                place,
-                plural(self._dropped.total(), "metadata value"),
-                ", ".join(f"{key}: {count:,}" for key, count in self._dropped.most_common(3)),
-            )
+        names = ", ".join(f"{key}: {count:,}" for key, count in self._dropped.most_common(3))
+        line = (
+            f"{place}: left out {plural(self._dropped.total(), 'metadata value')} that no filter "
+            f"can use ({names}): neither text, number, boolean nor list of texts; an object is "
+            "opened where it is called 'metadata'"
+        )
+        if self._dropped and line not in _WARNED:  # a corpus is read several times
+            _WARNED.add(line)
+            log.warning("%s", line)

@@ -20,6 +20,7 @@ from sluice.retrieval.documents.segment import Segment, SegmentFiles, id_hash, w
 
 FORMAT = "sluice.documents"
 VERSION = 1
+CHUNK = 4096  # documents read at a time
 DELETED = "deleted.npy"  # int64, ascending: the rows without a document
 
 
@@ -83,6 +84,11 @@ class DocumentStore:
         """The number of rows, those of deleted documents included: the next one to be given."""
         return int(self._starts[-1])
 
+    @property
+    def live_rows(self) -> NDArray[np.int64]:
+        """The rows with a document, ascending."""
+        return np.delete(np.arange(self.rows_total), self.deleted)
+
     def __len__(self) -> int:
         return self.rows_total - len(self.deleted)
 
@@ -129,6 +135,12 @@ class DocumentStore:
             found = segment.documents_at(local[order])
             documents.update(zip(positions[order].tolist(), found, strict=True))
         return [documents[position] for position in range(len(places))]
+
+    def streamed(self, rows: ArrayLike) -> Iterator[Document]:
+        """Stream the documents of rows, in their order."""
+        places = self._checked(rows)
+        for start in range(0, len(places), CHUNK):
+            yield from self.documents(places[start : start + CHUNK])
 
     def described(self, rows: ArrayLike) -> tuple[list[str], list[Metadata]]:
         """Return the ids and the metadata of rows, in their order, without reading texts."""
@@ -241,10 +253,19 @@ class DocumentStore:
             _describe(folder, facts, self._link_segments(folder), deleted)
         self._open(None)
 
+    @property
+    def is_compact(self) -> bool:
+        """Whether it is as ``write_documents`` wrote it: one segment, and no row deleted."""
+        return len(self._segments) < 2 and not len(self.deleted)
+
     def compact(self) -> None:
         """Write the documents that are left as one segment; rows are renumbered in their order."""
+        self.replace(self)
+
+    def replace(self, documents: Iterable[Document]) -> None:
+        """Write documents in the place of all, as one segment: rows begin anew."""
         with self._next_generation() as (folder, facts):
-            count = write_segment(folder, 1, self)
+            count = write_segment(folder, 1, documents)
             _describe(folder, facts, [count] if count else [], np.empty(0, np.int64))
         self._open(None)
 

@@ -22,6 +22,8 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.indexing.databases.conditions import Condition as Condition, Operator
 from sluice.retrieval.documents.columns import (
+    COMMA_TOLD,
+    DECIMAL_COMMA,
     Column,
     Kind,
     Mask,
@@ -176,7 +178,15 @@ def _check(store: DocumentStore, where: Iterable[Condition]) -> None:
                     f"where.{key}: {value!r:.80} is {kind}, the documents of {store.path} have "
                     f"{' or '.join(sorted(kinds[key]))} there"
                     f"{'' if operator not in ORDERS else f', for {operator!r}'}"
+                    f"{_told(store, key)}"
                 )
+
+
+def _told(store: DocumentStore, key: str) -> str:
+    """Say of a key whose texts are numbers with a comma that they are."""
+    columns = (each for _, columns in store.columns for each in columns.get(key, ()))
+    words = next((each.words for each in columns if each.kind == "text" and each.words), None)
+    return f"; {COMMA_TOLD}" if words and DECIMAL_COMMA.fullmatch(words[0]) else ""
 
 
 def _looked_in(operator: str, kind: Kind) -> tuple[Kind, ...]:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import replaced_file
-from sluice.encoders.foundation.errors import DataError, ModelError
+from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import ExperimentConfig, load_config
 from sluice.retrieval.datasets.beir import read_documents
-from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.document import NOTHING, Document
 from sluice.retrieval.documents.language import ENGLISH, guess_language
 from sluice.retrieval.documents.readers.documents import Documents
 from sluice.retrieval.documents.readers.source import as_documents, documents_below
@@ -94,35 +94,45 @@ def _saved(documents: Documents, output: Path) -> str:
     return str(file.absolute())
 
 
-def documents_like(folder: Path, source: str) -> Iterable[Document]:
+def documents_like(
+    folder: Path, source: str, columns: Mapping[str, Any] = NOTHING, *, whole: bool = False
+) -> Iterable[Document]:
     """Read documents to add as the corpus of an experiment (or of a retriever in it) was read.
 
     Where that was files of the user's own, the same columns are used if they are there, and files
     that lie in the folder that was indexed have the ids they have there; otherwise JSON lines are
-    read as those of a BEIR folder. Documents without ids of their own are a ``DataError``.
+    read as those of a BEIR folder. ``columns`` that are named replace all of these. Documents
+    without ids of their own are a ``DataError``, unless the source is the ``whole`` collection; a
+    part of the folder that was indexed is then a ``ConfigError``.
     """
     settings = next(
         (each / SETTINGS for each in (folder, folder.parent.parent) if (each / SETTINGS).exists()),
         None,
     )
-    if settings is not None:
-        dataset = load_config(settings, ExperimentConfig).dataset
-        if isinstance(dataset, Mapping) and "corpus" in dataset:
-            columns = dataset.get("columns") or {}
-            named = {key: value for key, value in columns.items() if key in COLUMNS}
-            corpus = expanded(str(dataset["corpus"]))
-            if corpus.is_dir():
-                return documents_below(corpus, source, named).with_own_ids()
+    dataset = None if settings is None else load_config(settings, ExperimentConfig).dataset
+    if isinstance(dataset, Mapping) and "corpus" in dataset:
+        noted = dataset.get("columns") or {}
+        named = columns or {key: value for key, value in noted.items() if key in COLUMNS}
+        corpus = expanded(str(dataset["corpus"]))
+        if corpus.is_dir():
+            if whole and corpus.resolve() in expanded(source).resolve().parents:
+                raise ConfigError(
+                    f"{source}: a part of {corpus}, and --sync would delete the rest of it; give "
+                    "the whole folder, or leave --sync out"
+                )
+            documents = documents_below(corpus, source, named)
+        else:
             try:
                 documents = as_documents(source, **named)
             except DataError:  # other columns than the index was made with: the usual ones
-                if not named:
+                if not named or columns:
                     raise
                 documents = as_documents(source)
-            return documents.with_own_ids()
-    if Path(source).is_file():
+    elif Path(source).is_file() and not columns:
         return read_documents(Path(source))
-    return as_documents(source).with_own_ids()
+    else:
+        documents = as_documents(source, **columns)
+    return documents if whole else documents.with_own_ids()
 
 
 def _absolute(source: str) -> str:
@@ -162,7 +172,8 @@ def hybrid_config(
         "index": {"type": "flat"},
         "passages": passages,
     }
-    config["pipelines"] = {HYBRID: "bm25 | dense"}
+    # The last one is what a search takes; the others are there to be compared.
+    config["pipelines"] |= {"dense": "dense", HYBRID: "bm25 | dense"}
     return config
 
 

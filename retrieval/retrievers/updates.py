@@ -7,12 +7,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import refuse_links
+from sluice.indexing.databases.index import DatabaseIndex
+from sluice.retrieval.documents.difference import Difference, Rows, difference
 from sluice.retrieval.documents.readers.source import as_documents
+from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.pipelines.one_state import kept_state
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
@@ -24,21 +30,24 @@ from sluice.retrieval.retrievers.folder import (
     read_head,
     roll_back,
 )
-from sluice.retrieval.retrievers.folder.changes import Changes, noted_in
+from sluice.retrieval.retrievers.folder.changes import KINDS, Changes, noted_in
 from sluice.retrieval.retrievers.shards.committing import committed
 from sluice.retrieval.retrievers.state import RetrieverState
 
 if TYPE_CHECKING:
     from sluice.indexing import Index
-    from sluice.retrieval.retrievers.corpus.encoding import Encoding
     from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
+
+GIVEN = ".given"  # documents that are compared with those of the folder
 
 
 class Updated(NamedTuple):
-    """The counts of ``Retriever.update``: new documents, and documents that replaced another."""
+    """The counts of ``Retriever.update``: documents by what became of them."""
 
-    added: int
-    replaced: int
+    added: int = 0
+    replaced: int = 0
+    deleted: int = 0
+    unchanged: int = 0
 
 
 class Updatable(Stage):
@@ -101,19 +110,92 @@ class Updatable(Stage):
             counts["added"] = len(rows)
         return len(rows)
 
-    def update(self, documents: Any) -> Updated:
+    def update(
+        self,
+        documents: Any,
+        *,
+        sync: bool = False,
+        delete_most: bool = False,
+        dry_run: bool = False,
+    ) -> Updated:
         """Replace the documents whose ids exist already and add the others, in one step.
 
-        BM25 counts as in ``delete`` and ``add``. An id given twice is a ``DataError``,
-        and so are texts without ids of their own.
+        Those that have the same title, text and metadata stay as they are. BM25 counts as in
+        ``delete`` and ``add``. An id given twice is a ``DataError``, and so are texts without ids
+        of their own.
+
+        ``sync`` also deletes the documents that are not given, and puts all in the order given, so
+        that searches find what they would in a new build; to delete more than half is a
+        ``DataError`` unless ``delete_most``. Vectors come from the index where it has them exactly
+        (flat and inverted, without passages), else from the cache of the experiment that made it;
+        one made in Python encodes again. BM25 is refitted. ``dry_run`` counts, changes nothing.
         """
-        with self._changing() as (state, counts):
-            given = as_documents(documents).with_own_ids()
-            rows, replaced = state.store.update(given)
-            forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
-            index_rows(state.encoder, state.store, state.index, rows, state.passages)
-            counts.update(added=len(rows) - len(replaced), replaced=len(replaced))
-        return Updated(len(rows) - len(replaced), len(replaced))
+        from sluice.indexing.wrappers.sharded import ShardedIndex
+        from sluice.retrieval.retrievers.shards.store import ShardedStore
+
+        with self._changing() as (state, counts), self._written(documents, sync) as given:
+            pruned = self.head.section.get("prune")
+            if sync and (pruned or isinstance(state.index.innermost, DatabaseIndex)):
+                raise ConfigError(
+                    f"{self.path}: --sync (sync=True) is not for a pruned corpus or a database; "
+                    "use sluice update without it, and sluice delete"
+                )
+            found = difference(state.store, given)
+            updated = _counted(found, gone=len(found.gone) if sync else 0)
+            differs = any(updated[:3])
+            stays = not differs and (not sync or (found.in_order and state.store.is_compact))
+            if dry_run or stays:
+                counts["added"] = 0  # nothing to commit
+                return updated
+            if 2 * updated.deleted > len(state.store) and not delete_most:
+                held = plural(len(state.store), "document")
+                raise DataError(
+                    f"{self.path}: {updated.deleted:,} of its {held} are not in the source, more "
+                    "than half; nothing was changed. Check the source; to delete them all the "
+                    "same give --delete-most (in Python delete_most=True)"
+                )
+            if sync:
+                index = _emptied(state.index)
+                state.store.replace(given)
+                if isinstance(state.store, ShardedStore):
+                    index = ShardedIndex.over(index, state.store.shard_rows, state.store.names)
+                self._fill(state, index, found.same)
+            else:
+                rows, replaced = state.store.update(given.streamed(found.changed))
+                forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
+                index_rows(state.encoder, state.store, state.index, rows, state.passages)
+            if differs:
+                counts.update(zip(KINDS, updated[:3], strict=True))
+        return updated
+
+    @contextmanager
+    def _written(self, documents: Any, sync: bool) -> Iterator[DocumentStore]:
+        """Yield given documents as a store, which goes with the block unless it was given."""
+        if type(documents) is DocumentStore and documents.is_compact:
+            yield documents
+            return
+        given = as_documents(documents)
+        folder = self.path / GIVEN
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed process
+        try:
+            yield write_documents(folder, given if sync else given.with_own_ids())
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _fill(self, state: RetrieverState, index: Index, rows: Rows | None = None) -> None:
+        """Index a state's documents anew; ``rows`` are those of vectors that the old index has."""
+        from sluice.retrieval.retrievers.corpus.encoding import Encoding
+        from sluice.retrieval.retrievers.shards.moving import stored_vectors
+
+        vectors = encoding = None
+        if section := self.head.section:  # else maybe a function, whose fingerprint is its name
+            encoding = Encoding(**{"cache": True, **(section.get("encoding") or {})})
+        if rows is not None and state.passages is None:
+            vectors = stored_vectors(state.encoder, state.store, state.index, rows)
+        state.index = filled_index(
+            state.encoder, state.store, index, vectors, work=self.path / ENCODING,
+            encoding=encoding, passages=state.passages,
+        )  # fmt: skip
 
     def delete(self, document_ids: Sequence[str]) -> int:
         """Delete documents by id and return how many; an unknown id is a ``DataError``."""
@@ -135,48 +217,27 @@ class Updatable(Stage):
         with self._changing() as (state, _):
             state.store.compact()
             if hooks_of(state.encoder).fits_documents:
-                work = self.path / ENCODING
-                state.index = filled_index(
-                    state.encoder,
-                    state.store,
-                    state.index.empty(),  # an inverted one, whose settings stay
-                    work=work,
-                    passages=state.passages,
-                )
+                self._fill(state, state.index.empty())  # an inverted one, whose settings stay
             else:
                 state.index.compact()
 
-    def reshard(
-        self, shards: int, *, index: Index | None = None, encoding: Encoding | None = None
-    ) -> None:
+    def reshard(self, shards: int, *, index: Index | None = None) -> None:
         """Part the documents over another number of shards, in one step; it compacts too.
 
         The vectors are moved where the index has them exactly (flat, and inverted unless its
-        encoder counts the collection); else the collection is encoded again, from the cache of
-        ``encoding`` where it has one. ``index`` is an empty one of the shards' kind, for a kind
+        encoder counts the collection); else the collection is encoded again, from the cache of an
+        experiment that made it. ``index`` is an empty one of the shards' kind, for a kind
         that cannot make one of its settings.
         """
-        from sluice.indexing.wrappers.passages import PassageIndex
-        from sluice.indexing.wrappers.sharded import ShardedIndex
         from sluice.retrieval.retrievers.shards.building import new_shards
-        from sluice.retrieval.retrievers.shards.moving import stored_vectors
 
         with self._changing() as (state, _):
-            own = state.index.first if isinstance(state.index, ShardedIndex) else state.index
-            own = own.inner if isinstance(own, PassageIndex) else own
-            store, parts, state.shard_set = new_shards(
+            held = state.store.live_rows
+            state.store, parts, state.shard_set = new_shards(
                 self.path, state.encoder, iter(state.store),
-                index or own.empty(), shards=shards,
+                index or _emptied(state.index), shards=shards,
             )  # fmt: skip
-            vectors = None
-            if state.passages is None:
-                vectors = stored_vectors(state.encoder, state.store, state.index)
-            state.store = store
-            state.index = filled_index(
-                state.encoder, store, parts, vectors, work=self.path / ENCODING, encoding=encoding,
-                passages=state.passages,
-            )  # fmt: skip
-        shutil.rmtree(self.path / ENCODING, ignore_errors=True)
+            self._fill(state, parts, held)
 
     def move_index(self, index: Index) -> None:
         """Move the stored vectors into ``index``, an empty one, with the deletions of this one.
@@ -215,6 +276,9 @@ class Updatable(Stage):
             try:
                 counts: dict[str, int] = {}
                 yield state, counts
+                if counts and not any(counts.values()):  # nothing is to be changed
+                    roll_back(self.path)
+                    return
                 origin = self.head.origin
                 if any(counts.values()):  # else the documents are those of the build
                     since = (self.head.changes or Changes()).plus(counts, self.mark)
@@ -226,6 +290,7 @@ class Updatable(Stage):
             except BaseException:
                 roll_back(self.path)
                 raise
+            shutil.rmtree(self.path / ENCODING, ignore_errors=True)
             workers = self._current.workers
             self._state = state if workers is None else state.searched_by(workers)
 
@@ -234,3 +299,17 @@ def _documents(ids: Sequence[str]) -> str:
     """Return ``document 'a'``, or with several ids ``document 'a' (and 2 more)``."""
     more = f" (and {len(ids) - 1:,} more)" if len(ids) > 1 else ""
     return f"document {ids[0]!r}{more}"
+
+
+def _counted(found: Difference, *, gone: int) -> Updated:
+    changed, added = len(found.changed), int(np.count_nonzero(found.before < 0))
+    return Updated(added, changed - added, gone, len(found.same) - changed)
+
+
+def _emptied(index: Index) -> Index:
+    """Return an empty index with the settings of this one, of a shard, or of its passages."""
+    from sluice.indexing.wrappers.passages import PassageIndex
+    from sluice.indexing.wrappers.sharded import ShardedIndex
+
+    own = index.first if isinstance(index, ShardedIndex) else index
+    return (own.inner if isinstance(own, PassageIndex) else own).empty()

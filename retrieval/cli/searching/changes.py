@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,16 +11,20 @@ from sluice.retrieval.cli.searching.opening import Searched
 from sluice.retrieval.cli.terminal.options import (
     Allow,
     Command,
+    IdColumn,
+    MetadataColumns,
+    TextColumns,
+    TitleColumn,
     allowed,
     argument,
     flag,
+    named_columns,
     option,
     plural,
 )
 from sluice.retrieval.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from sluice.retrieval.documents.document import Document
     from sluice.retrieval.experiments.output.changes import Changed
 
 Documents = Annotated[
@@ -33,7 +37,15 @@ Documents = Annotated[
 ]
 
 
-def add(path: Searched, documents: Documents, allow: Allow = None) -> None:
+def add(
+    path: Searched,
+    documents: Documents,
+    id: IdColumn = None,
+    text: TextColumns = None,
+    title: TitleColumn = None,
+    metadata: MetadataColumns = None,
+    allow: Allow = None,
+) -> None:
     """Add documents.
 
     All retrievers of an experiment get them, or none does. If one of the ids exists already, that
@@ -44,25 +56,56 @@ def add(path: Searched, documents: Documents, allow: Allow = None) -> None:
       sluice add runs/x/retrievers/bm25 new.jsonl
     """
     from sluice.retrieval.experiments.output.changes import add_documents
+    from sluice.retrieval.experiments.own_documents import documents_like
 
-    changed = add_documents(path, _documents_of(path, documents), allow=allowed(allow))
-    _print_changes(changed, ("added",))
+    columns = named_columns(id=id, text=text, title=title, metadata=metadata)
+    given = documents_like(path, documents, columns)
+    _print_changes(path, add_documents(path, given, allow=allowed(allow)), {"added": "added"})
 
 
-def update(path: Searched, documents: Documents, allow: Allow = None) -> None:
+def update(
+    path: Searched,
+    documents: Documents,
+    sync: Annotated[
+        bool,
+        flag("Delete the documents that DOCUMENTS does not have: it is the whole.", "--sync"),
+    ] = False,
+    dry_run: Annotated[bool, flag("Count what would change; change nothing.", "--dry-run")] = False,
+    delete_most: Annotated[
+        bool, flag("Let --sync delete more than half of the documents.", "--delete-most")
+    ] = False,
+    id: IdColumn = None,
+    text: TextColumns = None,
+    title: TitleColumn = None,
+    metadata: MetadataColumns = None,
+    allow: Allow = None,
+) -> None:
     """Replace or add documents by id.
 
-    A document whose id exists already replaces the old one; others are added. All
-    retrievers of an experiment get them, or none does.
+    A document whose id exists already replaces the old one, unless title, text and metadata are the
+    same; others are added. All retrievers of an experiment get them, or none does.
+
+    With --sync those that are gone from DOCUMENTS are deleted, and searches find what a new index
+    of DOCUMENTS would. Repeat a command that was interrupted.
 
     Examples:
       sluice update runs/x changed.jsonl
-      sluice update runs/x/retrievers/bm25 changed.jsonl
+      sluice update my notes --sync --dry-run
     """
     from sluice.retrieval.experiments.output.changes import update_documents
+    from sluice.retrieval.experiments.own_documents import documents_like
 
-    changed = update_documents(path, _documents_of(path, documents), allow=allowed(allow))
-    _print_changes(changed, ("added", "replaced"))
+    if delete_most and not sync:
+        raise ConfigError("--delete-most: goes with --sync, which alone deletes documents")
+    columns = named_columns(id=id, text=text, title=title, metadata=metadata)
+    changed = update_documents(
+        path, documents_like(path, documents, columns, whole=sync), sync=sync,
+        delete_most=delete_most, dry_run=dry_run, allow=allowed(allow),
+    )  # fmt: skip
+    words = ("new", "changed", "gone") if dry_run else ("added", "replaced", "deleted")
+    kinds = ("added", "replaced", "deleted")[: 3 if sync else 2]
+    counted = dict(zip(kinds, words, strict=False))
+    _print_changes(path, changed, {**counted, "unchanged": "unchanged"}, total=not dry_run)
 
 
 def delete(
@@ -92,7 +135,7 @@ def delete(
     if not doc_ids and not compact:
         raise ConfigError("delete: give document ids, or --file with one per line")
     changed = delete_documents(path, doc_ids, compact=compact, allow=allowed(allow))
-    _print_changes(changed, ("deleted",))
+    _print_changes(path, changed, {"deleted": "deleted"})
 
 
 def reshard(
@@ -148,18 +191,25 @@ def verify(path: Searched, allow: Allow = None) -> None:
         echo(f"{folder}: {verify_retriever(folder, allowed(allow))} files are intact")
 
 
-def _documents_of(path: Path, source: str) -> Iterable[Document]:
-    """Read documents as the corpus of the retriever or experiment at ``path`` was read."""
-    from sluice.retrieval.experiments.own_documents import documents_like
+def _print_changes(
+    path: Path, changed: Sequence[Changed], words: Mapping[str, str], *, total: bool = True
+) -> None:
+    """Print what a change did to the retrievers, once where it did the same to all.
 
-    return documents_like(path, source)
-
-
-def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:
-    """Print what a change did to each retriever."""
-    for each in changed:
-        counts = ", ".join(f"{getattr(each, kind):,} {kind}" for kind in kinds)
-        echo(f"{each.path}: {counts}, {plural(each.documents, 'document')}")
+    ``words`` names the counts; ``total`` adds how many documents there are.
+    """
+    lines = [
+        ", ".join(
+            [f"{getattr(each, kind):,} {word}" for kind, word in words.items()]
+            + [plural(each.documents, "document")] * total
+        )
+        for each in changed
+    ]
+    if len(set(lines)) == 1 < len(lines):
+        echo(f"{path}: {lines[0]}")
+        return
+    for each, line in zip(changed, lines, strict=True):
+        echo(f"{each.path}: {line}")
 
 
 COMMANDS: dict[str, Command] = {

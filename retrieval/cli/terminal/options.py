@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +94,15 @@ Allow = Annotated[
         default="nothing",
     ),
 ]
+DOCUMENTS = "For documents"  # a heading of options
+_column = partial(option, "COLUMN", panel=DOCUMENTS)
+IdColumn = Annotated[str | None, _column("The ids' column; row numbers the rows.", "--id")]
+TextColumns = Annotated[list[str] | None, _column("The text's column; may be repeated.", "--text")]
+TitleColumn = Annotated[str | None, _column("The titles' column.", "--title")]
+MetadataColumns = Annotated[
+    list[str] | None,
+    _column("A column to keep for --where; may be repeated.", "--metadata", default="all others"),
+]
 Json = Annotated[bool, flag("Print JSON.", "--json")]
 
 Plan = Annotated[
@@ -113,6 +123,11 @@ FORMS = ("text", "markdown", "csv", "latex", "html", "json")
 Form = Annotated[
     str, option("FORM", "Print as text, markdown, csv, latex, html or json.", "--format")
 ]
+
+
+def named_columns(**columns: Any) -> dict[str, Any]:
+    """Return the columns of documents that were named, by their part."""
+    return {part: value for part, value in columns.items() if value is not None}
 
 
 def allowed(what: Sequence[str] | None) -> list[str]:

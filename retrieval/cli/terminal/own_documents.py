@@ -46,8 +46,7 @@ def own_experiment(
     if language is not None:
         analyzer(language)  # an unknown one is an error before any work
     folder = output or Path("runs") / short_name(source)
-    named = {key: value for key, value in columns.items() if value is not None}
-    own = survey(source, named, folder, language)
+    own = survey(source, columns, folder, language)
     echo(str(own))
     config = hybrid_config(own, folder, model=model, lexical_only=lexical_only)
     if not dry_run and not lexical_only:

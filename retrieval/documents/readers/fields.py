@@ -12,7 +12,12 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, listed, suggest
-from sluice.retrieval.documents.columns import MetadataReader, plain
+from sluice.retrieval.documents.columns import (
+    COMMA_TOLD,
+    DECIMAL_COMMA,
+    MetadataReader,
+    plain,
+)
 from sluice.retrieval.documents.document import NOTHING, Document, Metadata
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.readers.documents import Placed
@@ -89,6 +94,7 @@ class Fields:
     metadata: tuple[str, ...] | None
     listed: tuple[str, ...] = ()  # the metadata columns that the sample has
     parsers: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
+    with_comma: tuple[str, ...] = ()  # of these, those of numbers such as 12,50
 
     def describe(self) -> str:
         """Return the choice in words: ``id from 'path', title from 'headline', ...``."""
@@ -100,7 +106,8 @@ class Fields:
             more = len(self.listed) - 8
             names = ", ".join(self.listed[:8]) + (f" and {more} more" if more > 0 else "")
             parts.append(f"metadata: {names}")
-        return ", ".join(parts)
+        told = f"; {', '.join(self.with_comma)}: {COMMA_TOLD}" if self.with_comma else ""
+        return ", ".join(parts) + told
 
     def documents(self, where: str, rows: Rows, *, prefix: str = "") -> Placed:
         """Yield (place, document) of rows; one warning counts metadata that cannot be stored.
@@ -228,7 +235,8 @@ def choose(
         within = dict.fromkeys(str(key) for each in objects for key in each)
         shown_names = (*(name for name in shown_names if name != METADATA or not objects), *within)
     parsers = {name: _parser(name, sample) for name in shown_names} if parsed else {}
-    return Fields(chosen, title, tuple(text), asked.metadata, shown_names, parsers)
+    commas = tuple(name for name in parsers if _has_commas(name, sample))
+    return Fields(chosen, title, tuple(text), asked.metadata, shown_names, parsers, commas)
 
 
 def _asked_columns(asked: Asked) -> Iterator[str]:
@@ -303,6 +311,13 @@ def _parser(name: str, sample: Sequence[Row]) -> Callable[[str], Any]:
     if texts and all(text.lower() in ("true", "false") for text in texts):
         return _boolean
     return _nothing_for_blank
+
+
+def _has_commas(name: str, sample: Sequence[Row]) -> bool:
+    """Return whether a column is of numbers, some with a comma, which may part thousands."""
+    texts = [text for row in sample if (text := str(row.get(name) or "").strip())]
+    commas = [text for text in texts if DECIMAL_COMMA.fullmatch(text)]
+    return bool(commas) and all(NUMBER.fullmatch(text) or text in commas for text in texts)
 
 
 def _number(text: str) -> Any:

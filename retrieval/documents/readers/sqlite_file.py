@@ -17,8 +17,11 @@ STEPS_PER_BYTE = 1_000
 BETWEEN = 1_000_000  # steps between two looks
 
 
-def columns_of(path: Path, table: str | None) -> tuple[str, list[str]]:
-    """Return the name of the table, the only one where ``table`` is None, and of its columns."""
+def columns_of(path: Path, table: str | None) -> tuple[str, list[str], str | None]:
+    """Return the names of the table, the only one where ``table`` is None, and of its columns.
+
+    The last is the column that is its primary key, None without, and where it is of several.
+    """
     query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE ?"
     with _connected(path) as connection:
         try:
@@ -42,7 +45,9 @@ def columns_of(path: Path, table: str | None) -> tuple[str, list[str]]:
                 f"{path}#{name}: cannot be read ({error}); name another table, or copy what it "
                 "shows into one"
             ) from None
-        return name, [column[0] for column in cursor.description]
+        facts = connection.execute(f"PRAGMA table_info({_quoted(name)})")
+        keys = [str(fact[1]) for fact in facts if fact[5]]
+        return name, [c[0] for c in cursor.description], keys[0] if len(keys) == 1 else None
 
 
 def sqlite_rows(path: Path, name: str, columns: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -49,6 +49,7 @@ class Table(NamedTuple):
     names: Sequence[str] = ()
     parsed: bool = False  # whether all values are texts
     note: str = ""
+    key: str | None = None  # the column of the primary key
 
 
 def form_of_table(path: Path) -> str | None:
@@ -76,6 +77,9 @@ def documents_in_tables(
         raise DataError(f"{name}: no rows; expected one document a row")
     found = dict.fromkeys(str(key) for row in sample for key in row)
     names = list(opened.names) or list(found)
+    key = opened.key  # the id, where nobody names another column
+    if key and asked.id is None and all(isinstance(row[key], int | str) for row in sample):
+        asked = asked._replace(id=key)
     fields = choose(name, names, sample, asked, parsed=opened.parsed)
 
     def read() -> Placed:
@@ -118,8 +122,8 @@ def open_table(path: Path, table: str | None = None) -> Table:
     if form == "tsv":
         return _tsv_table(path)
     if form == "sqlite":
-        name, columns = columns_of(path, table)
-        return Table(lambda: sqlite_rows(path, name, columns), columns)
+        name, columns, key = columns_of(path, table)
+        return Table(lambda: sqlite_rows(path, name, columns), columns, key=key)
     if form == "parquet":
         return Table(lambda: parquet_rows(path))
     if form == "arrow":

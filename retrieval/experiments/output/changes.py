@@ -52,6 +52,7 @@ class Changed:
     added: int = 0
     replaced: int = 0
     deleted: int = 0
+    unchanged: int = 0
 
 
 Apply = Callable[[Retriever], Mapping[str, int]]
@@ -81,18 +82,26 @@ def update_documents(
     folder: str | Path,
     documents: Iterable[Document],
     *,
+    sync: bool = False,
+    delete_most: bool = False,
+    dry_run: bool = False,
     allow: Collection[str] = (),
     models: Mapping[str, Any] | None = None,
 ) -> list[Changed]:
     """Replace the documents whose ids exist and add the others, as ``add_documents`` does.
 
-    Afterwards every retriever has these documents, also where some had them and some had not.
+    Afterwards every retriever has these documents, also where some had them and some had not, and
+    with ``sync`` no others. ``delete_most`` and ``dry_run`` are as for ``Retriever.update``.
     """
 
     def apply(retriever: Retriever, store: Iterable[Document]) -> Mapping[str, int]:
-        return retriever.update(store)._asdict()
+        options = {"sync": sync, "delete_most": delete_most, "dry_run": dry_run}
+        return retriever.update(store, **options)._asdict()
 
-    return _change(Path(folder), "update", documents, apply, allow, models)
+    return _change(
+        Path(folder), "update --sync" if sync else "update", documents, apply, allow, models,
+        dry_run=dry_run,
+    )  # fmt: skip
 
 
 def delete_documents(
@@ -132,6 +141,8 @@ def _change(
     apply: Callable[[Retriever, Any], Mapping[str, int]],
     allow: Collection[str],
     models: Mapping[str, Any] | None,
+    *,
+    dry_run: bool = False,
 ) -> list[Changed]:
     """Apply a change: ``content`` are the documents, or the ids to delete."""
     refuse_links(folder, allow)
@@ -154,7 +165,8 @@ def _change(
                 return [Changed(path, read_head(path).documents) for path in paths]
             retrievers = [open_built(path, allow, models) for path in paths]
             _check_ids(folder, verb, content, retrievers)
-            with _journal(folder, verb, digest, retrievers):
+            quiet = contextlib.nullcontext()
+            with quiet if dry_run else _journal(folder, verb, digest, retrievers):
                 counts_of = [apply(retriever, content) for retriever in retrievers]
         finally:
             if not (folder / FOLDER / JOURNAL).exists():
@@ -167,7 +179,7 @@ def _change(
 
 def _check_ids(folder: Path, verb: str, content: Any, retrievers: Sequence[Retriever]) -> None:
     """Find, before any retriever changes, the ids with which ``add`` or ``delete`` would fail."""
-    for names in _chunks(content) if verb != "update" else ():
+    for names in _chunks(content) if verb in ("add", "delete") else ():
         present = np.array([retriever.store.rows(names) >= 0 for retriever in retrievers])
         wrong = present.any(axis=0) if verb == "add" else ~present.any(axis=0)
         if not wrong.any():
@@ -349,7 +361,7 @@ def differing_corpora(stage: Stage) -> str | None:
 
     Those of a pruned corpus are not compared.
     """
-    retrievers = [each for each in retrievers_of(stage) if not _is_pruned(each.head)]
+    retrievers = [each for each in retrievers_of(stage) if not each.head.section.get("prune")]
     counts = {each.name: each.head.documents for each in retrievers}
     if len(set(counts.values())) < 2:
         changed = {_counts(each.head) for each in retrievers}
@@ -360,12 +372,6 @@ def differing_corpora(stage: Stage) -> str | None:
         f"its retrievers hold different documents ({shown}). sluice update OUTPUT FILE gives all "
         "of them the same; sluice index --rebuild builds them again from the dataset"
     )
-
-
-def _is_pruned(head: Head) -> bool:
-    config = head.origin.get("config")
-    section = config.get("retriever") if isinstance(config, Mapping) else None
-    return isinstance(section, Mapping) and bool(section.get("prune"))
 
 
 def _counts(head: Head) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +20,8 @@ from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
 from sluice.retrieval.config.trust import databases_in
 from sluice.retrieval.config.yaml_file import read_yaml
+from sluice.retrieval.datasets.loose_files import COLUMNS, CORPUS_COLUMNS
+from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.experiments.output.results import RESULTS
 from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.folder import HEAD, read_head
@@ -96,9 +99,7 @@ def open_built(
     does not change with the documents.
     """
     head = read_head(path)
-    config = head.origin.get("config")
-    section = config.get("retriever") if isinstance(config, Mapping) else None
-    encoder = section.get("encoder") if isinstance(section, Mapping) else None
+    encoder = head.section.get("encoder")
     options = encoder_options(encoder) if isinstance(encoder, Mapping) else {}
     lasting = head.encoder_generation is None
     encoder = (models or {}).get(head.encoder_fingerprint) if lasting else None
@@ -132,10 +133,9 @@ def refuse_other_dataset(output: Path, dataset: str | Mapping[str, Any] | list[A
     parts = _parts(output) if held is not None else []
     if parts:
         raise ConfigError(
-            f"output: {output} holds parts of {_shown(held)}, not of {_shown(dataset)}; there are "
-            f"{', '.join(parts)}; choose another folder, as {output}-{short_name(dataset)} "
-            "(output=FOLDER, in a file output: runs/x-{dataset}, with documents --output FOLDER), "
-            "or remove them with --rebuild"
+            f"output: {output} {_difference(held, dataset)}; it has {'; '.join(parts)}; choose "
+            f"another folder, as {output}-{short_name(dataset)} (output=FOLDER, in a file output: "
+            "runs/x-{dataset}, with documents --output FOLDER), or remove them with --rebuild"
         )
 
 
@@ -150,7 +150,7 @@ def remove_other_dataset(output: Path, dataset: str | Mapping[str, Any] | list[A
         return
     parts = _parts(output)
     if parts:
-        log.warning("%s: removing the parts of %s: %s", output, _shown(held), ", ".join(parts))
+        log.warning("%s: removing the parts of %s: %s", output, _shown(held), "; ".join(parts))
     going = output / GOING
     shutil.rmtree(going, ignore_errors=True)
     going.mkdir()
@@ -176,8 +176,34 @@ def _parts(output: Path) -> list[str]:
         names = sorted(each.parts[place].removesuffix(".trec.gz") for each in output.glob(pattern))
         if names:
             shown = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-            parts.append(f"{plural(len(names), noun)} ({shown})")
+            parts.append(f"{plural(len(names), noun)}: {shown}")
     return parts + [name for name in (RESULTS, "report.html") if (output / name).exists()]
+
+
+def _difference(held: Any, dataset: Any) -> str:
+    """Return what a folder holds in place of a dataset: another, or one with other columns."""
+    both = [each if isinstance(each, Mapping) else {} for each in (held, dataset)]
+    if not both[0].get("corpus") or both[0]["corpus"] != both[1].get("corpus"):
+        return f"holds parts of {_shown(held)}, not of {_shown(dataset)}"
+    was, now = (each.get("columns") or {} for each in both)
+    columns = [
+        f"{part} was {_column(both[0], part)}, now {_column(both[1], part)}"
+        for part in COLUMNS
+        if was.get(part) != now.get(part)
+    ]
+    return f"was built from {Path(both[0]['corpus']).name} with other columns: {'; '.join(columns)}"
+
+
+def _column(dataset: Mapping[str, Any], part: str) -> str:
+    """Return the columns of a part of documents, as they are named or, for an id, chosen."""
+    columns = {**(dataset.get("columns") or {})}
+    if part in columns:
+        return " and ".join([columns[part]] if isinstance(columns[part], str) else columns[part])
+    columns = {key: value for key, value in columns.items() if key in CORPUS_COLUMNS}
+    with contextlib.suppress(SluiceError):
+        if part == "id" and as_documents(dataset["corpus"], **columns).numbered:
+            return "the row's number"
+    return "chosen by its name"
 
 
 def _shown(dataset: Any) -> str:
@@ -249,13 +275,15 @@ def loss_message(output: Path, lost: Sequence[str]) -> str:
         f"{output}: a rebuild would lose what was changed since the build: {', '.join(lost)}; the "
         "settings, or the files they name, have changed too; choose another output "
         "(output=OTHER with a YAML file, --output OTHER with documents), add new documents with "
-        f"`sluice add {output} FILE`, or give --rebuild to lose the changes"
+        f"`sluice add {output} FILE`, take what the source has now with `sluice update {output} "
+        "SOURCE --sync`, or give --rebuild to lose the changes"
     )
 
 
-def log_changes(path: Path) -> None:
-    """Say how a retriever differs from what its config builds, if it does."""
+def log_changes(path: Path, said: set[str]) -> None:
+    """Say how a retriever differs from what its config builds, unless another's line said it."""
     head = read_head(path)
-    if head.changes is not None:
-        count = plural(head.documents, "document")
-        log.info("%s: %s, %s since the build", path, count, head.changes)
+    line = f"{plural(head.documents, 'document')}, {head.changes} since the build"
+    if head.changes is not None and line not in said:
+        said.add(line)
+        log.info("%s: %s", path.parent.parent, line)

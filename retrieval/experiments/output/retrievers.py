@@ -62,6 +62,7 @@ class ExperimentRetrievers:
         self.dataset, self.model, self.executor = dataset, model, executor
         self.only_open, self.quick, self.rebuild = only_open, quick, rebuild
         self.opened: dict[str, Retriever] = {}
+        self._said: set[str] = set()  # how the documents of some differ from those of the build
 
     def named(self, name: str) -> Retriever:
         """Return a retriever by name, built unless its folder holds the same one."""
@@ -93,7 +94,7 @@ class ExperimentRetrievers:
         path = self.output / RETRIEVERS / name
         saved = saved_config(path) if (path / HEAD).exists() else None
         check_saved(path, saved, self.needs.built_recipe(section), self.file)
-        log_changes(path)
+        log_changes(path, self._said)
         return open_section(path, section, quick=self.quick)
 
     def built(self, name: str, section: RetrieverSection, keys: Keys) -> Retriever:
@@ -107,7 +108,7 @@ class ExperimentRetrievers:
                     retriever = open_section(path, section)
                     _ = retriever.index  # raises for an earlier format and for a damaged index
                     discard_leftovers(path)
-                    log_changes(path)
+                    log_changes(path, self._said)
                     return retriever
                 if changes is None:
                     why = "its settings, or the files they name, changed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
@@ -61,6 +62,13 @@ class Head:
     def changes(self) -> Changes | None:
         """What was added, replaced and deleted since the build, None if nothing was."""
         return changes_in(self.origin)
+
+    @property
+    def section(self) -> Mapping[str, Any]:
+        """What an experiment noted of how the retriever is made; empty for one made in Python."""
+        config = self.origin.get("config")
+        section = config.get("retriever") if isinstance(config, Mapping) else None
+        return section if isinstance(section, Mapping) else {}
 
     @property
     def state(self) -> str | None:

@@ -6,27 +6,49 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
 from sluice.encoders.encoder import hooks_of
 from sluice.indexing import FlatIndex, InvertedIndex
 from sluice.indexing.index import Index
 from sluice.indexing.wrappers.sharded import ShardedIndex
+from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 
 CHUNK = 4_096  # documents at a time
 
+Rows = NDArray[np.int64]
 
-def stored_vectors(encoder: Any, store: DocumentStore, index: Index) -> Iterator[Any] | None:
+
+def stored_vectors(
+    encoder: Any, store: DocumentStore, index: Index, rows: Rows
+) -> Iterator[Any] | None:
     """Return the vectors of the store's documents in row order, in chunks; None: encode again.
 
-    An encoder that learns from the collection encodes again, because it forgets what was deleted.
+    ``rows`` are the documents' in the index; one of row -1 is encoded. An encoder that learns from
+    the collection encodes again, because it forgets what was deleted.
     """
     hooks = hooks_of(encoder)
     parts = index.parts if isinstance(index, ShardedIndex) else [index]
     if hooks.fits_documents or hooks.needs_term_floors or not all(map(_exact, parts)):
         return None
-    live = np.delete(np.arange(store.rows_total), store.deleted)
-    return (index.documents(live[at : at + CHUNK]) for at in range(0, len(live), CHUNK))
+    return (
+        _vectors(encoder, store, index, rows[at : at + CHUNK], at)
+        for at in range(0, len(rows), CHUNK)
+    )
+
+
+def _vectors(encoder: Any, store: DocumentStore, index: Index, rows: Rows, first: int) -> Any:
+    new = rows < 0
+    kept = index.documents(rows[~new])
+    if not new.any():
+        return kept
+    documents = store.documents(first + np.flatnonzero(new))
+    made = encoder.encode_documents([document_input(encoder, each) for each in documents])
+    dense = isinstance(made, np.ndarray)
+    joined = np.concatenate([kept, made]) if dense else sparse.vstack([kept, made], format="csr")
+    return joined[np.argsort(np.argsort(new, kind="stable"))]
 
 
 def _exact(part: Index) -> bool:

@@ -16,10 +16,9 @@ from sluice.indexing.wrappers.shard_rows import ShardRows
 from sluice.retrieval.documents.columns import Column, Mask
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.segment import id_hash
-from sluice.retrieval.documents.store import DocumentStore, Placed, write_documents
+from sluice.retrieval.documents.store import CHUNK, DocumentStore, Placed, write_documents
 from sluice.retrieval.documents.where import Condition, matching_rows
 
-CHUNK = 4096  # documents read at a time
 MOST = 1000  # shards
 INCOMING = ".incoming"  # documents on their way to their shards
 
@@ -98,7 +97,7 @@ class ShardedStore(DocumentStore):
         rows = ShardRows.of(_owners(whole, count), count)
         names = [f"shard-{number}" for number in range(count)]
         stores = [
-            write_documents(folder / name / part, _chosen(whole, own))
+            write_documents(folder / name / part, whole.streamed(own))
             for name, own in zip(names, rows.rows, strict=True)
         ]
         shutil.rmtree(path / INCOMING, ignore_errors=True)
@@ -146,9 +145,7 @@ class ShardedStore(DocumentStore):
 
     def __iter__(self) -> Iterator[Document]:
         """Stream the documents in row order, without the deleted ones."""
-        live = np.setdiff1d(np.arange(self.rows_total), self.deleted, assume_unique=True)
-        for start in range(0, len(live), CHUNK):
-            yield from self.documents(live[start : start + CHUNK])
+        yield from self.streamed(self.live_rows)
 
     def ids(self, rows: ArrayLike) -> list[str]:
         """Return the ids of rows, in their order."""
@@ -236,7 +233,7 @@ class ShardedStore(DocumentStore):
             owners = _owners(given, len(stores))
             replaced = [np.empty(0, np.int64)]
             for shard in np.unique(owners).tolist():
-                stream = _chosen(given, np.flatnonzero(owners == shard))
+                stream = given.streamed(np.flatnonzero(owners == shard))
                 if refuse:
                     stores[shard].append(stream)
                 else:
@@ -253,6 +250,20 @@ class ShardedStore(DocumentStore):
         for shard, _, local in self.shard_rows.parted(self._checked(rows)):
             stores[shard].delete(local)
             self.changed.add(shard)
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether every shard's documents are."""
+        return all(store.is_compact for store in self._all())
+
+    def replace(self, documents: Iterable[Document]) -> None:
+        """Write documents in the place of all: rows begin anew."""
+        stores, given = self._all(), write_documents(self.path / INCOMING, documents)
+        self.shard_rows = ShardRows.of(_owners(given, len(stores)), len(stores))
+        for store, rows in zip(stores, self.shard_rows.rows, strict=True):
+            store.replace(given.streamed(rows))
+        self.changed = set(range(len(stores)))
+        shutil.rmtree(self.path / INCOMING, ignore_errors=True)
 
     def compact(self) -> None:
         """Compact every shard; rows are renumbered in their order."""
@@ -300,8 +311,3 @@ def _owners(store: DocumentStore, shards: int) -> NDArray[np.int64]:
         for start in range(0, total, CHUNK)
     ]
     return np.concatenate([np.empty(0, np.int64), *parts])
-
-
-def _chosen(store: DocumentStore, rows: NDArray[np.int64]) -> Iterator[Document]:
-    for start in range(0, len(rows), CHUNK):
-        yield from store.documents(rows[start : start + CHUNK])

@@ -111,7 +111,7 @@ def test_update_filter_and_explain(sluice: Call, config: Path, tmp_path: Path) -
     ]
     new.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     out = sluice("update", retriever, new)[1]
-    assert "1 added, 1 replaced, 41 documents" in out
+    assert "1 added, 1 replaced, 0 unchanged, 41 documents" in out
 
     def found(*words: object) -> list[str]:
         out = sluice("search", retriever, "brandnew", "--json", *words)[1]

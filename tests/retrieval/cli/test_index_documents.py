@@ -36,7 +36,7 @@ def test_a_folder_becomes_a_hybrid(sluice: Call, here: Path, bert: Path) -> None
     assert out.splitlines()[-1] == 'search it: sluice search my "your question"'
     saved = yaml.safe_load((here / "my" / "experiment.yaml").read_text())
     assert saved["dataset"] == {"corpus": str(here / "notes")}
-    assert saved["pipelines"] == {"hybrid": "bm25 | dense"}
+    assert saved["pipelines"] == {"bm25": "bm25", "dense": "dense", "hybrid": "bm25 | dense"}
     assert saved["retrievers"]["dense"]["passages"]["headings"] is True
     code, out, _ = sluice("search", "my", "word3", "-k", 1)
     assert (code, "3.md" in out) == (0, True)
@@ -55,7 +55,7 @@ def test_a_folder_becomes_a_hybrid(sluice: Call, here: Path, bert: Path) -> None
     )  # fmt: skip
     assert code == 0, err
     assert "bm25: indexing" not in err
-    assert "hybrid" in out
+    assert [name in out for name in ("bm25", "dense", "hybrid")] == [True] * 3
 
 
 def test_a_source_is_described_once(sluice: Call, here: Path) -> None:
@@ -131,7 +131,7 @@ def test_row_numbers_change_no_index(sluice: Call, here: Path) -> None:
         Retriever.open(here / "my" / "retrievers" / "bm25").update(["unrelated"])
     assert '"doc_id": "0"' in sluice("search", "my", "gold", "--json")[1]
     (here / "new.csv").write_text("id,text\n9,unrelated\n")
-    assert "1 added, 0 replaced, 3 documents" in sluice("update", "my", "new.csv")[1]
+    assert "1 added, 0 replaced, 0 unchanged, 3 documents" in sluice("update", "my", "new.csv")[1]
 
 
 def test_a_file_of_an_indexed_folder_keeps_its_id(
@@ -143,12 +143,124 @@ def test_a_file_of_an_indexed_folder_keeps_its_id(
     (here / "notes" / "sub" / "a.md").write_text("silver in the river\n")
     (here / "link").symlink_to(here / "notes")
     monkeypatch.chdir(here / "notes" / "sub")
-    for source in ("a.md", ".", "../../notes/sub/*.md", here / "link" / "sub" / "a.md"):
-        assert "0 added, 1 replaced, 7 documents" in sluice("update", here / "my", source)[1]
+    for turn, source in enumerate(
+        ("a.md", ".", "../../notes/sub/*.md", here / "link" / "sub" / "a.md")
+    ):
+        (here / "notes" / "sub" / "a.md").write_text(f"silver in the river {turn}\n")
+        assert "0 added, 1 replaced, 0 unchanged, 7" in sluice("update", here / "my", source)[1]
     out = sluice("search", here / "my", "silver", "--json")[1]
     assert (out.count('"doc_id"'), '"doc_id": "sub/a.md"' in out) == (1, True)
+    code, _, err = sluice("update", here / "my", ".", "--sync")
+    assert (code, "a part of " in err, "give the whole folder" in err) == (2, True, True)
     (here / "0.md").write_text("beside the folder, so by its own name\n")
     assert "0 added, 1 replaced" in sluice("update", here / "my", here / "0.md")[1]
+
+
+def test_a_folder_is_kept_in_step(sluice: Call, here: Path, bert: Path) -> None:
+    """What is found equals a new index: of BM25, of passages, of their fusion; ties too."""
+    for number in range(6, 17):
+        (here / "notes" / f"{number}.md").write_text(f"# Note\nwater {number % 3}\n")
+    options = ("--model", bert)
+    assert sluice("index", "notes", "--output", "my", *options)[0] == 0
+    (here / "notes" / "0.md").unlink()
+    (here / "notes" / "5.md").unlink()
+    (here / "notes" / "1.md").write_text("# Note 1\nwater again\n## Use\nriver\n")
+    for name in ("sub", "07", "99"):
+        (here / "notes" / f"{name}.md").write_text("# Note\nwater 1\n")
+    assert sluice("add", "my", "notes/99.md")[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in (here / "my").rglob("*.json")}
+    code, out, err = sluice("update", "my", "notes", "--sync", "--dry-run")
+    assert (code, out) == (0, "my: 2 new, 1 changed, 2 gone, 15 unchanged\n"), err
+    assert {path: path.stat().st_mtime_ns for path in (here / "my").rglob("*.json")} == before
+    code, out, err = sluice("update", "my", "notes", "--sync")
+    assert out == "my: 2 added, 1 replaced, 2 deleted, 15 unchanged, 18 documents\n", err
+    assert sluice("index", "notes", "--output", "fresh", *options)[0] == 0
+    for words in ("water", "note", "river use", "water 1"):
+        for k in (3, 30):
+            for pipeline in ("bm25", "dense", "hybrid"):
+                asked = (words, "-k", k, "--pipeline", pipeline, "--json")
+                found = [sluice("search", name, *asked)[1] for name in ("my", "fresh")]
+                assert found[0] == found[1], asked
+    code, out, err = sluice("search", "my", "water")
+    assert err.count("18 documents, 3 added, 1 replaced, 2 deleted since the build") == 1
+    assert "searching with the last pipeline, hybrid" in err
+    code, out, _ = sluice("update", "my", "notes")
+    assert out == "my: 0 added, 0 replaced, 18 unchanged, 18 documents\n"
+    code, _, err = sluice("index", "notes", "--output", "my", *options)
+    assert (code, "`sluice update my SOURCE --sync`" in err) == (2, True)
+
+
+def test_a_source_that_lost_most_deletes_nothing(sluice: Call, here: Path) -> None:
+    assert sluice("index", "notes", "--bm25", "--output", "my")[0] == 0
+    (here / "empty").mkdir()
+    assert sluice("update", "my", "empty", "--sync")[0] == 2
+    (here / "other").mkdir()
+    (here / "other" / "0.md").write_text("another one\n")
+    code, _, err = sluice("update", "my", "other", "--sync")
+    assert (code, "5 of its 6 documents are not in the source" in err) == (2, True)
+    assert sluice("update", "my", "other", "--sync", "--dry-run")[0] == 0
+    assert sluice("update", "my", "other", "--delete-most")[0] == 2
+    assert len(Retriever.open(here / "my" / "retrievers" / "bm25")) == 6
+    code, out, _ = sluice("update", "my", "other", "--sync", "--delete-most")
+    assert "0 added, 1 replaced, 5 deleted, 0 unchanged, 1 document\n" in out
+    (here / "rows.csv").write_text("text\ngold\nriver\n")  # row numbers say which, of the whole
+    assert sluice("index", "rows.csv", "--bm25", "--output", "rows")[0] == 0
+    (here / "rows.csv").write_text("text\ngold\nwater\nstone\n")
+    code, out, err = sluice("update", "rows", "rows.csv", "--sync")
+    assert "1 added, 1 replaced, 0 deleted, 1 unchanged" in out, err
+
+
+def test_columns_are_named_by_every_verb(sluice: Call, here: Path) -> None:
+    """A remedy names an option that exists; the same file read otherwise is said to be that."""
+    words = ("docs.csv", "--text", "reply", "--id", "nr")
+    code, _, err = sluice("data", "docs.csv")
+    assert (code, "name it with --text" in err, "no split" in err) == (2, True, False)
+    code, out, err = sluice("data", *words)
+    assert (code, "id from 'nr', text from 'reply'" in out, "text from" in err) == (0, True, False)
+    assert sluice("index", *words, "--bm25", "--output", "my")[0] == 0
+    (here / "new.csv").write_text("key,ask,said\n9,stone,on the hill\n")
+    for verb in ("add", "update"):
+        code, _, err = sluice(verb, "my", "new.csv")
+        assert (code, "--text COLUMN" in err) == (2, True)
+    assert "1 added" in sluice("add", "my", "new.csv", "--id", "key", "--text", "said")[1]
+    code, out, _ = sluice("update", "my", "new.csv", "--id", "key", "--text", "ask")
+    assert "0 added, 1 replaced" in out
+    (here / "logs.jsonl").write_text('{"ticket": "a", "text": "gold"}\n')
+    assert sluice("index", "logs.jsonl", "--bm25", "--output", "logs")[0] == 0
+    code, _, err = sluice("index", "logs.jsonl", "--id", "ticket", "--bm25", "--output", "logs")
+    said = "logs was built from logs.jsonl with other columns: id was the row's number, now ticket"
+    assert (code, said in err, "it has 1 retriever: bm25" in err) == (2, True, True), err
+
+
+def test_what_cannot_be_filtered_is_said_once(sluice: Call, here: Path) -> None:
+    lines = [{"id": "a", "text": "gold", "meta": {"x": 1}}, {"id": "b", "text": "river"}]
+    (here / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    _, _, err = sluice("index", "x.jsonl", "--bm25", "--output", "x")
+    assert err.count("left out 1 metadata value that no filter can use (meta: 1)") == 1
+    (here / "p.csv").write_text("id;text;Preis €;n\n1;gold;12,50;1\n2;river;13;2\n")
+    _, _, err = sluice("index", "p.csv", "--bm25", "--output", "p")
+    assert err.count("metadata: Preis €, n; Preis €: numbers with a comma, read as text; ") == 1
+    code, _, err = sluice("search", "p", "gold", "--where", "Preis €>=13")
+    assert (code, "numbers with a comma, read as text" in err) == (2, True)
+    code, _, err = sluice("search", "p", "gold", "--where", "n>=x")
+    assert (code, "comma" in err) == (2, False)
+
+
+def test_the_primary_key_is_the_id(sluice: Call, here: Path) -> None:
+    with sqlite3.connect(here / "x.sqlite") as base:
+        base.execute("create table one (url text, nr integer primary key, text text)")
+        base.execute("insert into one values ('u', 7, 'gold')")
+        base.execute("create table two (a text, b text, text text, primary key (a, b))")
+        base.execute("insert into two values ('k', 'l', 'gold')")
+        base.execute("create table three (a real primary key, text text)")
+        base.execute("insert into three values (1.5, 'gold')")
+    base.close()
+    for table, chosen in (("one", "id from 'nr'"), ("two", "row's"), ("three", "row's")):
+        _, _, err = sluice("index", f"x.sqlite#{table}", "--bm25", "--output", table)
+        assert chosen in err
+    assert '"doc_id": "7"' in sluice("search", "one", "gold", "--json")[1]
+    _, _, err = sluice("index", "x.sqlite#one", "--id", "url", "--bm25", "--output", "other")
+    assert "id from 'url'" in err
 
 
 def test_a_pipe(sluice: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,10 +73,12 @@ def test_what_was_added_is_found_by_every_pipeline_and_stays(
     texts = load_pipeline(output, "cascade", allow=["small_world:LengthScorer"]).search("brandnew")
     longer = max(NEW, key=lambda each: len(each.full_text))
     assert (texts[0].doc_id, texts[0].full_text) == (longer.id, longer.full_text)
+    caplog.clear()
     with caplog.at_level(logging.INFO, "sluice"):
         run(values)
         index(values)
-    assert "one: 42 documents, 2 added since the build" in caplog.text
+    said = caplog.text.count("out: 42 documents, 2 added since the build")
+    assert said == 2, "once in each, not for each retriever"
     assert "reusing" not in caplog.text
     assert held(output) == [42, 42]
     assert {file.name: file.read_bytes() for file in (output / "runs").glob("*.json")} != runs
@@ -130,6 +132,7 @@ def test_an_error_in_any_retriever_leaves_all_as_they_were(
     index(config(tmp_path))
     heads = {name: (output / "retrievers" / name / "retriever.json") for name in NAMES}
     before = {name: file.read_bytes() for name, file in heads.items()}
+    one = Retriever.open(output / "retrievers" / "one")
     real = committing.write_head
 
     for broken in NAMES:
@@ -142,6 +145,7 @@ def test_an_error_in_any_retriever_leaves_all_as_they_were(
         for change in (
             lambda: update_documents(output, [*NEW, Document("d00", "", "brandnew")]),
             lambda: delete_documents(output, ["d00", "d01"]),
+            lambda: update_documents(output, [*list(one)[5:], *NEW], sync=True),
         ):
             monkeypatch.setattr(committing, "write_head", write_head)
             with pytest.raises(OSError, match="no space"):
@@ -159,24 +163,33 @@ class Killed(BaseException):
     """Stands for a kill: nothing after it runs."""
 
 
-def killed_at(step: int, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add ``NEW`` until the ``step``-th retriever has it, and die there (the journal stays)."""
-    calls, real = 0, Retriever.add
+def killed_at(
+    step: int, output: Path, monkeypatch: pytest.MonkeyPatch, synced: list[Document] | None = None
+) -> None:
+    """Add ``NEW`` until the ``step``-th retriever has it, and die there (the journal stays).
 
-    def add(retriever: Retriever, documents: Any) -> int:
+    ``synced`` are documents that all hold then, and no others.
+    """
+    verb = "add" if synced is None else "update"
+    calls, real = 0, getattr(Retriever, verb)
+
+    def change(retriever: Retriever, documents: Any, **options: Any) -> Any:
         nonlocal calls
         if calls == step:
             raise Killed
         calls += 1
-        return real(retriever, documents)
+        return real(retriever, documents, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Retriever, "add", add)
+        patch.setattr(Retriever, verb, change)
         patch.setattr(changes, "_undo", lambda *_: None)
         if step == len(NAMES):
             patch.setattr(Path, "unlink", dying)
         with pytest.raises(Killed):
-            add_documents(output, NEW)
+            if synced is None:
+                add_documents(output, NEW)
+            else:
+                update_documents(output, synced, sync=True)
 
 
 def dying(path: Path, missing_ok: bool = False) -> None:
@@ -208,6 +221,41 @@ def test_a_killed_addition_is_reported_and_repaired(
     assert not (output / ".change").exists()
     with pytest.raises(DataError, match=r"'new1' is already there.*sluice update"):
         add_documents(output, NEW)
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_killed_sync_ends_with_the_same_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: int,
+    shards: int | None,
+) -> None:
+    values, output = config(tmp_path), tmp_path / "out"
+    for section in values["retrievers"].values():
+        section["shards"] = shards
+    index(values)
+    docs = list(Retriever.open(output / "retrievers" / "one"))[5:] + NEW
+    dry = update_documents(output, docs, sync=True, dry_run=True)
+    assert [(each.added, each.deleted, each.unchanged) for each in dry] == [(2, 5, 35)] * 2
+    assert held(output) == [40, 40]
+    assert not (output / ".change").exists()
+    killed_at(step, output, monkeypatch, docs)
+    assert held(output) == [37] * step + [40] * (2 - step)
+    if step == 1:  # another command puts the first one back
+        assert [each.added for each in add_documents(output, NEW)] == [2, 2]
+        assert "undid an interrupted update --sync, which had not reached two" in caplog.text
+    changed = update_documents(output, docs, sync=True)
+    assert [each.documents for each in changed] == [37, 37]
+    assert held(output) == [37, 37]
+    assert found(output, "fused") == {"new1", "new2"}
+    assert not (output / ".change").exists()
+    changed = update_documents(output, docs, sync=True)
+    assert [each.unchanged for each in changed] == [37, 37]
+    with pytest.raises(DataError, match="more than half; nothing was changed"):
+        update_documents(output, [], sync=True)
+    assert held(output) == [37, 37]
 
 
 def test_a_build_or_a_change_of_one_retriever_undoes_a_killed_addition(
@@ -333,8 +381,8 @@ def test_another_dataset_is_refused_before_any_work(tmp_path: Path) -> None:
     before = (output / "results.json").read_bytes()
     other = {**values, "dataset": str(write_beir(tmp_path / "second"))}
     message = (
-        r"output: .*out holds parts of dataset .*data', not of dataset .*second'; there are "
-        r"2 retrievers \(one, two\), 2 runs \(cascade, fused\), results.json; .*-second.*--rebuild"
+        r"output: .*out holds parts of dataset .*data', not of dataset .*second'; it has "
+        r"2 retrievers: one, two; 2 runs: cascade, fused; results.json; .*-second.*--rebuild"
     )
     jobs = (run, index, lambda values: tune({**values, "tune": {"queries": 2}}))
     for job in jobs:
@@ -365,8 +413,8 @@ def test_a_rebuild_over_another_dataset_leaves_none_of_its_parts(
     with caplog.at_level(logging.WARNING, "sluice"):
         index(other, only=["one"], rebuild=True)
     assert (
-        f"{output}: removing the parts of dataset '{values['dataset']}': 1 model (old), "
-        "2 retrievers (one, two), 2 runs (cascade, fused), results.json"
+        f"{output}: removing the parts of dataset '{values['dataset']}': 1 model: old; "
+        "2 retrievers: one, two; 2 runs: cascade, fused; results.json"
     ) in caplog.messages
     left = {path.name for path in output.iterdir()}
     assert left == {"experiment.yaml", "retrievers", "notes.txt"}

@@ -148,6 +148,38 @@ def test_shards_equal_the_whole_over_changes(build: Build, tmp_path: Path) -> No
     check_equal(whole, sharded)
 
 
+@pytest.mark.parametrize("build", KINDS)
+@pytest.mark.parametrize("parts", [{}, {"shards": 3}], ids=["whole", "shards"])
+def test_synced_equals_a_fresh_build(build: Build, parts: dict[str, int], tmp_path: Path) -> None:
+    """Ties at the cut included: rows are in the order of what is given."""
+    old, new = corpus(), corpus()
+    new[7] = new[7]._replace(text="stone of the river")
+    new[8] = new[8]._replace(metadata={"number": 8.0})  # alike, and of another kind
+    new[20:22] = []
+    new.insert(3, Document("n1", "", old[5].text, {"lang": "de"}))
+    new.append(Document("n0", "gold", "number nine"))
+    retriever = build(old, path=tmp_path / "r", **parts)
+    assert retriever.update(new, sync=True, dry_run=True) == (2, 2, 2, 36)
+    assert answers(retriever) == answers(build(old))
+    retriever.add([Document("n1", "", old[5].text, {"lang": "de"})])
+    assert retriever.update(iter(new), sync=True) == (1, 2, 2, 37)
+    fresh = build(new)
+    check_equal(fresh, retriever)
+    check_equal(fresh, Retriever.open(tmp_path / "r", encoder=retriever.encoder))
+    head = retriever.head
+    assert retriever.update(new, sync=True) == (0, 0, 0, 40)
+    assert retriever.head == head, "nothing was written"
+    retriever.update([new[0]._replace(text="gone again")])
+    retriever.update([new[0]])
+    assert retriever.update(new, sync=True) == (0, 0, 0, 40)
+    check_equal(fresh, retriever)  # the same documents, whose order and length BM25 had otherwise
+    with pytest.raises(DataError, match="38 of its 40 documents are not in the source"):
+        retriever.update(new[:2], sync=True)
+    assert retriever.update([], sync=True, delete_most=True) == (0, 0, 40, 0)
+    assert len(Retriever.open(tmp_path / "r", encoder=retriever.encoder)) == 0
+    assert not (tmp_path / "r" / ".given").exists()
+
+
 def test_a_change_adds_terms_in_the_order_given(tmp_path: Path) -> None:
     """Sums of a score go by the vocabulary's order, which must not depend on the shards."""
     whole = bm25(corpus(), path=tmp_path / "w")
@@ -474,7 +506,7 @@ def test_a_replica_of_another_state_is_not_asked(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     shutil.copytree(shard(folder, 0), folder / "replicas/shard-0")
-    Retriever.open(folder).update(corpus())
+    Retriever.open(folder).update([each._replace(title="new") for each in corpus()])
     retriever = Retriever.open(folder, params={"hedge_ms": 5})
     retriever.run(QUERIES)
     assert "of another state than the shard; copy it again" in caplog.text

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from small_world import WordEncoder, documents
 
@@ -9,6 +10,8 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import DataError
 from sluice.indexing import FlatIndex, Index, InvertedIndex
 from sluice.retrieval import Document, Retriever
+from sluice.retrieval.retrievers.corpus.encoding import Encoding
+from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.folder import verify_retriever
 
 QUERIES = {"a": "gold river", "b": "word7 number", "c": "rewritten sluice", "d": "fresh the"}
@@ -44,7 +47,7 @@ def test_an_update_equals_a_rebuild(tmp_path: Path, kind: str) -> None:
 
     expected = build(remaining())
     retriever = build(documents(), tmp_path / "r")
-    assert retriever.update(changes()) == (2, 2)
+    assert retriever.update(changes()) == (2, 2, 0, 0)
     allow = ["small_world:WordEncoder"]
     for found in (retriever, Retriever.open(tmp_path / "r", allow=allow)):
         assert len(found) == 42
@@ -67,21 +70,50 @@ def test_after_compaction_bm25_is_as_fitted_anew(tmp_path: Path) -> None:
 def test_updating_twice_and_with_nothing(tmp_path: Path) -> None:
     retriever = Retriever.build(BM25Encoder(b=0.0), documents(), path=tmp_path / "r")
     before = answers(retriever)
-    assert retriever.update([]) == (0, 0)
+    assert retriever.update([]) == (0, 0, 0, 0)
     assert answers(retriever) == before
     retriever.update([Document("d07", "", "something else entirely")])
     assert retriever.search("entirely")[0].doc_id == "d07"
-    assert retriever.update([documents()[7]]) == (0, 1)
+    assert retriever.update([documents()[7]]) == (0, 1, 0, 0)
     assert answers(Retriever.open(tmp_path / "r")) == before
-    assert retriever.update(documents()) == (0, 40)  # every document, by itself
+    assert retriever.update(documents()) == (0, 0, 0, 40)  # every document, by itself
     assert answers(retriever) == before
     assert retriever.search("entirely") == []
+
+
+@pytest.mark.parametrize("passages", [None, Passages(length=6, overlap=1)])
+def test_a_sync_encodes_what_is_new_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passages: Passages | None
+) -> None:
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path / "cache"))
+    retriever = Retriever.build(
+        WordEncoder(), documents(), index=FlatIndex(), path=tmp_path / "r", passages=passages,
+        encoding=Encoding(cache=True) if passages else None,
+        config={"retriever": {"encoding": None}} if passages else None,
+    )  # fmt: skip
+    encoded: list[str] = []
+    real = WordEncoder.encode_documents
+
+    def encode(self: WordEncoder, texts: list[str]) -> np.ndarray:
+        encoded.extend(texts)
+        return real(self, texts)
+
+    monkeypatch.setattr(WordEncoder, "encode_documents", encode)
+    assert retriever.update(remaining(), sync=True) == (2, 2, 0, 38)
+    texts = [each.full_text for each in changes()]
+    assert {text for text in encoded if text} <= {
+        each.full_text for each in (passages.parts(WordEncoder(), changes()) if passages else ())
+    } | set(texts)
+    assert len(set(encoded) - {""}) >= 4
+    monkeypatch.undo()
+    fresh = Retriever.build(WordEncoder(), remaining(), index=FlatIndex(), passages=passages)
+    assert answers(retriever) == answers(fresh)
 
 
 def test_documents_may_come_from_the_retriever_itself() -> None:
     retriever = Retriever.build(BM25Encoder(), documents())
     changed = (document._replace(text=document.text + " more") for document in retriever.store)
-    assert retriever.update(changed) == (0, 40)
+    assert retriever.update(changed) == (0, 40, 0, 0)
     assert len(retriever.search("more", 50)) == 40
 
 
@@ -97,7 +129,7 @@ def test_a_failed_update_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     for found in (retriever, Retriever.open(tmp_path / "r")):
         assert answers(found) == before
         assert list(found.store) == documents()
-    assert retriever.update(changes()) == (2, 2)
+    assert retriever.update(changes()) == (2, 2, 0, 0)
 
 
 def _interrupted(*_: object) -> None:
