@@ -26,6 +26,8 @@ def checked_metric(metric: str) -> Metric:
     for known in METRICS:
         if metric == known:
             return known
+    if isinstance(metric, int):
+        raise ConfigError("an index takes its width from the first vectors; write: FlatIndex()")
     raise ConfigError(
         f"metric: unknown {metric!r}, expected ip, cosine or l2 (negative squared distance)"
         f"{suggest(str(metric), METRICS)}"

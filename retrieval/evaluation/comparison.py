@@ -137,8 +137,8 @@ def compare(
     ``SignificanceTest``.
     """
     named = [measures] if isinstance(measures, str | Measure) else list(measures)
-    if not runs:
-        raise ConfigError("compare: no runs given; expected {name: run}")
+    if not runs or not isinstance(runs, Mapping):
+        raise ConfigError('compare: the runs have no names; write: compare({"a": run}, qrels)')
     testing = SignificanceTest(test, correction, alpha, permutations, seed)
     truth = qrels.qrels if isinstance(qrels, Truth) else qrels
     scores = {name: evaluate(run, truth, named) for name, run in runs.items()}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.familiar import QUERY, FamiliarStage, K, renamed
 from sluice.indexing.wrappers.partial import partial_results
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.hit import Hit, Passage
@@ -64,7 +65,7 @@ class Texts(Protocol):
         ...
 
 
-class Searchable(ABC):
+class Searchable(FamiliarStage, ABC):
     """The same questions for every stage: ``search`` for hits, ``run`` for a run.
 
     A stage defines ``rank``, which the stages around it call. A class that defines ``run`` in its
@@ -129,6 +130,7 @@ class Searchable(ABC):
     def search(
         self, query: Several, k: int = 10, *, where: Where | None = None
     ) -> list[list[Hit]]: ...
+    @renamed(query=QUERY, k=K, where="filter filters")
     def search(
         self, query: str | Several, k: int = 10, *, where: Where | None = None
     ) -> list[Hit] | list[list[Hit]]:
@@ -249,6 +251,8 @@ def all_searched(
 
 def several(queries: Any) -> Queries:
     """Return the queries of a search by their place; ``ConfigError`` for anything but a list."""
+    if hasattr(queries, "columns"):
+        return as_queries(queries)
     if isinstance(queries, dict) or not hasattr(queries, "__iter__"):
         raise ConfigError(
             f"query: {queries!r:.80}; expected text or a list of texts (run takes queries by id)"

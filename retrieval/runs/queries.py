@@ -24,8 +24,9 @@ class SelfExcluding(dict[str, str]):
 def as_queries(asked: Asked) -> Queries:
     """Return queries by id: a mapping as it is, a Series by its index, others by their position.
 
-    A list of texts gets the ids ``"0"``, ``"1"``, ...; a single text ``"0"``. ``ConfigError`` for
-    anything else, such as a text that is a number, and for an id that occurs twice.
+    A frame has the columns ``query`` and, for ids, ``qid``. A list of texts gets the ids ``"0"``,
+    ``"1"``, ...; a single text ``"0"``. ``ConfigError`` for anything else, such as a text that is a
+    number, and for an id that occurs twice.
     """
     if isinstance(asked, Mapping):
         pairs: Iterable[tuple[Any, Any]] = asked.items()
@@ -34,6 +35,10 @@ def as_queries(asked: Asked) -> Queries:
         return _by_id(asked.items())
     if isinstance(asked, str):
         return {"0": asked}
+    if hasattr(asked, "columns") and "query" in (names := list(asked.columns)):
+        by = next((name for name in ("qid", "query_id", "_id", "id") if name in names), None)
+        keys = asked[by] if by else range(len(asked["query"]))
+        return _by_id(zip(keys, asked["query"], strict=True))
     if hasattr(asked, "columns"):
         raise ConfigError(
             f"queries: a {type(asked).__name__}; expected texts: give one column, as in "
