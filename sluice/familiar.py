@@ -130,6 +130,11 @@ class Answering(ABCMeta):
 class Named(Answering):
     """Lets a model's class be called with a name: ``DenseEncoder("all-MiniLM-L6-v2")``."""
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        own: Any = cls.__init__  # type: ignore[misc]
+        return inspect.Signature([*inspect.signature(own).parameters.values()][1:])
+
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Open the model of a folder's or a hub's name; of anything else make an object."""
         given = {OPTIONS.get(name, name): value for name, value in options.items()}
@@ -256,9 +261,9 @@ class FamiliarRetriever(metaclass=Answering):
         cls: Any, texts: Any, embedding: Any = None, metadatas: Any = None, *, ids: Any = None,
         **options: Any,
     ) -> Any:  # fmt: skip
-        """Build from texts, or documents in any form; ``embedding`` is the encoder, else BM25.
+        """Build from texts; ``embedding`` is the encoder, else BM25.
 
-        ``ids`` and ``metadatas`` are those of texts; the ids are else 0 to n - 1.
+        Without ``ids`` these are 0 to n - 1.
         """
         if ids is not None or metadatas is not None:
             texts = resolve_name("sluice.retrieval.documents.document:of_texts")(
@@ -266,7 +271,10 @@ class FamiliarRetriever(metaclass=Answering):
             )
         return cls.build(embedding, texts, **options)
 
-    from_documents = from_texts
+    @classmethod
+    def from_documents(cls: Any, documents: Any, embedding: Any = None, **options: Any) -> Any:
+        """Build from documents in any form; ``embedding`` is the encoder, else BM25."""
+        return cls.build(embedding, documents, **options)
 
     @classmethod
     def from_vectors(

@@ -212,8 +212,8 @@ def _by_query(qrels: Any) -> Qrels:
 def _checked(qrels: Qrels) -> Qrels:
     if not isinstance(qrels, Mapping) or not all(isinstance(g, Mapping) for g in qrels.values()):
         raise DataError(
-            "expected qrels as {query id: {document id: grade}}; write: scores = evaluate(run, qrels),"
-            " or evaluate(retriever, queries, qrels)"
+            "expected qrels as {query id: {document id: grade}}; write: scores = evaluate(run, "
+            "qrels), or evaluate(retriever, queries, qrels)"
         )
     return qrels
 

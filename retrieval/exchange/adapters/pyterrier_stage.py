@@ -61,7 +61,7 @@ def transformed(stage: Stage, frame: Any, k: int | None = None) -> Any:
     """
     import pandas as pd
 
-    inp = pd.DataFrame({name: list(frame[name]) for name in frame.columns})
+    inp = pd.DataFrame({name: list(frame[name]) for name in frame.columns if name != "docid"})
     needs = {"query", "docno"} if stage.needs_candidates else {"query"}
     if missing := needs - set(inp):
         raise ConfigError(f"transform: no column {', '.join(missing)}; expected qid, query")
