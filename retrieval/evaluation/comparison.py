@@ -138,7 +138,7 @@ def compare(
     """
     named = [measures] if isinstance(measures, str | Measure) else list(measures)
     if not runs or not isinstance(runs, Mapping):
-        raise ConfigError('compare: the runs have no names; write: compare({"a": run}, qrels)')
+        raise ConfigError('compare: no runs by name; write: compare({"a": run}, qrels)')
     testing = SignificanceTest(test, correction, alpha, permutations, seed)
     truth = qrels.qrels if isinstance(qrels, Truth) else qrels
     scores = {name: evaluate(run, truth, named) for name, run in runs.items()}

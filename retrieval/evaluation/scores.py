@@ -131,8 +131,9 @@ def evaluate(
     no judgement at all do not exist, as in a qrels file. Raises ``ConfigError`` for an unknown
     measure and ``DataError`` if no query of the run has judgements, or shards were missing.
     """
-    if isinstance(measures, Mapping) or hasattr(measures, "columns"):
-        queries, qrels, measures = truth, measures, by
+    given: Any = measures  # the qrels, of a call with four arguments
+    if hasattr(given, "columns") or (given and _is_qrels(given)):
+        queries, qrels, measures = truth, given, by
     if isinstance(truth, Run):
         raise ConfigError("evaluate: the run comes first; write: scores = evaluate(run, qrels)")
     if qrels is not None:
@@ -190,7 +191,7 @@ def _run_of(
     if not isinstance(truth, Truth):
         raise ConfigError(
             "a pipeline is evaluated on a dataset, which has the queries, not on qrels alone; "
-            "write: scores = evaluate(pipeline, queries, qrels)"
+            "pass the dataset, or write: scores = evaluate(pipeline, queries, qrels)"
         )
     queries = {query: truth.queries[query] for query in qrels if query in truth.queries}
     depth = depth_for(measures)
@@ -209,8 +210,12 @@ def _by_query(qrels: Any) -> Qrels:
     return judgements
 
 
+def _is_qrels(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(g, Mapping) for g in given.values())
+
+
 def _checked(qrels: Qrels) -> Qrels:
-    if not isinstance(qrels, Mapping) or not all(isinstance(g, Mapping) for g in qrels.values()):
+    if not _is_qrels(qrels):
         raise DataError(
             "expected qrels as {query id: {document id: grade}}; write: scores = evaluate(run, "
             "qrels), or evaluate(retriever, queries, qrels)"
