@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from sluice.encoders.foundation.disk.generations import new_generation
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.familiar import Familiar
+from sluice.familiar import Familiar, K, renamed
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.arrays import write_array
@@ -247,6 +247,7 @@ class Index(Familiar, ABC):
             self._changed()
             return rows
 
+    @renamed(vectors="x xq queries", k=K)
     def search(
         self,
         vectors: Any,

@@ -11,7 +11,7 @@ import inspect
 import sys
 import tomllib
 from abc import ABCMeta
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -113,6 +113,8 @@ class Similarity(str):
         """Return the similarities ``[n, m]``, float32, of vectors ``[n, dim]`` and ``[m, dim]``."""
         if hasattr(a, "toarray"):
             return (a @ b.T).toarray()
+        if self == "max_sim":
+            return resolve_name("sluice.encoders:max_sim")(a, b)
         both = [np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (a, b)]
         if self == "cosine":
             lengths = (np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in both)
@@ -167,6 +169,10 @@ class FamiliarEncoder(Familiar):
         """
         refused("encode", others, "vectors = model.encode(texts)")
         encode = self.encode_queries if prompt_name == "query" else self.encode_documents
+        if hasattr(sentences, "columns") or isinstance(sentences, Mapping):
+            raise TypeError(
+                'encode takes texts; write: vectors = model.encode(list(frame["text"]))'
+            )
         if not isinstance(sentences, str):
             return encode(list(sentences))
         vectors = encode([sentences])
@@ -196,7 +202,7 @@ class FamiliarScorer:
     def predict(self: Any, pairs: Any, **others: Any) -> Any:
         """Return the raw logit of each (query, document) pair, ``[n]``; of one pair a number."""
         refused("predict", others, "scores = cross.predict(pairs)")
-        pairs = list(pairs)
+        pairs = pairs.to_numpy().tolist() if hasattr(pairs, "columns") else list(pairs)
         alone = len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
         scores = self.score([tuple(pair) for pair in ([pairs] if alone else pairs)])
         return scores[0] if alone else scores
@@ -239,10 +245,12 @@ class FamiliarStage(Familiar):
         return resolve_name(adapter)(self, frame, k)
 
     def batch_search(
-        self: Any, queries: Sequence[str], qids: Sequence[str], k: int = 10, threads: int = 1
+        self: Any, queries: Any, qids: Any = None, k: int = 10, threads: int = 1
     ) -> dict[str, list[Any]]:
         """Return the hits of each query by its id. ``threads`` changes nothing: all are used."""
-        return dict(zip(map(str, qids), self.search(list(queries), k), strict=True))
+        asked = resolve_name("sluice.retrieval.runs.queries:as_queries")(queries)
+        names = asked if qids is None else map(str, qids)
+        return dict(zip(names, self.search(list(asked.values()), k), strict=True))
 
     def as_retriever(self: Any, k: int = 10, *, search_kwargs: Any = None, **others: Any) -> Any:
         """Return a LangChain retriever; ``search_kwargs`` are ``k`` and ``filter`` (``where``)."""
@@ -277,6 +285,7 @@ class FamiliarRetriever(metaclass=Answering):
         return cls.build(embedding, documents, **options)
 
     @classmethod
+    @renamed(vectors="embeddings")
     def from_vectors(
         cls: Any, vectors: Any, ids: Any = None, texts: Any = None, *, encoder: Any = None,
         **options: Any,
@@ -294,7 +303,7 @@ class FamiliarRetriever(metaclass=Answering):
 
     def get(self: Any, ids: Any, default: Any = None) -> Any:
         """Return the document of an id, ``default`` without one; of a list of ids a list."""
-        if not isinstance(ids, str):
+        if isinstance(ids, list | tuple):
             return [self.get(each, default) for each in ids]
         return self[ids] if ids in self else default  # noqa: SIM401  (this is get)
 

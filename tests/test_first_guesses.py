@@ -274,7 +274,7 @@ def test_progress_goes_where_it_is_wanted(
 def test_the_page_runs(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     names: dict[str, Any] = {"__name__": "page"}
     for block in blocks:
         code = block.replace('"all-MiniLM-L6-v2"', repr(str(bert)))
@@ -385,7 +385,7 @@ def test_every_line_of_the_table_runs(
             index.save("index")
     if owner == "Hits":
         names["hits"] = index.search(names["vectors"], 2)
-    if "groupby" in line:
+    if "Run(results)" in line:
         names["results"] = names["bm25"].transform(pd_frame())
     if "mine(" in line or "load_dataset" in line:
         write_beir(tmp_path / "world")

@@ -40,8 +40,8 @@ def config_of(
         return checked(source, kind), None
     if not isinstance(source, str | Path):
         raise ConfigError(
-            f"a {type(source).__name__} is no config or the name of its file; of documents write: "
-            "retriever = Retriever.build(documents)"
+            f"a {type(source).__name__} is not a config, nor the name of its file; of documents "
+            "write: retriever = Retriever.build(documents)"
         )
     file = recipe_or_file(source)
     values = load_values(file, overrides)

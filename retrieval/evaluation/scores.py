@@ -114,9 +114,8 @@ class Scores(Familiar):
 def evaluate(
     system: Searcher | Run | Mapping[str, Any],
     truth: Any = None,
-    measures: Iterable[str | Measure] | Qrels = DEFAULT_MEASURES,
-    by: Iterable[str | Measure] = DEFAULT_MEASURES,
-    *,
+    *others: Any,
+    measures: Iterable[str | Measure] | None = None,
     queries: Any = None,
     qrels: Qrels | None = None,
     ignore_identical_ids: bool = False,
@@ -124,23 +123,26 @@ def evaluate(
 ) -> Scores:
     """Score a run, or a pipeline that is run first, against judgements.
 
-    ``truth`` is a dataset or its qrels; a pipeline needs the dataset, or queries and qrels, as in
-    ``evaluate(pipeline, queries, qrels, measures)`` or by keyword. ``ignore_identical_ids``
+    ``truth`` is a dataset or its qrels: ``evaluate(run, qrels, measures)``. A pipeline needs the
+    dataset, or queries and qrels: ``evaluate(pipeline, queries, qrels, measures)``. ``measures``,
+    nDCG@10 and R@100 unless given, may be named as the others may. ``ignore_identical_ids``
     drops a hit whose id is the query's own, as BEIR does. ``level`` is the least grade that counts
     as relevant, by default the dataset's: see ``at_level``. Queries whose qrels hold
     no judgement at all do not exist, as in a qrels file. Raises ``ConfigError`` for an unknown
     measure and ``DataError`` if no query of the run has judgements, or shards were missing.
     """
-    given: Any = measures  # the qrels, of a call with four arguments
-    if hasattr(given, "columns") or (given and _is_qrels(given)):
-        queries, qrels, measures = truth, given, by
+    if others and (hasattr(others[0], "columns") or (others[0] and _is_qrels(others[0]))):
+        queries, qrels, *others = truth, *others  # type: ignore[assignment]
+    if len(others) > (measures is None):
+        raise TypeError("evaluate: too many arguments; write: evaluate(run, qrels, measures)")
+    wanted = next(iter(others), DEFAULT_MEASURES if measures is None else measures)
     if isinstance(truth, Run):
         raise ConfigError("evaluate: the run comes first; write: scores = evaluate(run, qrels)")
     if qrels is not None:
         qrels = _by_query(qrels)
         truth = qrels if queries is None else Judged(as_queries(queries), qrels)
     least = getattr(truth, "level", 1) if level is None else level
-    parsed = at_level(_measures(measures), least)
+    parsed = at_level(_measures(wanted), least)
     qrels = _checked(truth.qrels if isinstance(truth, Truth) else truth)
     run = _run_of(system, truth, qrels, parsed, ignore_identical_ids)
     run.check_whole()
@@ -182,7 +184,7 @@ def _run_of(
 ) -> Run:
     if isinstance(system, Run):
         return system
-    if isinstance(system, Mapping):
+    if isinstance(system, Mapping) or hasattr(system, "columns"):
         return Run(system)
     if not isinstance(system, Searcher):
         raise ConfigError(

@@ -106,6 +106,7 @@ class Searchable(FamiliarStage, ABC):
     def _hits_of_all(self, queries: Queries, k: int) -> list[list[Hit]]:
         """Return the ``k`` best documents for each query."""
 
+    @renamed(queries="topics", k=K)
     def run(
         self,
         queries: Asked,
@@ -288,6 +289,7 @@ def cut_to(run: Run, k: int | None) -> Run:
 def _front(rank: Callable[..., Run]) -> Callable[..., Run]:
     """Return the ``run`` of a class with this ``rank``: ``super().run`` then finds its parent's."""
 
+    @renamed(queries="topics", k=K)
     @functools.wraps(Searchable.run)
     def run(
         self: Searchable,

@@ -25,6 +25,7 @@ from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
 from sluice.familiar import QUERY, FamiliarRetriever, K, renamed
 from sluice.indexing.wrappers.partial import partial_results
+from sluice.retrieval.documents.document import of_texts
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.execution.executor import LOCAL, Executor
@@ -81,13 +82,13 @@ class Retriever(FamiliarRetriever, Updatable):
     """
 
     @classmethod
-    @renamed(encoder="model embedding embeddings embedder", corpus="documents docs texts")
+    @renamed(encoder="model embedding embeddings embedder", corpus="documents docs texts", id="ids")
     def build(
         cls,
         encoder: EncoderLike = None,
         corpus: Any = None,
         *,
-        id: str | None = None,
+        id: str | Sequence[str] | None = None,
         text: str | Sequence[str] | None = None,
         title: str | None = None,
         metadata: str | Sequence[str] | None = None,
@@ -106,10 +107,11 @@ class Retriever(FamiliarRetriever, Updatable):
         """Encode a corpus into an index and write the folder ``path`` in one step.
 
         ``encoder`` is an encoder, ``"bm25"``, a model's name or folder, a ``SentenceTransformer``
-        or a function of texts (``as_encoder``). ``corpus`` is a list of texts or documents, a
-        folder or file, a frame, a dataset (``as_documents``, which ``id``, ``text``, ``title`` and
-        ``metadata`` are for). ``build(corpus)`` takes BM25. With a list of encoders the result is
-        the fusion of a retriever for each, ``a | b``, which ``path`` is then of.
+        or a function of texts (``as_encoder``); a list of them makes the fusion ``a | b`` of a
+        retriever each, which ``path`` is then of. ``corpus`` is a list of texts or documents, a
+        folder or file, a frame, a dataset, whose columns ``id``, ``text``, ``title`` and
+        ``metadata`` name (``as_documents``); ``id`` may be the ids of texts. ``build(corpus)``
+        takes BM25.
 
         ``index`` is empty and defaults to ``FlatIndex()`` for dense, ``InvertedIndex()`` for
         sparse and ``TokenIndex()`` for token vectors. Encoders that learn from the corpus (BM25)
@@ -135,6 +137,8 @@ class Retriever(FamiliarRetriever, Updatable):
             raise ConfigError(
                 "passages and vectors: given vectors cannot be cut; expected one of the two"
             )
+        if not (id is None or isinstance(id, str)):
+            corpus, id = of_texts(corpus, id), None
         columns = {"id": id, "text": text, "title": title, "metadata": metadata}
         if isinstance(encoder, list | tuple) and corpus is not None and not encodes(corpus):
             if vectors is not None or index is not None:
@@ -476,6 +480,7 @@ class Retriever(FamiliarRetriever, Updatable):
         """Search every query to depth ``k``, see ``run``."""
         return self._state.run(queries, k)
 
+    @renamed(queries="topics", k=K)
     @traced
     def run(
         self,

@@ -90,6 +90,8 @@ class Run(Familiar, Mapping[str, Ranking], metaclass=Answering):
     def __init__(
         self, rankings: Mapping[str, Ranking | Hits] | None = None, *, name: str = "run"
     ) -> None:
+        if hasattr(rankings, "columns"):  # PyTerrier's frame, or that of ``to_pandas``
+            rankings = _of_frame(rankings)
         self.name = name
         self.partial: tuple[str, ...] = ()
         self._columns: RunColumns | None = None
@@ -241,6 +243,14 @@ class Run(Familiar, Mapping[str, Ranking], metaclass=Answering):
             doc_ids = list(ranking.doc_ids)
             _check_hits(query, doc_ids, ranking.scores)
             yield query, doc_ids, strictly_decreasing(ranking.scores)
+
+
+def _of_frame(frame: Any) -> dict[str, dict[str, float]]:
+    names = ("qid", "docno") if "qid" in frame else ("query", "doc_id")
+    rankings: dict[str, dict[str, float]] = {}
+    for query, doc_id, score in zip(*(frame[name] for name in (*names, "score")), strict=True):
+        rankings.setdefault(str(query), {})[str(doc_id)] = score
+    return rankings
 
 
 def _ranked(query: str, hits: Hits) -> Ranking:

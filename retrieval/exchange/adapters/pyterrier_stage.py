@@ -12,7 +12,7 @@ from typing import Any
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.runs.queries import DEPTH
+from sluice.retrieval.runs.queries import DEPTH, as_queries
 from sluice.retrieval.runs.run import Ranking, Run, check_unique
 
 
@@ -61,6 +61,9 @@ def transformed(stage: Stage, frame: Any, k: int | None = None) -> Any:
     """
     import pandas as pd
 
+    if not hasattr(frame, "columns"):
+        queries = as_queries(frame)
+        frame = pd.DataFrame({"qid": list(queries), "query": list(queries.values())})
     inp = pd.DataFrame({name: list(frame[name]) for name in frame.columns if name != "docid"})
     needs = {"query", "docno"} if stage.needs_candidates else {"query"}
     if missing := needs - set(inp):
