@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ LANES = 32  # partial sums of a score
 NUMPY_SECONDS = 4e-9  # for each value that is multiplied without kernels
 
 
-def checked_metric(metric: str) -> Metric:
+def checked_metric(metric: Any) -> Metric:
     """Return ``metric`` if it is known."""
     for known in METRICS:
         if metric == known:

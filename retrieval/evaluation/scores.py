@@ -176,7 +176,7 @@ def _measures(measures: Iterable[str | Measure]) -> list[Measure]:
 
 
 def _run_of(
-    system: Searcher | Run | Mapping[str, Any],
+    system: Any,
     truth: Truth | Qrels,
     qrels: Qrels,
     measures: Sequence[Measure],

@@ -143,9 +143,13 @@ class Retriever(FamiliarRetriever, Updatable):
         if isinstance(encoder, list | tuple) and corpus is not None and not encodes(corpus):
             if vectors is not None or index is not None:
                 raise ConfigError("vectors, index: are of one encoder, and here are several")
-            documents = documents_of_all(encoder, corpus, columns)
-            options = {"encoding": encoding, "passages": passages, "executor": executor}
-            hybrid: Any = Fuse([cls.build(each, documents, **options) for each in encoder])
+            shared = documents_of_all(encoder, corpus, columns)
+            options: dict[str, Any] = {
+                "encoding": encoding,
+                "passages": passages,
+                "executor": executor,
+            }
+            hybrid: Any = Fuse([cls.build(each, shared, **options) for each in encoder])
             if path is not None:
                 hybrid.save(path)
             return hybrid  # type: ignore[no-any-return]

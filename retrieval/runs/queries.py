@@ -35,10 +35,11 @@ def as_queries(asked: Asked) -> Queries:
         return _by_id(asked.items())
     if isinstance(asked, str):
         return {"0": asked}
+    frame: Any = asked
     if hasattr(asked, "columns") and "query" in (names := list(asked.columns)):
         by = next((name for name in ("qid", "query_id", "_id", "id") if name in names), None)
-        keys = asked[by] if by else range(len(asked["query"]))
-        return _by_id(zip(keys, asked["query"], strict=True))
+        keys = frame[by] if by else range(len(frame))
+        return _by_id(zip(keys, frame["query"], strict=True))
     if hasattr(asked, "columns"):
         raise ConfigError(
             f"queries: a {type(asked).__name__}; expected texts: give one column, as in "
@@ -51,7 +52,7 @@ def as_queries(asked: Asked) -> Queries:
         raise ConfigError(
             f"queries: {asked!r:.80}; expected {{id: text}}, a list of texts, or one text"
         )
-    rows = list(asked)
+    rows: list[Any] = list(asked)
     if rows and all(isinstance(row, Mapping) and {"qid", "query"} <= row.keys() for row in rows):
         return _by_id((row["qid"], row["query"]) for row in rows)
     paired = bool(rows) and all(isinstance(row, tuple) and len(row) == 2 for row in rows)

@@ -52,9 +52,9 @@ class Ranking(Familiar, Sequence[tuple[str, float]]):
     def __getitem__(self, place: int) -> tuple[str, float]: ...
     @overload
     def __getitem__(self, place: slice) -> Ranking: ...
-    def __getitem__(self, place: int | slice) -> tuple[str, float] | Ranking:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, str):
-            return dict(self)[place]  # type: ignore[unreachable]
+            return dict(self)[place]
         if isinstance(place, slice):
             return Ranking(self.doc_ids[place], self.scores[place])
         return self.doc_ids[place], float(self.scores[place])
