@@ -141,15 +141,16 @@ class Retriever(FamiliarRetriever, Updatable):
             corpus, id = of_texts(corpus, id), None
         columns = {"id": id, "text": text, "title": title, "metadata": metadata}
         if isinstance(encoder, list | tuple) and corpus is not None and not encodes(corpus):
-            if vectors is not None or index is not None:
-                raise ConfigError("vectors, index: are of one encoder, and here are several")
+            if vectors is not None or index is not None or name:
+                raise ConfigError("vectors, index, name: are of one encoder, and here are several")
             shared = documents_of_all(encoder, corpus, columns)
-            options: dict[str, Any] = {
-                "encoding": encoding,
-                "passages": passages,
-                "executor": executor,
-            }
-            hybrid: Any = Fuse([cls.build(each, shared, **options) for each in encoder])
+            hybrid: Any = Fuse([
+                cls.build(
+                    each, shared, config=config, encoding=encoding, queries=queries,
+                    passages=passages, shards=shards, shard_size=shard_size, executor=executor,
+                )
+                for each in encoder
+            ])  # fmt: skip
             if path is not None:
                 hybrid.save(path)
             return hybrid  # type: ignore[no-any-return]
