@@ -356,16 +356,16 @@ def world(bert: Path, masked_bert: Path, pair_bert: Path) -> World:
     return World(names, models)
 
 
-LINES = [
-    (owner, line) for owner, table in lines().items() for line in dict.fromkeys(table.values())
-]
+# Each line once, though several classes may have it.
+LINES = {line: owner for owner, table in lines().items() for line in table.values()}
 
 
-@pytest.mark.parametrize(("owner", "line"), LINES, ids=[f"{o}: {line}" for o, line in LINES])
+@pytest.mark.parametrize("line", LINES)
 def test_every_line_of_the_table_runs(
-    owner: str, line: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    owner = LINES[line]
     for module in ("llama_index_retriever", "haystack_retriever"):
         if module in line:
             pytest.importorskip(module.removesuffix("_retriever"))
@@ -614,7 +614,8 @@ def test_built_from_what_others_have(bert: Path, world: World, tmp_path: Path) -
     for given in (vectors, vectors.tolist(), vectors.astype(np.float64)):
         retriever = Retriever.from_vectors(given, ids=list("abcd"))
         assert retriever.search(vector=vectors[2], k=1)[0].docid == "c"
-    texts = Retriever.from_vectors(vectors, texts=GOLD, encoder=model)
+    assert Retriever.build("bm25", GOLD, ids=list("abcd")).search("gold")[0].docid == "a"
+    texts = Retriever.from_vectors(embeddings=vectors, texts=GOLD, encoder=model)
     assert texts.search("gold", 1)[0].text == one[0].text
     kept = Retriever.build(world.names["bm25"])  # a retriever is a corpus as before
     assert len(kept) == 4
@@ -661,6 +662,7 @@ def test_measured_by_queries_and_qrels(world: World) -> None:
         evaluate(bm25, TOPICS, TRUTH, ["ndcg_cut_10", "map"]),
         evaluate(bm25, pd_frame(), qrels, ["nDCG@10", "AP"]),
         evaluate(bm25, queries=TOPICS, qrels=TRUTH, metrics=["nDCG@10", "AP"]),
+        evaluate(bm25, TOPICS, TRUTH, measures=["nDCG@10", "AP"]),
         evaluate(pipeline=bm25, queries=TOPICS, qrels=TRUTH, measures=["nDCG@10", "AP"]),
         evaluate(run=run, qrels=TRUTH, metrics=["ndcg@10", "map"]),
         evaluate(Run.from_dict(run.to_dict()), TRUTH, ["nDCG@10", "AP"]),
@@ -676,6 +678,47 @@ def test_measured_by_queries_and_qrels(world: World) -> None:
             missing()
     with pytest.raises(SluiceError, match=r"write: compare\(\{"):
         compare([run, run], TRUTH)  # type: ignore[arg-type]
+
+
+def test_queries_and_runs_in_other_forms(world: World) -> None:
+    bm25, hybrid, run = (world.names[name] for name in ("bm25", "hybrid", "run"))
+    rows = [{"qid": query, "query": text} for query, text in TOPICS.items()]
+    for asked in (pd_frame(), rows, list(TOPICS.items())):
+        assert dict(bm25.run(asked)) == dict(run)
+        assert dict(hybrid.run(topics=asked, top_k=2)) == dict(hybrid.run(TOPICS, k=2))
+        assert bm25.transform(asked).equals(bm25.transform(pd_frame()))
+    lists = bm25.batch_search(TOPICS)
+    assert lists == {query: bm25.search(text) for query, text in TOPICS.items()}
+    assert Run(run.to_pandas()) == run
+    assert Run(bm25.transform(pd_frame())) == run
+    assert evaluate(bm25.transform(pd_frame()), TRUTH) == evaluate(run, TRUTH)
+    measured = compare({"a": bm25, "b": hybrid}, TOPICS, TRUTH, ["nDCG@10"]).rows
+    runs = {"a": run, "b": hybrid.run(TOPICS)}
+    assert measured == compare(runs, TRUTH, metrics=["nDCG@10"]).rows
+    with pytest.raises(TypeError, match="too many arguments; write: "):
+        evaluate(run, TRUTH, ["AP"], ["AP"])
+    with pytest.raises(SluiceError, match="no measure is named"):
+        evaluate(run, TRUTH, measures=[])
+
+
+def test_what_would_be_read_as_something_else(world: World) -> None:
+    import pandas as pd
+
+    model, cross = world.names["model"], world.names["cross"]
+    for texts in (pd.DataFrame({"text": GOLD}), {"text": GOLD[0]}):
+        with pytest.raises(TypeError, match=r"model.encode\(list\("):
+            model.encode(texts)
+    pairs = pd.DataFrame({"query": ["gold"], "document": [GOLD[0]]})
+    assert np.array_equal(cross.predict(pairs), cross.score([("gold", GOLD[0])]))
+    with pytest.raises(SluiceError, match="expected several: pass a list"):
+        Retriever.build(GOLD).add({"id": "a", "text": "one document, not two"})
+    with pytest.raises(SluiceError, match="are of one encoder"):
+        Retriever.build(["bm25", model], GOLD, name="both")
+    tokens = sluice.TokenEncoder(model.model.name_or_path)
+    query, documents = tokens.encode_query("gold"), tokens.encode(GOLD)
+    assert tokens.similarity == "max_sim"
+    assert tokens.similarity(tokens.encode_queries(["gold"]), documents).shape == (1, 4)
+    assert query.ndim == 2
 
 
 def test_added_texts_get_the_next_numbers() -> None:

@@ -84,7 +84,7 @@ def _results(stage: Stage, inp: Any, k: int) -> Any:
         stage = stage.attached(FrameTexts(inp))
     depth, candidates = (None, run_of(inp)) if needs else (k, None)
     run = stage.run(queries, candidates, depth)
-    asked = [name for name in inp if name.startswith("q") or name == "saved_docs_0"]
+    asked = [name for name in inp if name.startswith(("q", "stashed_results_"))]
     known = inp if needs else inp[asked].drop_duplicates("qid")
     return frame_of(run if depth is None else run.top(depth), known, on=["qid", *needs])
 
