@@ -165,7 +165,8 @@ class FamiliarEncoder(Familiar):
     def encode(self: Any, sentences: Any, prompt_name: str | None = None, **others: Any) -> Any:
         """Return vectors of documents; of queries with ``prompt_name="query"``.
 
-        One text has a vector ``[dim]``, or the row ``[1, vocab]`` of a sparse array.
+        One text has a vector ``[dim]``, the row ``[1, vocab]`` of a sparse array, or its
+        ``TokenVectors``.
         """
         refused("encode", others, "vectors = model.encode(texts)")
         encode = self.encode_queries if prompt_name == "query" else self.encode_documents
