@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.q_net import QNetShape
 from sluice.encoders.foundation.token_vectors import TokenVectors, WeightedNgrams
+from sluice.familiar import FamiliarEncoder, Similarity
 
 if TYPE_CHECKING:
     from builtins import property as hook
@@ -64,7 +65,7 @@ class Encoder(Protocol):
         ...
 
 
-class EncoderBase:
+class EncoderBase(FamiliarEncoder):
     """All that indexing, search and training may ask of an encoder, each hook with its default.
 
     A hook may be overridden by a class attribute, an attribute set in ``__init__``, a property, or
@@ -100,17 +101,16 @@ class EncoderBase:
         return False
 
     @hook
-    def similarity(
-        self,
-    ) -> Literal["cosine", "dot", "max_sim", "q_net", "attention", "ngrams", "identifiers"]:
+    def similarity(self) -> str:
         """What turns two of its vectors into a score; MaxSim takes all of two texts' tokens.
 
         ``q_net``: a query is a network that scores documents' vectors. ``attention``: a query is a
         vector that attends to a document's several ones. ``ngrams``: documents are
         ``TokenSequences`` and queries ``WeightedNgrams``, see ``decode_queries``; of
-        ``identifiers`` too, and a document is its identifier.
+        ``identifiers`` too, and a document is its identifier. Called, ``cosine`` and ``dot``
+        compare two sets of vectors.
         """
-        return "dot"
+        return Similarity("dot")
 
     @hook
     def one_way(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from sluice.encoders.encoder import Encoder, EncoderBase, encodes
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.familiar import FamiliarStage
 
 # An encoder, a SentenceTransformer, a function of a list of texts, or a model's name.
 EncoderLike: TypeAlias = Encoder | Callable[[list[str]], Any] | str | Path | Any
@@ -86,7 +87,7 @@ def _of_function(given: Any) -> Encoder:
             queries=lambda texts: [embed_query(text) for text in texts],
             name=f"{type(given).__qualname__} {model}" if isinstance(model, str) else "",
         )
-    if callable(given):
+    if callable(given) and not isinstance(given, FamiliarStage):
         return FunctionEncoder(given)
     if callable(getattr(given, "encode", None)):
         return FunctionEncoder(given.encode)
@@ -121,7 +122,9 @@ def as_scorer(given: Any) -> Any:
 
     if _sentence_transformers_class(given) == "CrossEncoder":
         return PredictScorer(given)
-    if callable(given) and not _sentence_transformers_class(given):
+    if callable(given) and not (
+        isinstance(given, FamiliarStage) or _sentence_transformers_class(given)
+    ):
         return FunctionScorer(given)
     raise ConfigError(
         f"Rerank: {type(given).__name__} has no score(pairs) method; expected a CrossEncoder, an "

@@ -30,6 +30,7 @@ from sluice.encoders.model_files.router import (
 )
 from sluice.encoders.splade.encoder import SpladeEncoder
 from sluice.encoders.transformer.model import Features
+from sluice.familiar import Similarity
 
 Tower: TypeAlias = DenseEncoder | SpladeEncoder | StaticEncoder
 Frozen: TypeAlias = Literal["none", "query", "document"]
@@ -122,7 +123,7 @@ class TowerEncoder(EncoderBase):
         return self.document.dim
 
     @property
-    def similarity(self) -> Literal["cosine", "dot"]:
+    def similarity(self) -> Similarity:
         """The similarity the vectors are made for."""
         return self.document.similarity
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sluice.familiar import unknown
 
 MISSING_ROW = -1
 MISSING_SCORE = -np.inf
@@ -57,6 +59,10 @@ class Hits(NamedTuple):
             np.take_along_axis(self.rows, order, axis=-1),
             np.take_along_axis(self.scores, order, axis=-1),
         )
+
+
+if not TYPE_CHECKING:  # a checker would take any name
+    Hits.__getattr__ = unknown
 
 
 def best_first(

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from sluice.encoders.foundation.disk.generations import new_generation
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.familiar import Familiar, K, renamed
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.arrays import write_array
@@ -30,7 +31,7 @@ DELETED = "deleted.npy"
 MOST_PLACES = 2**31  # of one result: 24 GiB
 
 
-class Index(ABC):
+class Index(Familiar, ABC):
     """Vectors in rows, found again by similarity; higher scores are better.
 
     Rows are numbered in the order of adding and stay until ``compact``. A new kind of index fills
@@ -133,14 +134,14 @@ class Index(ABC):
         """Return how many sample vectors ``train`` would like for so many documents; 0 for none."""
         return 0
 
-    def check_fit(self, width: int, documents: int) -> None:  # noqa: B027  # most take any
+    def check_fit(self, width: int, documents: int) -> None:  # most take any
         """Raise if so many documents of this width cannot be held: before they are encoded."""
 
     def train(self, sample: Any) -> None:
         """Learn from sample vectors what the index needs before ``add``; most need nothing."""
         self._checked(sample, "sample")
 
-    def spool(self, folder: Path) -> None:  # noqa: B027  # most have nothing to do
+    def spool(self, folder: Path) -> None:  # most have nothing to do
         """Keep what is added from now on in files of ``folder``, where the index can, until saved.
 
         For an index that is filled and saved without lying in memory; the caller removes the
@@ -169,7 +170,7 @@ class Index(ABC):
         own = saved_type(self)
         return [own] if ":" in own else []
 
-    def settle(self) -> None:  # noqa: B027  # most keep all they have in their folder
+    def settle(self) -> None:  # most keep all they have in their folder
         """Free what only earlier states used: the last ``save`` has become the current state."""
 
     def verify(self) -> Sequence[str]:
@@ -212,7 +213,7 @@ class Index(ABC):
         """Return what a search reads: this index, or a state of it that no change reaches."""
         return self
 
-    def _changed(self) -> None:  # noqa: B027  # most keep nothing that a change outdates
+    def _changed(self) -> None:  # most keep nothing that a change outdates
         """Forget what was derived from the rows; called after each change to them."""
 
     # What users call.
@@ -246,6 +247,7 @@ class Index(ABC):
             self._changed()
             return rows
 
+    @renamed(vectors="x xq queries", k=K)
     def search(
         self,
         vectors: Any,

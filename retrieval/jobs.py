@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.disk.files import writable
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.registry import kind_of
+from sluice.familiar import renamed
 from sluice.retrieval.config.components import make_launcher
 from sluice.retrieval.config.file_keys import corpus_contents
 from sluice.retrieval.config.recipes import recipe_or_file
@@ -64,6 +67,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
+SHORT = {  # settings of ``trainer`` that ``train(model, pairs)`` takes by shorter names
+    "epochs": "num_train_epochs", "batch_size": "per_device_train_batch_size",
+    "lr": "learning_rate", "learning_rate": "learning_rate", "max_steps": "max_steps",
+}  # fmt: skip
 NOTHING = "nothing to evaluate; add retrievers, and pipelines made of them"
 
 
@@ -225,13 +232,22 @@ def _retrievers(
     return names
 
 
-def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
+@renamed(config="model encoder", overrides="pairs examples train_dataset")
+def train(config: Any, overrides: Any = (), loss: Any = None, **sections: Any) -> Path:
     """Train one model and return its folder, ``<output>/model``.
+
+    ``train(model, pairs, loss="info_nce", output="runs/trained")`` trains a model, by name or as an
+    object, on rows as below; ``sections`` are the other keys of a config (``trainer={...}``). A
+    config, or its file, stands alone or with ``overrides``, texts ``key.path=value``.
 
     In a config from Python ``examples`` may be rows: a pandas or polars frame, an Arrow table, a
     Hugging Face dataset, or a list of (query, positive) and negatives. They are written to
     ``<output>/training/pairs.jsonl``.
     """
+    if not isinstance(overrides, list | tuple) or not all(isinstance(o, str) for o in overrides):
+        config, overrides = _of_pairs(config, overrides, loss, sections), ()
+    elif loss is not None or sections:
+        raise ConfigError("train: loss and other keys go with pairs: train(model, pairs, loss=...)")
     settings, file = config_of(_with_rows_written(config), TrainConfig, overrides)
     with named_file(file):
         if settings.launch is not None:
@@ -242,6 +258,22 @@ def train(config: ConfigSource, overrides: Sequence[str] = ()) -> Path:
         if settings.launch is None:
             return train_model(job)
         return launched(job, make_launcher(settings.launch))
+
+
+def _of_pairs(model: Any, pairs: Any, loss: Any, sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of ``train(model, pairs)``; a model object is saved beside the output."""
+    named = {SHORT[key]: value for key, value in sections.items() if key in SHORT}
+    rest = {key: value for key, value in sections.items() if key not in SHORT}
+    trainer = {"trainer": {**rest.pop("trainer", {}), **named}} if named else {}
+    config = {"output": "runs/trained", **rest, **trainer}
+    folder = str(model)
+    if not isinstance(model, str | Path):
+        folder = f"{config['output']}-start"
+        model.save_pretrained(folder)
+    kind = kind_of(model_folder(folder))
+    usual = "bce" if kind == "cross_encoder" else "info_nce"
+    loss = {"type": loss or usual} if loss is None or isinstance(loss, str) else loss
+    return {"encoder": {"type": kind, "model": folder}, "examples": pairs, "loss": loss, **config}
 
 
 def check_train(settings: TrainConfig) -> None:

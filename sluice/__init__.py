@@ -44,7 +44,16 @@ if TYPE_CHECKING:
     from sluice.retrieval.retrievers.retriever import Retriever as Retriever
     from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
 else:
-    __getattr__, __dir__, __all__ = lazy(__name__)
+    _load, __dir__, __all__ = lazy(__name__)
+
+    def __getattr__(name: str) -> object:
+        """Return a public name, or what another library's name is here."""
+        if name in __all__:
+            return _load(name)
+        from sluice.familiar import of_package
+
+        return of_package(name)
+
 
 __version__ = "0.1.0"
 

@@ -2,15 +2,18 @@
 
 import ast
 import asyncio
+import copy
 import importlib
 import inspect
+import pickle
 import re
 import sys
 import types
 import typing
 import zlib
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -29,6 +32,7 @@ from sluice import (
     load_dataset,
     load_pipeline,
 )
+from sluice.familiar import lines
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
@@ -270,7 +274,7 @@ def test_progress_goes_where_it_is_wanted(
 def test_the_page_runs(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     names: dict[str, Any] = {"__name__": "page"}
     for block in blocks:
         code = block.replace('"all-MiniLM-L6-v2"', repr(str(bert)))
@@ -315,3 +319,453 @@ def test_hints_are_complete_for_editors() -> None:
             missing = [p for p in parameters if p not in hints and p not in ("self", "cls")]
             assert not missing, (where, missing)
             assert inspect.getdoc(method), where
+
+
+class World(NamedTuple):
+    """What the lines of the table, and first guesses, are about."""
+
+    names: dict[str, Any]
+    models: dict[str, str]
+
+
+GOLD = ["gold lies in the river", "a sluice washes gravel", "dense and sparse vectors", "a river"]
+TOPICS = {"q1": "gold river", "q2": "sparse vectors"}
+TRUTH = {"q1": {"d0": 1, "d3": 1}, "q2": {"d2": 1}}
+
+
+@pytest.fixture(scope="module")
+def world(bert: Path, masked_bert: Path, pair_bert: Path) -> World:
+    found = [Document(f"d{n}", "", text, {"year": 2000 + n}) for n, text in enumerate(GOLD)]
+    model, cross = sluice.DenseEncoder(str(bert)), sluice.CrossEncoder(pair_bert)
+    bm25, dense = Retriever.build("bm25", found), Retriever.build(model, found)
+    vectors, hits = model.encode(GOLD), bm25.search("gold river")
+    names = {name: getattr(sluice, name) for name in sluice.__all__} | {
+        "sluice": sluice, "Path": Path, "documents": found, "texts": GOLD, "query": "gold river",
+        "queries": TOPICS, "qrels": TRUTH, "model": model, "cross": cross, "bm25": bm25,
+        "splade": sluice.SpladeEncoder(str(masked_bert)), "dense": dense, "hybrid": bm25 | dense,
+        "vectors": vectors, "a": vectors, "b": vectors, "vector": vectors[0], "hits": hits,
+        "hit": hits[0], "document": found[0], "run": bm25.run(TOPICS), "path": "folder",
+        "pairs": [("gold", GOLD[0]), ("sparse", GOLD[2]), ("river", GOLD[3])],
+    }  # fmt: skip
+    names["triples"] = [(*pair, "another text") for pair in names["pairs"]]
+    names["scores"] = evaluate(names["run"], TRUTH)
+    models = {
+        "all-MiniLM-L6-v2": str(bert), "naver/splade-v3": str(masked_bert),
+        "colbert-ir/colbertv2.0": str(bert), "cross-encoder/ms-marco-MiniLM-L6-v2": str(pair_bert),
+    }  # fmt: skip
+    return World(names, models)
+
+
+# Each line once, though several classes may have it.
+LINES = {line: owner for owner, table in lines().items() for line in table.values()}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_line_of_the_table_runs(
+    line: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    owner = LINES[line]
+    for module in ("llama_index_retriever", "haystack_retriever"):
+        if module in line:
+            pytest.importorskip(module.removesuffix("_retriever"))
+    served: list[Path] = []
+    start = "sluice.retrieval.serving.processes.start.run_http"
+    monkeypatch.setattr(start, lambda folder, settings, said: served.append(folder))
+    names = dict(world.names)
+    names["retriever"] = copy.copy(names["dense" if "vector" in line else "bm25"])
+    names["retriever"].save("folder")
+    names["hybrid"] = copy.copy(names["bm25"]) | copy.copy(names["dense"])
+    index = sluice.FlatIndex()
+    index.add(names["vectors"])
+    if "index" in line and "Retriever" not in line:
+        names["index"] = index
+        if "open_index" in line:
+            names["path"] = "index"
+            index.save("index")
+    if owner == "Hits":
+        names["hits"] = index.search(names["vectors"], 2)
+    if "Run(results)" in line:
+        names["results"] = names["bm25"].transform(pd_frame())
+    if "mine(" in line or "load_dataset" in line:
+        write_beir(tmp_path / "world")
+        Retriever.build("bm25", load_dataset("world", split="train"), path="runs/bm25")
+        line = line.replace("pydocs", "world").replace("scifact", "world")
+    if "Run.load" in line:
+        names["run"].save("run.trec")
+    for model, folder in world.models.items():
+        line = line.replace(model, folder)
+    exec(line.replace("runs/tuned", str(tmp_path / "tuned")), names)
+    assert bool(served) == (".serve(" in line)
+
+
+def pd_frame() -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"qid": list(TOPICS), "query": list(TOPICS.values())})
+
+
+def test_the_table_names_no_name_that_exists(world: World) -> None:
+    owners = {"EncoderBase": "model", "CrossEncoder": "cross", "Searchable": "hybrid", "Hit": "hit",
+              "Document": "document", "Run": "run", "Scores": "scores", "sluice": "sluice",
+              "BM25Encoder": "BM25Encoder"}  # fmt: skip
+    of = {owner: world.names[name] for owner, name in owners.items()}
+    of |= {"BM25Encoder": BM25Encoder(), "Index": sluice.FlatIndex(), "Hits": sluice.Hits([], [])}
+    of |= {"Ranking": world.names["run"]["q1"]}  # type: ignore[dict-item]
+    assert of.keys() == lines().keys()
+    for owner, table in lines().items():
+        thing = of[owner]
+        for name, line in table.items():
+            assert not hasattr(thing, name), (owner, name)
+            assert getattr(thing, name, 3) == 3
+            with pytest.raises(AttributeError) as raised:
+                getattr(thing, name)
+            if owner != "EncoderBase" or type(thing).__name__ == "DenseEncoder":
+                assert f"write: {line}" in str(raised.value), (owner, name)
+    with pytest.raises(ImportError, match=r"write: retriever = Retriever.build\(\"bm25\""):
+        from sluice import BM25Okapi  # type: ignore[attr-defined] # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
+        from sluice import Nothing  # type: ignore[attr-defined] # noqa: F401
+    for kind, name in ((Retriever, "load_local"), (Run, "from_file"), (sluice.DenseEncoder, "fit")):
+        assert not hasattr(kind, name)
+        with pytest.raises(AttributeError, match=f"{kind.__name__} has no '{name}'; write: "):
+            getattr(kind, name)
+
+
+def test_other_attributes_are_as_before(world: World) -> None:
+    for name in ("hit", "document", "run", "model", "cross", "bm25", "hybrid", "scores"):
+        thing = world.names[name]
+        copied = copy.deepcopy(thing)
+        assert type(copied) is type(thing)
+        assert type(copy.copy(thing)) is type(thing)
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            _ = thing.nothing
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            _ = type(thing).nothing
+        if name not in ("bm25", "hybrid"):  # of temporary folders
+            assert type(pickle.loads(pickle.dumps(thing))) is type(thing)
+
+    class Broken(sluice.encoders.encoder.EncoderBase):
+        @property
+        def width(self) -> int:
+            return None.missing  # type: ignore[attr-defined, no-any-return]
+
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'missing'"):
+        _ = Broken().width
+    for part in (world.names["bm25"], world.names["hybrid"]):  # callable, and still no scorer
+        with pytest.raises(SluiceError, match="no score"):
+            Rerank(part)
+        with pytest.raises(SluiceError, match="expected an encoder"):
+            Retriever.build(part, GOLD)
+
+
+def test_models_have_the_names_of_sentence_transformers(
+    world: World, bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path
+) -> None:
+    import pandas as pd
+
+    dense, splade = sluice.DenseEncoder(bert, device="cpu"), sluice.SpladeEncoder(str(masked_bert))
+    own = sluice.DenseEncoder.from_pretrained(bert)
+    for model in (dense, sluice.DenseEncoder(model_name_or_path=str(bert)), splade):
+        whole = model.encode(GOLD)
+        assert whole.shape == (4, model.dim)
+        for several in (tuple(GOLD), np.array(GOLD), pd.Series(GOLD), iter(GOLD)):
+            assert abs(model.encode_document(several) - whole).sum() == 0
+        query = model.encode_query(GOLD[0])
+        assert abs(model.encode(GOLD[0], prompt_name="query") - query).sum() == 0
+        assert query.shape == ((1, model.dim) if model is splade else (model.dim,))
+        matrix = model.similarity(query, whole)
+        assert matrix.shape == (1, 4)
+        assert matrix.argmax() == 0 or model is splade
+    assert np.array_equal(dense.encode(GOLD), own.encode_documents(GOLD))
+    assert dense.similarity == "cosine"
+    assert splade.similarity == BM25Encoder().similarity == "dot"
+    assert np.allclose(np.diag(dense.similarity(3 * whole.toarray(), whole.toarray())), 1)
+    assert np.allclose(splade.similarity(whole, whole), whole.toarray() @ whole.toarray().T)
+    assert sluice.DenseEncoder(bert, truncate_dim=8).encode("x").shape == (8,)
+    dense.save(tmp_path / "model")
+    assert np.array_equal(sluice.DenseEncoder.load(tmp_path / "model").encode("x"), own.encode("x"))
+    with pytest.raises(TypeError, match=r"write: vectors = model.encode\(texts\)"):
+        dense.encode(GOLD, batch_size=3)
+    with pytest.raises(TypeError, match=r"takes no max_seq_length; write: .*document_length"):
+        sluice.DenseEncoder(bert, max_seq_length=3)
+    assert str(inspect.signature(sluice.DenseEncoder)).startswith("(model: 'Any', tokenizer")
+    cross = sluice.CrossEncoder(str(pair_bert), max_length=64)
+    pairs = [("gold", text) for text in GOLD]
+    scores = cross.score(pairs)
+    for given in (pairs, np.array(pairs), [list(pair) for pair in pairs]):
+        assert np.array_equal(cross.predict(given), scores)
+    assert cross.predict(pairs[1]) == cross.predict([pairs[1]])[0]
+
+
+def test_rank_is_that_of_sentence_transformers(pair_bert: Path, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    ours = sluice.CrossEncoder(pair_bert)
+    ours.save_pretrained(tmp_path / "model")
+    theirs = library.CrossEncoder(str(tmp_path / "model"), device="cpu")
+    for options in ({}, {"top_k": 2}, {"top_k": 9, "return_documents": True}):
+        own, other = (each.rank("gold", GOLD, **options) for each in (ours, theirs))
+        assert [each.keys() for each in own] == [each.keys() for each in other]
+        assert [each["corpus_id"] for each in own] == [each["corpus_id"] for each in other]
+        assert [each["score"] for each in own] == pytest.approx(
+            [e["score"] for e in other], abs=1e-5
+        )
+        assert [each.get("text") for each in own] == [each.get("text") for each in other]
+    with pytest.raises(TypeError, match="rank takes no batch_size; write: "):
+        ours.rank("gold", GOLD, batch_size=2)
+
+
+def test_frames_in_and_out_as_in_pyterrier(world: World) -> None:
+    import pandas as pd
+
+    bm25, hybrid, cross = (world.names[name] for name in ("bm25", "hybrid", "cross"))
+    frame = pd_frame()
+    for stage in (bm25, hybrid, bm25 % 2 >> cross):
+        results = stage.transform(frame)
+        assert list(results.columns) == ["qid", "docid", "docno", "rank", "score", "query"]
+        assert results.equals(stage(frame))
+        run = stage.run(TOPICS)
+        assert dict(stage.run(frame)) == dict(run)
+        assert results["docno"].tolist() == [name for hits in run.values() for name, _ in hits]
+        assert results["rank"].tolist() == [
+            rank for hits in run.values() for rank in range(len(hits))
+        ]
+        assert set(results["query"]) == set(TOPICS.values())
+    assert bm25.transform(frame[["query"]])["qid"].unique().tolist() == ["0", "1"]
+    assert bm25.transform(frame.assign(extra=1), k=1).shape == (2, 6)
+    reranked = Rerank(cross).transform(bm25.transform(frame).assign(text="a text"))
+    assert set(reranked["docno"]) == set(bm25.transform(frame)["docno"])
+    assert bm25(TOPICS["q1"], k=1) == bm25.search(TOPICS["q1"], k=1)
+    assert bm25.search(frame, k=1) == bm25.search(list(TOPICS.values()), k=1)
+    with pytest.raises(SluiceError, match="expected qid, query"):
+        bm25.transform(pd.DataFrame({"text": ["x"]}))
+    pl = pytest.importorskip("polars")
+    assert bm25.transform(pl.from_pandas(frame)).equals(bm25.transform(frame))
+    with pytest.raises(TypeError, match=r"write: compare\(\{"):
+        sluice.Experiment([bm25, hybrid], frame, TRUTH, ["map"])  # type: ignore[arg-type]
+
+
+def test_searched_as_in_pyserini_and_langchain(world: World) -> None:
+    bm25, dense, hybrid = (world.names[name] for name in ("bm25", "dense", "hybrid"))
+    for stage in (bm25, hybrid):
+        lists = stage.batch_search(list(TOPICS.values()), [1, "b"], k=2, threads=4)
+        assert lists == {
+            "1": stage.search(TOPICS["q1"], 2), "b": stage.search(TOPICS["q2"], 2)
+        }  # fmt: skip
+        hits = stage.search("gold river", 2)
+        for named in ({"top_k": 2}, {"n_results": 2}, {"limit": 2}):
+            assert stage.search("gold river", **named) == hits
+        assert stage.search(q="gold river", k=2) == hits
+        assert [hit.doc_id for hit in stage.search("river", filter={"id": ["d3"]})] == ["d3"]
+    with pytest.raises(TypeError, match="one argument twice"):
+        bm25.search("gold", k=1, top_k=2)
+    hit = hits[0]
+    assert (hit.docid, hit.docno, hit.id, hit["docid"], hit["score"]) == (*[hit[0]] * 4, hit[1])
+    assert hit.to_dict() == hit.as_dict()
+    with pytest.raises(KeyError, match="there are doc_id"):
+        hit["nothing"]
+    assert bm25.doc("d1") == bm25.get("d1") == bm25["d1"]
+    assert bm25["d1"]["text"] == bm25["d1"].text
+    assert (bm25.doc("zz"), bm25.get("zz", 3), bm25.get(["d1"])) == (None, 3, [bm25["d1"]])
+    vectors = world.names["vectors"]
+    assert dense.search(vectors[1], k=2) == dense.search(vector=vectors[1], k=2)
+    assert world.names["run"]["q1"]["d0"] == dict(world.names["run"]["q1"])["d0"]
+    pytest.importorskip("langchain_core")
+    found = bm25.as_retriever(search_kwargs={"k": 1, "filter": {"year": {"gt": 2001}}})
+    assert [each.id for each in found.invoke("gold river")] == ["d3"]
+    assert len(hybrid.as_retriever(k=2).invoke("gold river")) == 2
+    with pytest.raises(TypeError, match=r"search_type; write: langchain = retriever.as_retriever"):
+        bm25.as_retriever(search_type="mmr")
+
+
+def test_built_from_what_others_have(bert: Path, world: World, tmp_path: Path) -> None:
+    import pandas as pd
+
+    found, model = world.names["documents"], world.names["model"]
+    frame = pd.DataFrame({"body": GOLD, "key": list("abcd"), "year": 1})
+    for built in (
+        Retriever.build(frame, text="body", id="key"),
+        Retriever.build("bm25", frame, text="body", id="key", metadata=["year"]),
+        Retriever.from_texts(GOLD, ids=list("abcd"), metadatas=[{"year": 1}] * 4),
+        Retriever.from_texts(texts=tuple(GOLD), ids=list("abcd")),
+    ):
+        assert [hit.doc_id for hit in built.search("gold")] == ["a"]
+    assert built.search("gold", k=1)[0].metadata == {}
+    one = Retriever.build(model, found).search("gold", 3)
+    for again in (
+        Retriever.from_documents(found, str(bert)), Retriever.build(documents=found, model=bert),
+        Retriever.from_documents(documents=found, embedding=model),
+    ):  # fmt: skip
+        assert again.search("gold", 3) == one
+    expected = world.names["hybrid"].search("gold river", 3)
+    for encoders in (["bm25", str(bert)], ("bm25", model)):
+        assert Retriever.build(encoders, found).search("gold river", 3) == expected
+    hybrid = Retriever.build(["bm25", str(bert)], documents=found, path=tmp_path / "hybrid")
+    assert sluice.open(tmp_path / "hybrid").search("gold river", 3) == hybrid.search(
+        "gold river", 3
+    )
+    Retriever.build("bm25", found, path=tmp_path / "bm25").save_pretrained(tmp_path / "copy")
+    for opened in (
+        sluice.open(str(tmp_path / "copy")),
+        Retriever.from_pretrained(tmp_path / "copy"),
+    ):
+        assert opened.search("gold") == world.names["bm25"].search("gold")
+    vectors = world.names["vectors"]
+    for given in (vectors, vectors.tolist(), vectors.astype(np.float64)):
+        retriever = Retriever.from_vectors(given, ids=list("abcd"))
+        assert retriever.search(vector=vectors[2], k=1)[0].docid == "c"
+    assert Retriever.build("bm25", GOLD, ids=list("abcd")).search("gold")[0].docid == "a"
+    texts = Retriever.from_vectors(embeddings=vectors, texts=GOLD, encoder=model)
+    assert texts.search("gold", 1)[0].text == one[0].text
+    kept = Retriever.build(world.names["bm25"])  # a retriever is a corpus as before
+    assert len(kept) == 4
+    for guess in (
+        lambda: Retriever.build(found, "all-MiniLM-L6-v2"), lambda: Retriever.build(GOLD, "bm25"),
+        lambda: Retriever.build(found, model), lambda: Retriever.build(found, str(bert)),
+    ):  # fmt: skip
+        with pytest.raises(SluiceError, match=r"write: retriever = Retriever.build\(encoder, doc"):
+            guess()
+    for made in (lambda: Retriever("x"), lambda: Retriever(encoder=model, documents=found)):
+        with pytest.raises(TypeError, match=r"Retriever.build\(encoder, .*Retriever.open\(path\)"):
+            made()
+    for job in (sluice.index, sluice.run, sluice.train):
+        with pytest.raises(SluiceError, match=r"write: retriever = Retriever.build\(documents\)"):
+            job(found if job is not sluice.train else 3)  # type: ignore[operator]
+    with pytest.raises(SluiceError, match=r"write: FlatIndex\(\)"):
+        sluice.FlatIndex(32)  # type: ignore[arg-type]
+
+
+def test_documents_of_other_libraries() -> None:
+    from sluice.retrieval.documents.readers import as_documents
+
+    facts = {"year": 1}
+    for module, name, made in (
+        ("langchain_core.documents", "Document", {"page_content": "gold", "id": "a"}),
+        ("llama_index.core.schema", "TextNode", {"text": "gold", "id_": "a"}),
+        ("haystack", "Document", {"content": "gold", "id": "a"}),
+    ):
+        kind = getattr(pytest.importorskip(module), name)
+        given = kind(**made, **{"meta" if module == "haystack" else "metadata": facts})
+        assert list(as_documents([given])) == [Document("a", "", "gold", facts)]
+
+
+def test_measured_by_queries_and_qrels(world: World) -> None:
+    import pandas as pd
+
+    bm25, run = world.names["bm25"], world.names["run"]
+    expected = evaluate(run, TRUTH, ["nDCG@10", "AP"])
+    qrels = pd.DataFrame(
+        [(query, name, grade) for query, each in TRUTH.items() for name, grade in each.items()],
+        columns=["qid", "docno", "label"],
+    )
+    for scores in (
+        evaluate(bm25, TOPICS, TRUTH, ["ndcg_cut_10", "map"]),
+        evaluate(bm25, pd_frame(), qrels, ["nDCG@10", "AP"]),
+        evaluate(bm25, queries=TOPICS, qrels=TRUTH, metrics=["nDCG@10", "AP"]),
+        evaluate(bm25, TOPICS, TRUTH, measures=["nDCG@10", "AP"]),
+        evaluate(pipeline=bm25, queries=TOPICS, qrels=TRUTH, measures=["nDCG@10", "AP"]),
+        evaluate(run=run, qrels=TRUTH, metrics=["ndcg@10", "map"]),
+        evaluate(Run.from_dict(run.to_dict()), TRUTH, ["nDCG@10", "AP"]),
+    ):
+        assert scores == expected
+        assert scores["ndcg@10"] == scores.mean["nDCG@10"]
+    assert list(evaluate(bm25, TOPICS, TRUTH).mean) == ["nDCG@10", "R@100"]
+    assert evaluate(bm25, list(TOPICS.values()), {"0": {"d0": 1}}, "RR@10")["RR@10"] == 1
+    with pytest.raises(SluiceError, match="the run comes first; write: "):
+        evaluate(TRUTH, run, ["nDCG@10"])
+    for missing in (lambda: evaluate(bm25), lambda: evaluate(bm25, TRUTH)):
+        with pytest.raises(SluiceError, match="write: scores = evaluate"):
+            missing()
+    with pytest.raises(SluiceError, match=r"write: compare\(\{"):
+        compare([run, run], TRUTH)  # type: ignore[arg-type]
+
+
+def test_queries_and_runs_in_other_forms(world: World) -> None:
+    bm25, hybrid, run = (world.names[name] for name in ("bm25", "hybrid", "run"))
+    rows = [{"qid": query, "query": text} for query, text in TOPICS.items()]
+    for asked in (pd_frame(), rows, list(TOPICS.items())):
+        assert dict(bm25.run(asked)) == dict(run)
+        assert dict(hybrid.run(topics=asked, top_k=2)) == dict(hybrid.run(TOPICS, k=2))
+        assert bm25.transform(asked).equals(bm25.transform(pd_frame()))
+    lists = bm25.batch_search(TOPICS)
+    assert lists == {query: bm25.search(text) for query, text in TOPICS.items()}
+    assert Run(run.to_pandas()) == run
+    assert Run(bm25.transform(pd_frame())) == run
+    assert evaluate(bm25.transform(pd_frame()), TRUTH) == evaluate(run, TRUTH)
+    measured = compare({"a": bm25, "b": hybrid}, TOPICS, TRUTH, ["nDCG@10"]).rows
+    runs = {"a": run, "b": hybrid.run(TOPICS)}
+    assert measured == compare(runs, TRUTH, metrics=["nDCG@10"]).rows
+    with pytest.raises(TypeError, match="too many arguments; write: "):
+        evaluate(run, TRUTH, ["AP"], ["AP"])
+    with pytest.raises(SluiceError, match="no measure is named"):
+        evaluate(run, TRUTH, measures=[])
+
+
+def test_what_would_be_read_as_something_else(world: World) -> None:
+    import pandas as pd
+
+    model, cross = world.names["model"], world.names["cross"]
+    for texts in (pd.DataFrame({"text": GOLD}), {"text": GOLD[0]}):
+        with pytest.raises(TypeError, match=r"model.encode\(list\("):
+            model.encode(texts)
+    pairs = pd.DataFrame({"query": ["gold"], "document": [GOLD[0]]})
+    assert np.array_equal(cross.predict(pairs), cross.score([("gold", GOLD[0])]))
+    with pytest.raises(SluiceError, match="expected several: pass a list"):
+        Retriever.build(GOLD).add({"id": "a", "text": "one document, not two"})
+    with pytest.raises(SluiceError, match="are of one encoder"):
+        Retriever.build(["bm25", model], GOLD, name="both")
+    tokens = sluice.TokenEncoder(model.model.name_or_path)
+    documents = tokens.encode(GOLD)
+    assert tokens.similarity == "max_sim"
+    assert tokens.similarity(tokens.encode_query("gold"), documents).shape == (1, 4)
+
+
+def test_added_texts_get_the_next_numbers() -> None:
+    retriever = Retriever.build(["one", "two"])
+    assert retriever.add(["three", "four"]) == 2
+    assert [each.id for each in retriever] == ["0", "1", "2", "3"]
+    retriever.delete(ids=["1"])
+    retriever.add([("5", "six")])
+    retriever.add(("seven", "seven"))  # 5 rows so far, and 5 is in use
+    assert [each.id for each in retriever] == ["0", "2", "3", "5", "6", "7"]
+    retriever.add(documents=["named"], ids=["x"], metadatas=[{"year": 1}])
+    assert retriever["x"] == Document("x", "", "named", {"year": 1})
+    assert retriever.add([]) == 0
+    with pytest.raises(SluiceError, match="'x'"):
+        retriever.add(["again"], ids=["x"])
+    with pytest.raises(SluiceError, match="no ids"):
+        retriever.update(["an update needs to know which"])
+
+
+def test_trained_on_pairs(bert: Path, pair_bert: Path, world: World, tmp_path: Path) -> None:
+    pairs = world.names["pairs"]
+    few: dict[str, Any] = {"max_steps": 4, "batch_size": 2}
+    folder = sluice.train(str(bert), pairs, output=str(tmp_path / "named"), **few)
+    model = sluice.DenseEncoder(bert)
+    again = sluice.train(
+        model, pairs=pairs, loss={"type": "info_nce"}, output=str(tmp_path / "made"),
+        trainer={"max_steps": 4, "per_device_train_batch_size": 2},
+    )  # fmt: skip
+    one, two = (sluice.DenseEncoder(each).encode(GOLD) for each in (folder, again))
+    assert np.allclose(one, two, atol=1e-6)
+    assert not np.allclose(one, model.encode(GOLD), atol=1e-6)
+    with pytest.raises(SluiceError, match="go with pairs"):
+        sluice.train("train-dense.yaml", loss="info_nce")
+    with pytest.raises(SluiceError, match="here it is called info_nce"):
+        sluice.train(str(bert), pairs, loss="MultipleNegativesRankingLoss", output=str(tmp_path))
+
+
+def test_stages_can_be_imported(world: World) -> None:
+    from sluice.retrieval.pipelines.table import STAGES
+
+    for name, place in STAGES.items():
+        assert getattr(sluice, name) is resolve_name(place)
+        assert getattr(sluice, name.title().replace("_", "")) in (
+            getattr(sluice, name), *(getattr(sluice, each) for each in sluice.__all__)
+        )  # fmt: skip
+    from sluice import RM3, rm3
+
+    assert RM3 is rm3
+    assert RM3(world.names["bm25"]).search("gold")
+    assert not set(STAGES) & set(dir(sluice))
+    assert "open" not in dir(sluice)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ from sluice.encoders.transformer.vector_layers import (
     read_layers,
     write_layers,
 )
+from sluice.familiar import Similarity
 
 
 class DenseEncoder(TextEncoder):
@@ -217,9 +218,9 @@ class DenseEncoder(TextEncoder):
         return int(self.model.config.num_hidden_layers)
 
     @property
-    def similarity(self) -> Literal["cosine", "dot"]:
-        """The similarity the vectors are made for."""
-        return "cosine" if self.normalize else "dot"
+    def similarity(self) -> Similarity:
+        """The similarity the vectors are made for; called, it compares two sets of them."""
+        return Similarity("cosine" if self.normalize else "dot")
 
     def settings(self) -> Mapping[str, Any]:
         """Return what decides the vectors besides weights and tokenizer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
 from sluice.encoders.transformer.vector_layers import VectorLayer
+from sluice.familiar import Similarity
 
 
 class TokenEncoder(TextEncoder):
@@ -50,7 +51,7 @@ class TokenEncoder(TextEncoder):
     """
 
     kind = "tokens"
-    similarity: Literal["max_sim"] = "max_sim"
+    similarity: Similarity = Similarity("max_sim")
     head_parameters = ("projection.",)
 
     def __init__(

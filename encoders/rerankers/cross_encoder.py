@@ -43,6 +43,7 @@ from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.families import classification_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
+from sluice.familiar import FamiliarScorer
 
 log = logging.getLogger("sluice")
 
@@ -50,7 +51,7 @@ Head = Literal["classifier", "similarity"]
 HEADS: tuple[Head, ...] = ("classifier", "similarity")
 
 
-class CrossEncoder(TransformerModel, EncoderBase):
+class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
     """A network that reads "query [SEP] document"; scores are raw logits.
 
     It is a sequence classifier of one label (Nogueira and Cho, 2019, arXiv 1901.04085), or of two,

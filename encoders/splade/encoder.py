@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -47,6 +47,7 @@ from sluice.encoders.transformer.packed.families import vocabulary_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import TokenBatch
+from sluice.familiar import Similarity
 
 TEXTS = 512  # pooled at a time: their rows over the vocabulary take 60 MB
 _POOLS = {"max": splade_max, "sum": splade_sum}
@@ -72,7 +73,7 @@ class SpladeEncoder(TextEncoder):
     """
 
     kind = "splade"
-    similarity: Literal["dot"] = "dot"
+    similarity: Similarity = Similarity("dot")
     head_parameters = ("cls.", "lm_head.", "vocab_", "head.", "decoder.")
 
     def __init__(

@@ -43,6 +43,7 @@ from sluice.encoders.transformer.tokens import (
     tokenized,
     tokenizer_state,
 )
+from sluice.familiar import Named
 
 Features: TypeAlias = dict[str, Tensor]
 BATCH_TOKENS = {"cpu": 4_096}  # of one pass by default; other devices need more to be busy
@@ -53,7 +54,7 @@ _MODES = threading.Lock()  # not an encoder's own: locks cannot be copied
 log = logging.getLogger("sluice")
 
 
-class TransformerModel:
+class TransformerModel(metaclass=Named):
     """A torch module with its tokenizer, device and arithmetic type.
 
     ``kind`` is its type's name in YAML. ``module`` holds every parameter in float32 and is trained

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,13 @@ LANES = 32  # partial sums of a score
 NUMPY_SECONDS = 4e-9  # for each value that is multiplied without kernels
 
 
-def checked_metric(metric: str) -> Metric:
+def checked_metric(metric: Any) -> Metric:
     """Return ``metric`` if it is known."""
     for known in METRICS:
         if metric == known:
             return known
+    if isinstance(metric, int):
+        raise ConfigError("an index takes its width from the first vectors; write: FlatIndex()")
     raise ConfigError(
         f"metric: unknown {metric!r}, expected ip, cosine or l2 (negative squared distance)"
         f"{suggest(str(metric), METRICS)}"

@@ -38,6 +38,11 @@ def config_of(
         find_own_modules(source, None)
         _refuse_other_kind(source, kind, None)
         return checked(source, kind), None
+    if not isinstance(source, str | Path):
+        raise ConfigError(
+            f"a {type(source).__name__} is not a config, nor the name of its file; of documents "
+            "write: retriever = Retriever.build(documents)"
+        )
     file = recipe_or_file(source)
     values = load_values(file, overrides)
     find_own_modules(values, file)

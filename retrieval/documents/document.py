@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sluice.encoders.encoder import hooks_of
+from sluice.familiar import named_item, unknown
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | None
 Metadata: TypeAlias = Mapping[str, Value]
@@ -45,6 +46,20 @@ class Document(NamedTuple):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Document, (*self[:3], dict(self.metadata))  # a mapping proxy cannot be pickled
+
+
+if not TYPE_CHECKING:  # a checker would take any name
+    Document.__getattr__ = unknown
+    Document.__getitem__ = named_item
+
+
+def of_texts(texts: Iterable[str], ids: Any = None, metadatas: Any = None) -> list[Document]:
+    """Return documents of texts with their ids, 0 to n - 1 without, and their metadata."""
+    texts = list(texts)
+    names = range(len(texts)) if ids is None else ids
+    facts = [NOTHING] * len(texts) if metadatas is None else metadatas
+    rows = zip(names, texts, facts, strict=True)
+    return [Document(str(name), "", text, each) for name, text, each in rows]
 
 
 def document_input(encoder: Any, document: Document) -> str | dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.csv_text import csv_text
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural
+from sluice.familiar import renamed
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
-from sluice.retrieval.evaluation.scores import DEFAULT_MEASURES, Qrels, Scores, Truth, evaluate
+from sluice.retrieval.evaluation.scores import Scores, Truth, evaluate
 from sluice.retrieval.evaluation.significance import (
     CORRECTIONS,
     effect,
@@ -23,7 +24,6 @@ from sluice.retrieval.evaluation.significance import (
     paired_t_test,
 )
 from sluice.retrieval.evaluation.table import Comparison, Table, Value
-from sluice.retrieval.runs.run import Run
 
 Values = NDArray[np.float64]  # of one measure, a query each
 
@@ -117,11 +117,12 @@ class SignificanceTest:
         return f"{self.caption(baseline, over)}; {plural(queries, 'query')}."
 
 
+@renamed(measures="metrics")
 def compare(
-    runs: Mapping[str, Run | Mapping[str, Any]],
-    qrels: Truth | Qrels,
-    measures: Iterable[str | Measure] = DEFAULT_MEASURES,
-    *,
+    runs: Mapping[str, Any],
+    qrels: Any,
+    *others: Any,
+    measures: Iterable[str | Measure] | None = None,
     baseline: str | None = None,
     test: Test = "t-test",
     correction: Correction = "holm",
@@ -131,17 +132,20 @@ def compare(
 ) -> Table:
     """Score every run on the same judgements and test each against the baseline.
 
+    What follows the runs is as in ``evaluate``: qrels and measures, or of pipelines queries, qrels
+    and measures.
+
     ``baseline`` is the first run unless named. P-values are corrected over the systems, measure by
     measure; a dagger marks means that differ from the baseline's at ``alpha``. Queries a run lacks
     count 0. Raises ``ConfigError`` for an unknown baseline, test or measure; see
     ``SignificanceTest``.
     """
-    named = [measures] if isinstance(measures, str | Measure) else list(measures)
-    if not runs:
-        raise ConfigError("compare: no runs given; expected {name: run}")
+    if not runs or not isinstance(runs, Mapping):
+        raise ConfigError('compare: no runs by name; write: compare({"a": run}, qrels)')
     testing = SignificanceTest(test, correction, alpha, permutations, seed)
     truth = qrels.qrels if isinstance(qrels, Truth) else qrels
-    scores = {name: evaluate(run, truth, named) for name, run in runs.items()}
+    rest = [list(each) if isinstance(each, Iterator) else each for each in others]
+    scores = {name: evaluate(run, truth, *rest, measures=measures) for name, run in runs.items()}
     return compare_scores(scores, baseline=baseline, testing=testing)
 
 

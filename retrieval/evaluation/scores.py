@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
+from sluice.familiar import Familiar, renamed
 from sluice.retrieval.evaluation.judgements import Judgements
 from sluice.retrieval.evaluation.measures import (
     Measure,
@@ -22,7 +23,7 @@ from sluice.retrieval.evaluation.measures import (
     parse_measure,
 )
 from sluice.retrieval.runs.columns import RunColumns
-from sluice.retrieval.runs.queries import SelfExcluding
+from sluice.retrieval.runs.queries import Queries, SelfExcluding, as_queries
 from sluice.retrieval.runs.run import Ranking, Run, check_unique
 
 DEFAULT_MEASURES = ("nDCG@10", "R@100")  # as in YAML
@@ -48,6 +49,13 @@ class Searcher(Protocol):
     def run(self, queries: Mapping[str, str], k: int) -> Run: ...  # noqa: D102
 
 
+class Judged(NamedTuple):
+    """Queries and their judgements, given one by one."""
+
+    queries: Queries
+    qrels: Qrels
+
+
 class ByMeasure(dict[str, Any]):
     """Values under a measure's canonical text, found under any spelling of it."""
 
@@ -62,7 +70,7 @@ class ByMeasure(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class Scores(Familiar):
     """How well a run does, by measure.
 
     ``mean`` and ``per_query`` are keyed by measure, in any spelling. Means are over the ``queries``
@@ -77,6 +85,10 @@ class Scores:
     queries: int
     missing: int = 0
     ignored: int = 0
+
+    def __getitem__(self, measure: str) -> float:
+        """Return the mean of a measure, in any spelling."""
+        return self.mean[measure]
 
     def to_dict(self) -> dict[str, Any]:
         """Return means and counts for JSON; per-query values stay in ``per_query``."""
@@ -98,49 +110,61 @@ class Scores:
         return "\n".join([*lines, counts])
 
 
+@renamed(system="run retriever pipeline", measures="metrics metric")
 def evaluate(
     system: Searcher | Run | Mapping[str, Any],
-    truth: Truth | Qrels,
-    measures: Iterable[str | Measure] = DEFAULT_MEASURES,
-    *,
+    truth: Any = None,
+    *others: Any,
+    measures: Iterable[str | Measure] | None = None,
+    queries: Any = None,
+    qrels: Qrels | None = None,
     ignore_identical_ids: bool = False,
     level: int | None = None,
 ) -> Scores:
     """Score a run, or a pipeline that is run first, against judgements.
 
-    ``truth`` is a dataset or its qrels; a pipeline needs the dataset. ``ignore_identical_ids``
+    ``truth`` is a dataset or its qrels: ``evaluate(run, qrels, measures)``. A pipeline needs the
+    dataset, or queries and qrels: ``evaluate(pipeline, queries, qrels, measures)``. ``measures``,
+    nDCG@10 and R@100 unless given, may be named as the others may. ``ignore_identical_ids``
     drops a hit whose id is the query's own, as BEIR does. ``level`` is the least grade that counts
     as relevant, by default the dataset's: see ``at_level``. Queries whose qrels hold
     no judgement at all do not exist, as in a qrels file. Raises ``ConfigError`` for an unknown
     measure and ``DataError`` if no query of the run has judgements, or shards were missing.
     """
+    if others and (hasattr(others[0], "columns") or (others[0] and _is_qrels(others[0]))):
+        queries, qrels, *others = truth, *others  # type: ignore[assignment]
+    if len(others) > (measures is None):
+        raise TypeError("evaluate: too many arguments; write: evaluate(run, qrels, measures)")
+    wanted = next(iter(others), DEFAULT_MEASURES if measures is None else measures)
+    if isinstance(truth, Run):
+        raise ConfigError("evaluate: the run comes first; write: scores = evaluate(run, qrels)")
+    if qrels is not None:
+        qrels = _by_query(qrels)
+        truth = qrels if queries is None else Judged(as_queries(queries), qrels)
     least = getattr(truth, "level", 1) if level is None else level
-    parsed = at_level(_measures(measures), least)
+    parsed = at_level(_measures(wanted), least)
     qrels = _checked(truth.qrels if isinstance(truth, Truth) else truth)
     run = _run_of(system, truth, qrels, parsed, ignore_identical_ids)
     run.check_whole()
-    queries = [query for query, grades in qrels.items() if grades]
-    missing = sum(query not in run for query in queries)
-    if not queries:
+    judged = [query for query, grades in qrels.items() if grades]
+    missing = sum(query not in run for query in judged)
+    if not judged:
         raise DataError("the qrels hold no judgements: there is nothing to score against")
-    if missing == len(queries) and len(run):
+    if missing == len(judged) and len(run):
         raise DataError(
             f"no query of {run.name!r} has judgements; the ids do not match (the run has "
-            f"{next(iter(run))!r}, the qrels have {queries[0]!r}); is this the right qrels file?"
+            f"{next(iter(run))!r}, the qrels have {judged[0]!r}); is this the right qrels file?"
         )
-    judgements = _judgements(run, qrels, queries, depth_of(parsed), ignore_identical_ids)
+    judgements = _judgements(run, qrels, judged, depth_of(parsed), ignore_identical_ids)
     values = {str(measure): compute(measure, judgements) for measure in parsed}
     return Scores(
         mean=ByMeasure({str(each): over_queries(each, values[str(each)]) for each in parsed}),
         per_query=ByMeasure(
-            {
-                name: dict(zip(queries, value.tolist(), strict=True))
-                for name, value in values.items()
-            }
+            {name: dict(zip(judged, value.tolist(), strict=True)) for name, value in values.items()}
         ),
-        queries=len(queries),
+        queries=len(judged),
         missing=missing,
-        ignored=len(run) - (len(queries) - missing),
+        ignored=len(run) - (len(judged) - missing),
     )
 
 
@@ -152,7 +176,7 @@ def _measures(measures: Iterable[str | Measure]) -> list[Measure]:
 
 
 def _run_of(
-    system: Searcher | Run | Mapping[str, Any],
+    system: Any,
     truth: Truth | Qrels,
     qrels: Qrels,
     measures: Sequence[Measure],
@@ -160,7 +184,7 @@ def _run_of(
 ) -> Run:
     if isinstance(system, Run):
         return system
-    if isinstance(system, Mapping):
+    if isinstance(system, Mapping) or hasattr(system, "columns"):
         return Run(system)
     if not isinstance(system, Searcher):
         raise ConfigError(
@@ -169,7 +193,7 @@ def _run_of(
     if not isinstance(truth, Truth):
         raise ConfigError(
             "a pipeline is evaluated on a dataset, which has the queries, not on qrels alone; "
-            "pass the dataset, or the pipeline's run"
+            "pass the dataset, or write: scores = evaluate(pipeline, queries, qrels)"
         )
     queries = {query: truth.queries[query] for query in qrels if query in truth.queries}
     depth = depth_for(measures)
@@ -178,9 +202,26 @@ def _run_of(
     return system.run(queries, k=depth)
 
 
+def _by_query(qrels: Any) -> Qrels:
+    """Return qrels as a mapping; a frame has PyTerrier's columns qid, docno and label."""
+    if not hasattr(qrels, "columns"):
+        return qrels  # type: ignore[no-any-return]
+    judgements: dict[str, dict[str, int]] = {}
+    for query, name, grade in zip(qrels["qid"], qrels["docno"], qrels["label"], strict=True):
+        judgements.setdefault(str(query), {})[str(name)] = int(grade)
+    return judgements
+
+
+def _is_qrels(given: Any) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(g, Mapping) for g in given.values())
+
+
 def _checked(qrels: Qrels) -> Qrels:
-    if not isinstance(qrels, Mapping) or not all(isinstance(g, Mapping) for g in qrels.values()):
-        raise DataError("expected qrels as {query id: {document id: grade}}")
+    if not _is_qrels(qrels):
+        raise DataError(
+            "expected qrels as {query id: {document id: grade}}; write: scores = evaluate(run, "
+            "qrels), or evaluate(retriever, queries, qrels)"
+        )
     return qrels
 
 

@@ -87,13 +87,18 @@ class Experiment:
     def __init__(
         self,
         config: ExperimentConfig,
-        *,
+        *others: Any,
         file: str | Path | None = None,
         allow: Collection[str] | None = None,
         only_open: bool = False,
         quick: bool = False,
         rebuild: bool = False,
     ) -> None:
+        if others:  # as PyTerrier's Experiment is called
+            raise TypeError(
+                'Experiment is of a config; write: compare({"a": a.run(queries), "b": '
+                'b.run(queries)}, qrels, ["nDCG@10"])'
+            )
         with named_file(file):
             config = trusted(config, allow, Path(config.output), only_open=only_open)
         self.config = config

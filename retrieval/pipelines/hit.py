@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sluice.familiar import named_item, unknown
 from sluice.retrieval.documents.document import NOTHING, Metadata
 
 SHOWN = 60  # characters of a text in a ``repr``
@@ -71,6 +72,25 @@ class Hit(NamedTuple):
         """What is encoded and reranked: the title, a space and the text, stripped."""
         return f"{self.title} {self.text}".strip()
 
+    @property
+    def docid(self) -> str:
+        """The document's id, as Pyserini calls it."""
+        return self.doc_id
+
+    @property
+    def docno(self) -> str:
+        """The document's id, as PyTerrier calls it."""
+        return self.doc_id
+
+    @property
+    def id(self) -> str:
+        """The document's id, as it calls it itself."""
+        return self.doc_id
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the hit for JSON: ``as_dict``."""
+        return self.as_dict()
+
     def as_dict(self) -> dict[str, Any]:
         """Return the hit for JSON."""
         passage = None if self.passage is None else self.passage._asdict()
@@ -90,6 +110,11 @@ class Hit(NamedTuple):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Hit, (*self[:4], dict(self.metadata), self.passage)  # a proxy cannot be pickled
+
+
+if not TYPE_CHECKING:  # a checker would take any name
+    Hit.__getattr__ = unknown
+    Hit.__getitem__ = named_item
 
 
 def short(text: str, length: int = SHOWN) -> str:

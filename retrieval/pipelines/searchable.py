@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.familiar import QUERY, FamiliarStage, K, renamed
 from sluice.indexing.wrappers.partial import partial_results
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.hit import Hit, Passage
@@ -64,7 +65,7 @@ class Texts(Protocol):
         ...
 
 
-class Searchable(ABC):
+class Searchable(FamiliarStage, ABC):
     """The same questions for every stage: ``search`` for hits, ``run`` for a run.
 
     A stage defines ``rank``, which the stages around it call. A class that defines ``run`` in its
@@ -105,6 +106,7 @@ class Searchable(ABC):
     def _hits_of_all(self, queries: Queries, k: int) -> list[list[Hit]]:
         """Return the ``k`` best documents for each query."""
 
+    @renamed(queries="topics", k=K)
     def run(
         self,
         queries: Asked,
@@ -129,6 +131,7 @@ class Searchable(ABC):
     def search(
         self, query: Several, k: int = 10, *, where: Where | None = None
     ) -> list[list[Hit]]: ...
+    @renamed(query=QUERY, k=K, where="filter filters")
     def search(
         self, query: str | Several, k: int = 10, *, where: Where | None = None
     ) -> list[Hit] | list[list[Hit]]:
@@ -249,6 +252,8 @@ def all_searched(
 
 def several(queries: Any) -> Queries:
     """Return the queries of a search by their place; ``ConfigError`` for anything but a list."""
+    if hasattr(queries, "columns"):
+        return as_queries(queries)
     if isinstance(queries, dict) or not hasattr(queries, "__iter__"):
         raise ConfigError(
             f"query: {queries!r:.80}; expected text or a list of texts (run takes queries by id)"
@@ -284,6 +289,7 @@ def cut_to(run: Run, k: int | None) -> Run:
 def _front(rank: Callable[..., Run]) -> Callable[..., Run]:
     """Return the ``run`` of a class with this ``rank``: ``super().run`` then finds its parent's."""
 
+    @renamed(queries="topics", k=K)
     @functools.wraps(Searchable.run)
     def run(
         self: Searchable,

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from sluice.encoders.encoder import hooks_of
+from sluice.encoders.encoder import encodes, hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import (
     ConfigError,
@@ -23,20 +23,26 @@ from sluice.encoders.foundation.errors import (
 from sluice.encoders.foundation.machine import peak_memory
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.foundation.provenance import provenance
+from sluice.familiar import QUERY, FamiliarRetriever, K, renamed
 from sluice.indexing.wrappers.partial import partial_results
+from sluice.retrieval.documents.document import of_texts
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.pipelines.hit import Hit, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.stage import Fuse, Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.corpus.reading import READING, Reading, warn_of_cuts
-from sluice.retrieval.retrievers.corpus.sources import encoder_and_corpus, encoder_for
+from sluice.retrieval.retrievers.corpus.sources import (
+    documents_of_all,
+    encoder_and_corpus,
+    encoder_for,
+)
 from sluice.retrieval.retrievers.corpus.vectors.given_vectors import (
     as_matrices,
     holds_tokens,
@@ -66,7 +72,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.retrievers.explanation import Explanation
 
 
-class Retriever(Updatable):
+class Retriever(FamiliarRetriever, Updatable):
     """Finds documents for queries: ``build`` once, ``open`` anywhere, ``search`` or ``run``.
 
     The folder binds the index to its encoder's fingerprint; another encoder is refused. ``add``,
@@ -76,11 +82,16 @@ class Retriever(Updatable):
     """
 
     @classmethod
+    @renamed(encoder="model embedding embeddings embedder", corpus="documents docs texts", id="ids")
     def build(
         cls,
         encoder: EncoderLike = None,
         corpus: Any = None,
         *,
+        id: str | Sequence[str] | None = None,
+        text: str | Sequence[str] | None = None,
+        title: str | None = None,
+        metadata: str | Sequence[str] | None = None,
         vectors: Any = None,
         index: Index | None = None,
         path: str | Path | None = None,
@@ -96,8 +107,11 @@ class Retriever(Updatable):
         """Encode a corpus into an index and write the folder ``path`` in one step.
 
         ``encoder`` is an encoder, ``"bm25"``, a model's name or folder, a ``SentenceTransformer``
-        or a function of texts (``as_encoder``). ``corpus`` is a list of texts or documents, a
-        folder or file, a frame, a dataset (``as_documents``). ``build(corpus)`` takes BM25.
+        or a function of texts (``as_encoder``); a list of them makes the fusion ``a | b`` of a
+        retriever each, which ``path`` is then of. ``corpus`` is a list of texts or documents, a
+        folder or file, a frame, a dataset, whose columns ``id``, ``text``, ``title`` and
+        ``metadata`` name (``as_documents``); ``id`` may be the ids of texts. ``build(corpus)``
+        takes BM25.
 
         ``index`` is empty and defaults to ``FlatIndex()`` for dense, ``InvertedIndex()`` for
         sparse and ``TokenIndex()`` for token vectors. Encoders that learn from the corpus (BM25)
@@ -123,7 +137,24 @@ class Retriever(Updatable):
             raise ConfigError(
                 "passages and vectors: given vectors cannot be cut; expected one of the two"
             )
-        encoder, corpus = encoder_and_corpus(encoder, corpus)
+        if not (id is None or isinstance(id, str)):
+            corpus, id = of_texts(corpus, id), None
+        columns = {"id": id, "text": text, "title": title, "metadata": metadata}
+        if isinstance(encoder, list | tuple) and corpus is not None and not encodes(corpus):
+            if vectors is not None or index is not None or name:
+                raise ConfigError("vectors, index, name: are of one encoder, and here are several")
+            shared = documents_of_all(encoder, corpus, columns)
+            hybrid: Any = Fuse([
+                cls.build(
+                    each, shared, config=config, encoding=encoding, queries=queries,
+                    passages=passages, shards=shards, shard_size=shard_size, executor=executor,
+                )
+                for each in encoder
+            ])  # fmt: skip
+            if path is not None:
+                hybrid.save(path)
+            return hybrid  # type: ignore[no-any-return]
+        encoder, corpus = encoder_and_corpus(encoder, corpus, columns)
         if passages is not None:
             passages.check(encoder)
         if path is None:
@@ -203,7 +234,7 @@ class Retriever(Updatable):
         )
         return cls(state)
 
-    load = open
+    load = from_pretrained = open
 
     def written(self, name_of: NameOf) -> str:
         """Return a name: a retriever is a folder of its own."""
@@ -217,6 +248,8 @@ class Retriever(Updatable):
         """
         with self._lock:
             self._state.copy_to(Path(path))
+
+    save_pretrained = save
 
     def let_go(self, **options: Any) -> None:
         """Let go of the encoder, the index and the documents; the next search opens them again.
@@ -381,6 +414,7 @@ class Retriever(Updatable):
         where: Where | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> list[list[Hit]]: ...
+    @renamed(query=QUERY, k=K, where="filter filters", vector="embedding query_vector")
     def search(
         self,
         query: str | Several = "",
@@ -398,6 +432,8 @@ class Retriever(Updatable):
         """
         state = self._state  # hits and texts come from the same one, whatever changes meanwhile
         given = None
+        if getattr(getattr(query, "dtype", None), "kind", "") == "f":
+            vector, query = query, ""
         if vector is not None:
             if query:
                 raise ConfigError("search: a query and a vector; expected one of the two")
@@ -449,6 +485,7 @@ class Retriever(Updatable):
         """Search every query to depth ``k``, see ``run``."""
         return self._state.run(queries, k)
 
+    @renamed(queries="topics", k=K)
     @traced
     def run(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,10 @@ from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import refuse_links
+from sluice.familiar import renamed
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.retrieval.documents.difference import Difference, Rows, difference
+from sluice.retrieval.documents.document import of_texts
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.pipelines.one_state import kept_state
@@ -57,7 +60,12 @@ class Updatable(Stage):
     state.
     """
 
-    def __init__(self, state: RetrieverState) -> None:
+    def __init__(self, state: Any = None, *others: Any, **options: Any) -> None:
+        if not isinstance(state, RetrieverState) or others or options:
+            raise TypeError(
+                "Retriever: made by its class methods; write: retriever = Retriever.build(encoder, "
+                "documents), or of a folder: retriever = Retriever.open(path)"
+            )
         self.path, self.name = state.path, state.name
         self.mark = ""  # noted with each change: the change of an experiment that it is part of
         self.temporary = False  # whether the folder goes with this object
@@ -96,16 +104,21 @@ class Updatable(Stage):
         with self._lock:
             self._state = self._current.searched_by(workers)
 
-    def add(self, documents: Any) -> int:
+    def add(self, documents: Any, *, ids: Any = None, metadatas: Any = None) -> int:
         """Add documents, in any form that ``build`` takes, and return how many.
 
-        An id that exists already is a ``DataError``, and so are texts without ids of their own.
+        A list of texts gets ``ids`` and ``metadatas``, or for ids the next whole numbers, counted
+        from the number of documents so far, without those in use: ``"2"`` after ``"0"`` and
+        ``"1"``. An id that exists already is a ``DataError``, and so is a table without ids.
 
         BM25 counts the new documents into idf at once; its average length stays that of the build
         until ``compact``.
         """
         with self._changing() as (state, counts):
-            rows = state.store.append(as_documents(documents).with_own_ids())
+            if ids is None and _are_texts(documents):
+                ids = _next_ids(state.store, len(documents))
+            named = documents if ids is None else of_texts(documents, ids, metadatas)
+            rows = state.store.append(as_documents(named).with_own_ids())
             index_rows(state.encoder, state.store, state.index, rows, state.passages)
             counts["added"] = len(rows)
         return len(rows)
@@ -197,6 +210,7 @@ class Updatable(Stage):
             encoding=encoding, passages=state.passages,
         )  # fmt: skip
 
+    @renamed(document_ids="ids docids")
     def delete(self, document_ids: Sequence[str]) -> int:
         """Delete documents by id and return how many; an unknown id is a ``DataError``."""
         if isinstance(document_ids, str):
@@ -293,6 +307,15 @@ class Updatable(Stage):
             shutil.rmtree(self.path / ENCODING, ignore_errors=True)
             workers = self._current.workers
             self._state = state if workers is None else state.searched_by(workers)
+
+
+def _are_texts(documents: Any) -> bool:
+    return isinstance(documents, list | tuple) and all(isinstance(each, str) for each in documents)
+
+
+def _next_ids(store: DocumentStore, size: int) -> list[str]:
+    free = (name for name in map(str, count(store.rows_total)) if name not in store)
+    return list(islice(free, size))
 
 
 def _documents(ids: Sequence[str]) -> str:

@@ -24,8 +24,9 @@ class SelfExcluding(dict[str, str]):
 def as_queries(asked: Asked) -> Queries:
     """Return queries by id: a mapping as it is, a Series by its index, others by their position.
 
-    A list of texts gets the ids ``"0"``, ``"1"``, ...; a single text ``"0"``. ``ConfigError`` for
-    anything else, such as a text that is a number, and for an id that occurs twice.
+    A frame has the columns ``query`` and, for ids, ``qid``. A list of texts gets the ids ``"0"``,
+    ``"1"``, ...; a single text ``"0"``; (id, text) pairs, and mappings with ``qid`` and ``query``,
+    have theirs. ``ConfigError`` for anything else, and for an id that occurs twice.
     """
     if isinstance(asked, Mapping):
         pairs: Iterable[tuple[Any, Any]] = asked.items()
@@ -34,6 +35,11 @@ def as_queries(asked: Asked) -> Queries:
         return _by_id(asked.items())
     if isinstance(asked, str):
         return {"0": asked}
+    frame: Any = asked
+    if hasattr(asked, "columns") and "query" in (names := list(asked.columns)):
+        by = next((name for name in ("qid", "query_id", "_id", "id") if name in names), None)
+        keys = frame[by] if by else range(len(frame))
+        return _by_id(zip(keys, frame["query"], strict=True))
     if hasattr(asked, "columns"):
         raise ConfigError(
             f"queries: a {type(asked).__name__}; expected texts: give one column, as in "
@@ -46,7 +52,11 @@ def as_queries(asked: Asked) -> Queries:
         raise ConfigError(
             f"queries: {asked!r:.80}; expected {{id: text}}, a list of texts, or one text"
         )
-    return _by_id(enumerate(asked))
+    rows: list[Any] = list(asked)
+    if rows and all(isinstance(row, Mapping) and {"qid", "query"} <= row.keys() for row in rows):
+        return _by_id((row["qid"], row["query"]) for row in rows)
+    paired = bool(rows) and all(isinstance(row, tuple) and len(row) == 2 for row in rows)
+    return _by_id(rows if paired else enumerate(rows))
 
 
 def _by_id(pairs: Iterable[tuple[Any, Any]]) -> Queries:

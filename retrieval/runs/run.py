@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import write_bytes
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
+from sluice.familiar import Answering, Familiar
 from sluice.retrieval.runs.columns import RunColumns
 from sluice.retrieval.runs.notebook import html_table
 from sluice.retrieval.runs.order import canonical_order, is_canonical, strictly_decreasing
@@ -21,7 +22,7 @@ from sluice.retrieval.runs.trec_files import read_run, run_text
 SHOWN = 5  # queries, and hits of each, in a notebook
 
 
-class Ranking(Sequence[tuple[str, float]]):
+class Ranking(Familiar, Sequence[tuple[str, float]]):
     """The documents of one query, best first: ``doc_ids`` and their float32 ``scores``.
 
     The order is data: it is kept as given, whatever the scores. Ids are unique. Iteration yields
@@ -51,7 +52,9 @@ class Ranking(Sequence[tuple[str, float]]):
     def __getitem__(self, place: int) -> tuple[str, float]: ...
     @overload
     def __getitem__(self, place: slice) -> Ranking: ...
-    def __getitem__(self, place: int | slice) -> tuple[str, float] | Ranking:
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, str):
+            return dict(self)[place]
         if isinstance(place, slice):
             return Ranking(self.doc_ids[place], self.scores[place])
         return self.doc_ids[place], float(self.scores[place])
@@ -73,7 +76,7 @@ class Ranking(Sequence[tuple[str, float]]):
 Hits = Mapping[str, float] | Iterable[tuple[str, float]]
 
 
-class Run(Mapping[str, Ranking]):
+class Run(Familiar, Mapping[str, Ranking], metaclass=Answering):
     """Query id -> ``Ranking``, under a ``name`` that tables show.
 
     Mappings and lists of (document id, score) are put in trec_eval's order: float32 score
@@ -87,6 +90,8 @@ class Run(Mapping[str, Ranking]):
     def __init__(
         self, rankings: Mapping[str, Ranking | Hits] | None = None, *, name: str = "run"
     ) -> None:
+        if hasattr(rankings, "columns"):  # PyTerrier's frame, or that of ``to_pandas``
+            rankings = _of_frame(rankings)
         self.name = name
         self.partial: tuple[str, ...] = ()
         self._columns: RunColumns | None = None
@@ -103,6 +108,11 @@ class Run(Mapping[str, Ranking]):
         run._columns = columns
         run._places = {query: place for place, query in enumerate(columns.queries)}
         return run
+
+    @classmethod
+    def from_dict(cls, rankings: Mapping[str, Hits], name: str = "run") -> Run:
+        """Make a run, as ``Run(rankings)`` does."""
+        return cls(rankings, name=name)
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
@@ -233,6 +243,14 @@ class Run(Mapping[str, Ranking]):
             doc_ids = list(ranking.doc_ids)
             _check_hits(query, doc_ids, ranking.scores)
             yield query, doc_ids, strictly_decreasing(ranking.scores)
+
+
+def _of_frame(frame: Any) -> dict[str, dict[str, float]]:
+    names = ("qid", "docno") if "qid" in frame else ("query", "doc_id")
+    rankings: dict[str, dict[str, float]] = {}
+    for query, doc_id, score in zip(*(frame[name] for name in (*names, "score")), strict=True):
+        rankings.setdefault(str(query), {})[str(doc_id)] = score
+    return rankings
 
 
 def _ranked(query: str, hits: Hits) -> Ranking:

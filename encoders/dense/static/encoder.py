@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from sluice.encoders.transformer.vector_layers import (
     read_layers,
     write_layers,
 )
+from sluice.familiar import Similarity
 
 PROGRESS_FROM = 20_000  # texts; shorter calls stay silent
 
@@ -167,9 +168,9 @@ class StaticEncoder(EncoderBase):
         return self.table.embedding_dim if self.projection is None else self.projection.outputs
 
     @property
-    def similarity(self) -> Literal["cosine", "dot"]:
+    def similarity(self) -> Similarity:
         """The similarity the vectors are made for."""
-        return "cosine" if self.normalize else "dot"
+        return Similarity("cosine" if self.normalize else "dot")
 
     @property
     def lengths(self) -> Mapping[str, int]:

@@ -106,4 +106,10 @@ def _document(number: int, item: Any) -> Document:
         name = id_text(f"document {number}: the id", item[0])
         if all(isinstance(part, str) for part in item[1:]):
             return Document(name, "" if len(item) == 2 else item[1], item[-1])
+    named = ("page_content", "content", "text")  # of LangChain, Haystack and LlamaIndex
+    text = next((value for name in named if isinstance(value := getattr(item, name, 0), str)), None)
+    if text is not None:
+        name = getattr(item, "id_", None) or getattr(item, "id", None) or str(number)
+        facts = getattr(item, "metadata", None) or getattr(item, "meta", None) or {}
+        return Document(id_text(f"document {number}: the id", name), "", text, facts)
     raise DataError(f"document {number}: {item!r:.80}; {EXPECTED}")

@@ -61,7 +61,8 @@ def as_documents(
         return source
     if isinstance(source, str | Path):
         return _named_documents(source, asked)
-    if isinstance(source, Document | bytes):
+    alone = isinstance(source, Mapping) and {"id", "text"} <= source.keys()
+    if isinstance(source, Document | bytes) or alone:
         raise DataError(f"{source!r:.80}: one item; expected several: pass a list")
     frame = documents_in_frame(source, asked)
     if frame is not None:

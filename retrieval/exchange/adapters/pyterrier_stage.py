@@ -12,7 +12,7 @@ from typing import Any
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.runs.queries import DEPTH
+from sluice.retrieval.runs.queries import DEPTH, as_queries
 from sluice.retrieval.runs.run import Ranking, Run, check_unique
 
 
@@ -44,20 +44,49 @@ def _transformer_class() -> Any:
             self.stage, self.k = stage, k
 
         def transform(self, inp: Any) -> Any:
-            stage, needs = self.stage, ["docno"] if self.stage.needs_candidates else []
+            needs = ["docno"] if self.stage.needs_candidates else []
             pt.validate.columns(inp, includes=["qid", "query", *needs])
-            queries = queries_of(inp)
-            if needs and "text" in inp:
-                stage = stage.attached(FrameTexts(inp))
-            depth, candidates = (None, run_of(inp)) if needs else (self.k, None)
-            run = stage.run(queries, candidates, depth)
-            known = inp if needs else inp[pt.model.query_columns(inp)].drop_duplicates("qid")
-            return frame_of(run if depth is None else run.top(depth), known, on=["qid", *needs])
+            return _results(self.stage, inp, self.k)
 
         def __repr__(self) -> str:
             return f"SluiceTransformer({self.stage.name!r}, k={self.k})"
 
     return SluiceTransformer
+
+
+def transformed(stage: Stage, frame: Any, k: int | None = None) -> Any:
+    """Return PyTerrier's results of ``stage`` for a frame, without PyTerrier, see ``transform``.
+
+    A frame without ``qid`` numbers its queries from 0. Raises ``ConfigError`` for other columns.
+    """
+    import pandas as pd
+
+    if not hasattr(frame, "columns"):
+        queries = as_queries(frame)
+        frame = pd.DataFrame({"qid": list(queries), "query": list(queries.values())})
+    inp = pd.DataFrame({name: list(frame[name]) for name in frame.columns if name != "docid"})
+    needs = {"query", "docno"} if stage.needs_candidates else {"query"}
+    if missing := needs - set(inp):
+        raise ConfigError(f"transform: no column {', '.join(missing)}; expected qid, query")
+    if "qid" not in inp:
+        inp.insert(0, "qid", [str(number) for number in range(len(inp))])
+    inp["qid"] = inp["qid"].astype(str)
+    results = _results(stage, inp, DEPTH if k is None else k)
+    results.insert(1, "docid", results["docno"])
+    led = ["qid", "docid", "docno", "rank", "score", "query"]
+    return results[[*led, *(name for name in results if name not in led)]]
+
+
+def _results(stage: Stage, inp: Any, k: int) -> Any:
+    needs = ["docno"] if stage.needs_candidates else []
+    queries = queries_of(inp)
+    if needs and "text" in inp:
+        stage = stage.attached(FrameTexts(inp))
+    depth, candidates = (None, run_of(inp)) if needs else (k, None)
+    run = stage.run(queries, candidates, depth)
+    asked = [name for name in inp if name.startswith(("q", "stashed_results_"))]
+    known = inp if needs else inp[asked].drop_duplicates("qid")
+    return frame_of(run if depth is None else run.top(depth), known, on=["qid", *needs])
 
 
 LED = ["qid", "query", "docno", "score", "rank"]

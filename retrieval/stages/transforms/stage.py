@@ -57,7 +57,7 @@ class Transformed(Stage):
         models: Sequence[Any] = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.transform, self._function = transform, function
+        self.rule, self._function = transform, function
         self._models, self._options = tuple(models), options
         self._search_with(stage)
 
@@ -65,8 +65,8 @@ class Transformed(Stage):
         self.stage = checked_stage(stage, self._function)
         self.inner = (stage,)
         self.name = f"{self._function}({stage.name})"
-        if isinstance(self.transform, OfCorpus):
-            self.transform = self.transform.over(stage)
+        if isinstance(self.rule, OfCorpus):
+            self.rule = self.rule.over(stage)
 
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return another stage under the same transform."""
@@ -135,7 +135,7 @@ class Transformed(Stage):
         """Return the variants of the queries that do not stay as they are."""
         with_text = [query for query, text in queries.items() if text.strip()]
         texts = [queries[query] for query in with_text]
-        made = list(self.transform.variants(texts)) if texts else []
+        made = list(self.rule.variants(texts)) if texts else []
         if len(made) != len(texts):
             raise ConfigError(
                 f"{self._function}: variants of {len(made)} queries, expected {len(texts)}"

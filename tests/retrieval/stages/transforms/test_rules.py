@@ -93,7 +93,7 @@ def test_words_are_counted_by_document(stages: dict[str, Stage]) -> None:
     assert found.knows("with")  # a stop word
     assert not found.knows("goldd")
     retriever = Retriever.build(BM25Encoder(), [Document("a", "Title", "a text of gold")])
-    rule = spelling(retriever).transform
+    rule = spelling(retriever).rule
     assert isinstance(rule, Spelling)
     first = rule.words
     assert (set(first.frequencies), first.documents) == ({"title", "a", "text", "of", "gold"}, 1)
@@ -121,7 +121,7 @@ def test_words_are_counted_by_document(stages: dict[str, Stage]) -> None:
 def test_corrections(stages: dict[str, Stage], query: str, text: str) -> None:
     for stage in stages.values():
         same(spelling(stage).run({"q": query}), stage.run({"q": text}))
-    (variants,) = spelling(stages["bm25"]).transform.variants([query])
+    (variants,) = spelling(stages["bm25"]).rule.variants([query])
     assert list(variants) == ([] if query == text else [Variant(text), Variant(query, 0.0)])
 
 
@@ -136,14 +136,14 @@ def test_frequent_words_come_first_and_edits_bound(stages: dict[str, Stage]) -> 
 
 
 def test_long_words_and_queries_are_bounded(stages: dict[str, Stage]) -> None:
-    rule = spelling(stages["bm25"]).transform
+    rule = spelling(stages["bm25"]).rule
     unknown = [f"{first}{second}qqqqq" for first in "bcdfhjklm" for second in "bcdfhjklm"]
     for before, last in ((63, "gold"), (64, "goldd")):
         query = " ".join(["rivver", *unknown[: before - 1], "goldd"])
         ((corrected, _),) = rule.variants([query])
         assert corrected.text.split() == ["river", *unknown[: before - 1], last]
     corpus = Retriever.build(BM25Encoder(), [Document("d", "", "a" * 65 + " " + "b" * 64)])
-    bounded = spelling(corpus).transform
+    bounded = spelling(corpus).rule
     assert list(bounded.variants(["a" * 66, "a" * 64 + "c"])) == [[], []]
     assert bounded.variants(["b" * 63])[0][0].text == "b" * 64  # type: ignore[index]
 
@@ -202,8 +202,8 @@ def test_key_phrases_are_those_of_the_formula(
     stage = key_phrases(
         stages["bm25"], phrases=phrases, weight=0.8, query_weight=0.5, common=common
     )
-    assert isinstance(stage.transform, KeyPhrases)
-    assert stage.transform.scored(QUERY, stage.transform.words) == pytest.approx(expected)
+    assert isinstance(stage.rule, KeyPhrases)
+    assert stage.rule.scored(QUERY, stage.rule.words) == pytest.approx(expected)
     best = sorted(expected, key=lambda phrase: (-expected[phrase], phrase))[:phrases]
     total = sum(expected[phrase] for phrase in best)
     weighed = {phrase: 0.8 * expected[phrase] / total for phrase in best}
@@ -215,7 +215,7 @@ def test_key_phrases_are_those_of_the_formula(
 
 def test_phrases_end_at_marks_and_the_query_may_be_left_out(stages: dict[str, Stage]) -> None:
     stage = key_phrases(stages["bm25"], phrases=9, query_weight=0, common=1.0)
-    (variants,) = stage.transform.variants(["Gold river, stone (water) of word1?  qqq"])
+    (variants,) = stage.rule.variants(["Gold river, stone (water) of word1?  qqq"])
     names = [each.text for each in variants if each.weight > 0]
     assert sorted(names) == ["gold river", "of word1", "stone", "water"]
     same(stage.run({"q": "zzz qqq"}), stages["bm25"].run({"q": "zzz qqq"}))
@@ -225,11 +225,11 @@ def test_words_with_combining_marks_stay_whole() -> None:
     """Accents as signs of their own, and the vowels of Hindi: regular expressions split at both."""
     corpus = [Document("a", "", "größe straße müller"), Document("b", "", "हिन्दी किताब पुस्तक")]
     bm25 = Retriever.build(BM25Encoder(), corpus, name="bm25")
-    (variants,) = spelling(bm25).transform.variants([unicodedata.normalize("NFD", "A müler, bü")])
+    (variants,) = spelling(bm25).rule.variants([unicodedata.normalize("NFD", "A müler, bü")])
     assert variants[0].text == "A müller, bü"
-    (variants,) = spelling(bm25).transform.variants(["हिन्ददी हिन्दद"])
+    (variants,) = spelling(bm25).rule.variants(["हिन्ददी हिन्दद"])
     assert variants[0].text == "हिन्दी हिन्दी"
-    rule = key_phrases(bm25, common=1.0).transform
+    rule = key_phrases(bm25, common=1.0).rule
     assert isinstance(rule, KeyPhrases)
     for query in (unicodedata.normalize("NFD", "größe straße, müller"), "हिन्दी किताब"):
         phrase = " ".join(unicodedata.normalize("NFC", query).split(",")[0].split())
