@@ -1,10 +1,9 @@
-"""The tools for agents, asked by the official client in memory and over standard streams."""
+"""The tools for agents, asked by the official client in memory (over transports: ``test_straight_road``)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,23 +97,6 @@ def test_tools_say_what_they_do(service: Any) -> None:
     assert all(tool.annotations.read_only_hint for tool in listed.values())
     assert listed["search"].input_schema["required"] == ["query"]
     assert listed["search"].input_schema["properties"]["limit"]["maximum"] == 100
-
-
-def test_over_standard_streams(long_texts: Path) -> None:
-    stdio = pytest.importorskip("mcp.client.stdio", reason=EXTRA)
-    client_of = pytest.importorskip("mcp.client.client", reason=EXTRA)
-    command = "from sluice.retrieval.cli import main; main()"
-    words = ["-c", command, "serve", str(long_texts), "--mcp", "stdio"]
-    server = stdio.StdioServerParameters(
-        command=sys.executable, args=words, env={"PYTHONPATH": str(Path.cwd()), "PATH": ""}
-    )
-
-    async def call() -> Any:
-        async with client_of.Client(stdio.stdio_client(server)) as client:
-            return await client.call_tool("search", {"query": "zebra"})
-
-    content = asyncio.run(call()).structured_content
-    assert [each["id"] for each in content["results"]] == ["page"]
 
 
 def test_the_address_is_asked_as_it_is_written_and_by_post_alone(address: str) -> None:
