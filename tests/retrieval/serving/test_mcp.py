@@ -1,4 +1,4 @@
-"""The tools for agents, asked by the official client in memory (over transports: ``test_straight_road``)."""
+"""The tools for agents, asked by the client of the SDK in memory; the straight road has others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Call
 from serving import EXTRA
+from site_scripts import site_script
 from small_world import documents
 
 from sluice.encoders import BM25Encoder
@@ -82,6 +84,26 @@ def test_faults_are_said_in_words(service: Any) -> None:
     assert str(service.live.folder.parent) not in lost.content[0].text
     wrong = _call(service, "search", {"query": "gold", "limit": 0})
     assert wrong.is_error
+
+
+def test_the_page_shows_what_agents_get(shell: Call, tmp_path: Path) -> None:
+    """The transcript in docs/agents.md, which the script makes over both transports."""
+    client_of = pytest.importorskip("mcp.client.client", reason=EXTRA)
+    from sluice.retrieval.serving import ServeSettings, Service, mcp_server
+
+    script = site_script("make_mcp_transcript")
+    notes = script.write_notes(tmp_path / "notes")
+    assert shell("index", notes, "--bm25", "--output", tmp_path / "my")[0] == 0
+    service = Service.open(tmp_path / "my", ServeSettings(longest_wait=60))
+
+    async def asked() -> Any:
+        async with client_of.Client(mcp_server(service)) as client:
+            return await script.transcript(client)
+
+    try:
+        assert script.block(asyncio.run(asked())) in script.PAGE.read_text(encoding="utf-8")
+    finally:
+        service.close()
 
 
 def test_tools_say_what_they_do(service: Any) -> None:

@@ -141,7 +141,8 @@ def process(folder: Path) -> Iterator[str]:
     try:
         end = time.monotonic() + 60
         while not (found := re.search(r"at (http://127\.0\.0\.1:\d+), tools", log.read_text())):
-            assert running.poll() is None and time.monotonic() < end, log.read_text()
+            assert running.poll() is None, log.read_text()
+            assert time.monotonic() < end, log.read_text()
             time.sleep(0.05)
         yield found.group(1)
     finally:
@@ -150,9 +151,7 @@ def process(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def world(
-    tmp_path_factory: pytest.TempPathFactory, bert: Path, pair_bert: Path
-) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory, bert: Path, pair_bert: Path) -> Iterator[World]:
     for name in ("starlette", "uvicorn", "prometheus_client", "mcp", "pypdf"):
         pytest.importorskip(name, reason=EXTRA)
     from anyio.from_thread import start_blocking_portal
@@ -360,7 +359,7 @@ def write_source(folder: Path, kind: str) -> Path:
     [("csv", False), ("jsonl", False), ("sqlite", False), ("folder", True), ("shards", False)],
 )
 def test_whatever_is_indexed_is_served(kind: str, bm25: bool, tmp_path: Path, bert: Path) -> None:
-    """Every source, with and without a model, in passages and in shards, by its default pipeline."""
+    """Every source, with and without a model, in passages and shards, by its default pipeline."""
     pytest.importorskip("starlette", reason=EXTRA)
     pytest.importorskip("prometheus_client", reason=EXTRA)
     from sluice.retrieval.serving import ServeSettings, Service
