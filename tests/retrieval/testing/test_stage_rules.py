@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import copy
 import inspect
 import pickle
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,17 +212,19 @@ NO_PARTS = {
 }  # fmt: skip
 
 
+HEAD = re.compile(r"^\s*class (\w+)\(([^)]*)\):", re.M)
+
+
 def test_no_stage_is_forgotten(world: World) -> None:
     """Every class of a stage in the package is in a case here, and so is every rule of depth."""
     bases: dict[str, list[str]] = {}
     for path in (ROOT / "retrieval").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                bases.setdefault(node.name, []).extend(ast.unparse(base) for base in node.bases)
+        for name, above in HEAD.findall(path.read_text(encoding="utf-8")):
+            bases.setdefault(name, []).extend(re.split(r"[\s,\[\]]+", above))
     stages, size = {"Stage"}, 0
     while len(stages) > size:
         size = len(stages)
-        stages |= {name for name, above in bases.items() if stages.intersection(above)}
+        stages |= {name for name, names in bases.items() if stages.intersection(names)}
     tried: set[str] = set()
     waiting = [built(world, name) for name in STAGES if name != "ltr"]  # which is a Rerank
     waiting += [make(world) for make in OTHERS.values()]
