@@ -88,6 +88,14 @@ class World:
     portal: Any
     stack: contextlib.ExitStack
     added: list[str] = field(default_factory=list)
+    _searched: dict[Any, list[Hit]] = field(default_factory=dict)
+
+    def expected(self, query: str, *words: object) -> list[Hit]:
+        """What ``sluice search`` finds with the documents that are there now."""
+        key = (len(self.added), query, words)
+        if key not in self._searched:
+            self._searched[key] = searched(self.folder, query, *words)
+        return self._searched[key]
 
     def asked(self, path: str, body: Any = None, method: str | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -232,7 +240,7 @@ CLIENTS: dict[str, Callable[[World, str], list[Hit]]] = {
 @pytest.mark.parametrize("client", CLIENTS)
 def test_rest_finds_what_search_does(road: World, client: str) -> None:
     for query in QUERIES:
-        expected = searched(road.folder, query)
+        expected = road.expected(query)
         assert len(expected) >= 5
         assert CLIENTS[client](road, query) == expected
 
@@ -242,7 +250,7 @@ def test_agents_find_what_search_does(road: World, transport: str) -> None:
     client = getattr(road, transport)
     for query in QUERIES[:2]:
         results = road.tool(client, "search", query=query)["results"]
-        expected = searched(road.folder, query)
+        expected = road.expected(query)
         assert [each["id"] for each in results] == [doc_id for doc_id, *_ in expected]
         for each, (_, _, passage) in zip(results, expected, strict=True):
             assert passage is None or each["snippet"] == passage["text"]
@@ -254,7 +262,7 @@ def test_the_page_shows_what_search_finds(road: World) -> None:
     page = road.page
     for query in QUERIES[:3]:
         page.visit(f"{road.address}/?{urllib.parse.urlencode({'q': query})}")
-        expected = searched(road.folder, query)
+        expected = road.expected(query)
         page.wait("return document.querySelectorAll('.hit').length === arguments[0]", len(expected))
         page.wait("return document.querySelector('.note') !== null")  # explained as well
         shown = page.run(
@@ -289,9 +297,9 @@ def test_vectors_and_scores_are_those_of_search(road: World, pair_bert: Path) ->
         ranked = reranker.rerank(model="cross", query=query, documents=documents).results
     scores = CrossEncoder.from_pretrained(pair_bert).score([(query, each) for each in documents])
     assert [each.index for each in ranked] == np.argsort(-scores, kind="stable").tolist()
-    assert by_post(road, query) != searched(road.folder, query, "--pipeline", "reranked")
+    assert by_post(road, query) != road.expected(query, "--pipeline", "reranked")
     answer = road.asked("/search", {"query": query, "pipeline": "reranked"})
-    assert hits_of(answer) == searched(road.folder, query, "--pipeline", "reranked")
+    assert hits_of(answer) == road.expected(query, "--pipeline", "reranked")
 
 
 def test_documents_of_any_id_can_be_opened(road: World) -> None:
