@@ -156,13 +156,9 @@ def _route(path: str, application: App) -> Any:
     return Route(_pattern(path), endpoint=application, methods=None)
 
 
-class _AnyId(PathConvertor):
-    """The rest of a path, line breaks too."""
-
-    regex = "(?s:.*)"
-
-
-register_url_convertor("any_id", _AnyId())
+_any_id = PathConvertor()
+_any_id.regex = "(?s:.*)"  # the rest of a path, line breaks too
+register_url_convertor("any_id", _any_id)
 
 
 def _pattern(path: str) -> str:
