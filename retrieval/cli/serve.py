@@ -243,7 +243,8 @@ def _serve(folder: Path, settings: ServeSettings) -> None:
     from sluice.retrieval.serving.processes.start import run_http
 
     def said(address: str) -> None:
-        echo(f"serving {folder} at {address} (Ctrl-C ends)", err=True)
+        tools = f", tools for agents at {address}/mcp" if settings.mcp else ""
+        echo(f"serving {folder} at {address}{tools} (Ctrl-C ends)", err=True)
 
     try:
         run_http(folder, settings, said)

@@ -266,11 +266,15 @@ def passages_by_best(
     spans: Sequence[Span], query: str, doc_ids: Sequence[str]
 ) -> list[Passage | None]:
     """Return each document's passage from the part that ranked it best, of those that name one."""
-    parts = [part for part in spans if part.stage.names_passages and part.result]
+    # Spans of one query: a run has one ranking, by whatever name the query was asked.
+    parts = [part for part in spans if part.stage.names_passages]
     ranks = [
-        {name: rank for rank, name in enumerate(part.result["query"].doc_ids)}
+        {
+            name: rank
+            for each in (part.result or {}).values()
+            for rank, name in enumerate(each.doc_ids)
+        }
         for part in parts
-        if part.result is not None
     ]
     found: list[Passage | None] = [None] * len(doc_ids)
     chosen: dict[int, list[int]] = {}

@@ -11,7 +11,7 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.pipelines.tracing import tracing
+from sluice.retrieval.pipelines.tracing import keeping_passages, tracing
 from sluice.retrieval.runs.order import is_canonical
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.testing.rules import DOCUMENTS, QUERIES, expect, verify
@@ -19,6 +19,8 @@ from sluice.retrieval.testing.rules import DOCUMENTS, QUERIES, expect, verify
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
     from sluice.retrieval.runs.queries import Queries
+
+ODD_NAME: Final = "d1 Fräge\n質問🪙"  # of a query: with a space, a line break and a document's id
 
 
 def check_stage(
@@ -188,6 +190,30 @@ def one_query_at_a_time(world: World) -> None:
     for query, text in world.queries.items():
         alone.update(world.stage.run({query: text}, world.given))
     _same(world.run(), Run(alone), world.tolerance, "asked together", "asked alone")
+
+
+def names_of_queries(world: World) -> None:
+    """Names that are given to queries change no result: no ranking, and no passage that is named.
+
+    ``passages_of`` is handed the trace of one query's run: its runs have one ranking each.
+    """
+    before, own, first = world.run(), list(world.queries), world.given
+    odd = [f"{ODD_NAME}{place}" for place in range(1, len(own))]
+    for names in ([*own[1:], own[0]], ["query", *odd], [*odd, "0"]):
+        named = dict(zip(names, own, strict=True))
+        asked = {name: world.queries[query] for name, query in named.items()}
+        given = first and Run({name: first[query] for name, query in named.items()})
+        run = world.stage.run(asked, given)
+        found = Run({query: run[name] for name, query in named.items()})
+        _same(before, found, world.tolerance, "by its name", f"among {names}")
+    for query, text in world.queries.items() if world.stage.names_passages else ():
+        ids, passages = before[query].doc_ids[:5], []
+        for name in ("query", "0", ODD_NAME):
+            with keeping_passages(True) as spans:
+                world.stage.run({name: text}, first and Run({name: first[query]}))
+            passages.append(world.stage.passages_of(text, ids, spans[-1]))
+        alike = passages[0] == passages[1] == passages[2]
+        expect(alike, f"query {query!r}: under other names it names other passages: {passages}")
 
 
 def depth(world: World) -> None:
@@ -362,9 +388,9 @@ def search(world: World) -> None:
 
 
 RULES: Final = (
-    run_of_queries, best_first, ties, run_twice, one_query_at_a_time, depth, nothing_asked,
-    empty_run, blank_query, candidates, traced_once, made_of_others, attached, filtered,
-    asked_as_callers_do, search,
+    run_of_queries, best_first, ties, run_twice, one_query_at_a_time, names_of_queries, depth,
+    nothing_asked, empty_run, blank_query, candidates, traced_once, made_of_others, attached,
+    filtered, asked_as_callers_do, search,
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ SLOW = (
     "retrieval/retrievers/test_kills.py",
     "retrieval/retrievers/test_shards.py",
     "retrieval/serving/test_process.py",
+    "retrieval/serving/test_straight_road.py",
     "retrieval/serving/test_workers.py",
     "test_distribution.py",
     "test_journeys.py",

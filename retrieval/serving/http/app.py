@@ -31,6 +31,7 @@ from sluice.retrieval.serving.service import Service
 
 try:
     from starlette.applications import Starlette
+    from starlette.convertors import PathConvertor, register_url_convertor
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
@@ -136,7 +137,9 @@ async def _beat(service: Service) -> None:
 def scope_of(public: frozenset[str]) -> Any:
     """Return the function that says what scope a key needs for a method and a path."""
     # The router's own patterns: what it lets through to an end point needs that one's scope.
-    patterns = [(each.method, compile_path(each.path)[0], each.scope) for each in END_POINTS]
+    patterns = [
+        (each.method, compile_path(_pattern(each.path))[0], each.scope) for each in END_POINTS
+    ]
 
     def needed(method: str, path: str) -> str | None:
         if path in public:
@@ -150,7 +153,16 @@ def scope_of(public: frozenset[str]) -> Any:
 
 
 def _route(path: str, application: App) -> Any:
-    return Route(path, endpoint=application, methods=None)
+    return Route(_pattern(path), endpoint=application, methods=None)
+
+
+_any_id = PathConvertor()
+_any_id.regex = "(?s:.*)"  # the rest of a path, line breaks too
+register_url_convertor("any_id", _any_id)
+
+
+def _pattern(path: str) -> str:
+    return path.replace("{id:path}", "{id:any_id}")
 
 
 def _static(path: str, reply: Reply) -> App:
@@ -199,7 +211,10 @@ class _Application:
 async def _not_here(request: Request, error: HTTPException) -> Response:
     """Answer a path that no end point has."""
     call: Call = request.scope[CALL]
-    fault = Fault(error.status_code, "not_found", "no such path; /openapi.json lists them")
+    known = "/openapi.json lists them"
+    if request.scope["path"].rstrip("/") == MCP_PATH:
+        known = "sluice serve --mcp http adds it"
+    fault = Fault(error.status_code, "not_found", f"no such path; {known}")
     request.scope["sluice.refused"] = fault.kind
     reply = refusal(fault, call.request_id)
     return Response(reply.body, reply.status, reply.headers, reply.media)

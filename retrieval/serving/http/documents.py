@@ -18,8 +18,8 @@ STORED = "the change is on disk, do not send it again; searches do not see it ye
 
 
 async def document(service: Service, call: Call) -> Reply:
-    """Return a document by id."""
-    (found,) = service.documents([call.path["id"]])
+    """Return a document by id; /documents/?id=.. has those that clients take out of a path."""
+    (found,) = service.documents([call.path["id"] or call.query.get("id", "")])
     metadata = dict(found.metadata)
     shape = DocumentShape(id=found.id, title=found.title, text=found.text, metadata=metadata)
     return Reply(shape)

@@ -54,7 +54,7 @@ def test_a_write_that_cannot_be_changes_nothing(own: Any) -> None:
 
 
 def test_an_id_is_on_one_line(own: Any) -> None:
-    """One with a line break could be written and never be read: no path has it."""
+    """Runs, judgements and logs write an id on one line."""
     ask = asker(own(writable=True))
     for method, doc_id in (("POST", "a\nb"), ("PUT", "a\r"), ("POST", "\n")):
         body = {"documents": [{"id": "fine"}, {"_id": doc_id, "text": "gold"}]}

@@ -1,15 +1,16 @@
-"""The tools for agents, asked by the official client in memory and over standard streams."""
+"""The tools for agents, asked by the client of the SDK in memory; the straight road has others."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Call
 from serving import EXTRA
+from site_scripts import site_script
 from small_world import documents
 
 from sluice.encoders import BM25Encoder
@@ -85,6 +86,26 @@ def test_faults_are_said_in_words(service: Any) -> None:
     assert wrong.is_error
 
 
+def test_the_page_shows_what_agents_get(shell: Call, tmp_path: Path) -> None:
+    """The transcript in docs/agents.md, which the script makes over both transports."""
+    client_of = pytest.importorskip("mcp.client.client", reason=EXTRA)
+    from sluice.retrieval.serving import ServeSettings, Service, mcp_server
+
+    script = site_script("make_mcp_transcript")
+    notes = script.write_notes(tmp_path / "notes")
+    assert shell("index", notes, "--bm25", "--output", tmp_path / "my")[0] == 0
+    service = Service.open(tmp_path / "my", ServeSettings(longest_wait=60))
+
+    async def asked() -> Any:
+        async with client_of.Client(mcp_server(service)) as client:
+            return await script.transcript(client)
+
+    try:
+        assert script.block(asyncio.run(asked())) in script.PAGE.read_text(encoding="utf-8")
+    finally:
+        service.close()
+
+
 def test_tools_say_what_they_do(service: Any) -> None:
     client_of = pytest.importorskip("mcp.client.client", reason=EXTRA)
     from sluice.retrieval.serving import mcp_server
@@ -98,23 +119,6 @@ def test_tools_say_what_they_do(service: Any) -> None:
     assert all(tool.annotations.read_only_hint for tool in listed.values())
     assert listed["search"].input_schema["required"] == ["query"]
     assert listed["search"].input_schema["properties"]["limit"]["maximum"] == 100
-
-
-def test_over_standard_streams(long_texts: Path) -> None:
-    stdio = pytest.importorskip("mcp.client.stdio", reason=EXTRA)
-    client_of = pytest.importorskip("mcp.client.client", reason=EXTRA)
-    command = "from sluice.retrieval.cli import main; main()"
-    words = ["-c", command, "serve", str(long_texts), "--mcp", "stdio"]
-    server = stdio.StdioServerParameters(
-        command=sys.executable, args=words, env={"PYTHONPATH": str(Path.cwd()), "PATH": ""}
-    )
-
-    async def call() -> Any:
-        async with client_of.Client(stdio.stdio_client(server)) as client:
-            return await client.call_tool("search", {"query": "zebra"})
-
-    content = asyncio.run(call()).structured_content
-    assert [each["id"] for each in content["results"]] == ["page"]
 
 
 def test_the_address_is_asked_as_it_is_written_and_by_post_alone(address: str) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Ranking, Run, Stage
+from sluice.retrieval.pipelines.hit import Passage
 from sluice.retrieval.pipelines.stage import Texts
+from sluice.retrieval.pipelines.tracing import Span
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.testing import BrokenRule, check_stage
 from sluice.retrieval.testing.rules import DOCUMENTS
@@ -117,6 +119,9 @@ BROKEN = {
             {q: Ranking(r.doc_ids, r.scores * len(run)) for q, r in run.items()}
         )
     ),
+    "names_of_queries": broken_run(
+        lambda asked, run, k: Run({q: r[: 1 + ("\n" not in q)] for q, r in run.items()})
+    ),
     "depth": broken_run(lambda asked, run, k: run.top(1) if k == 1000 else run.top((k or 99) - 1)),
     "nothing_asked": broken_run(lambda asked, run, k: run if asked else None),
     "empty_run": changed(
@@ -156,6 +161,21 @@ def test_broken_ones_are_found_out(rule: str) -> None:
     others = [name for name in BROKEN if name != rule and name not in ("run_of_queries",)]
     with pytest.raises(BrokenRule, match=rf"^stage Broken: .* \({rule}\)\n"):
         check_stage(stage, skip=[] if rule != "traced_once" else others)
+
+
+def test_passages_by_a_name_are_found_out() -> None:
+    """It reads the trace of its own run by the name that ``search`` gives to a query."""
+
+    def passages_of(
+        self: Stage, query: str, doc_ids: Sequence[str], span: Span
+    ) -> list[Passage | None]:
+        assert span.result is not None
+        known = span.result.get("query", ())
+        return [Passage(1, 0, 1, "") if len(known) else None for _ in doc_ids]
+
+    kind = changed(Words, names_passages=True, passages_of=passages_of)
+    with pytest.raises(BrokenRule, match=r"under other names it names other passages"):
+        check_stage(kind())
 
 
 def test_what_cannot_be_checked_is_said() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from fake_language_models import Echo, FakeModel
+from places import ROOT
 from small_world import WordEncoder, documents
 from token_functions import token_vectors
 
@@ -22,15 +24,19 @@ from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
 from sluice.retrieval.experiments.tuning.ranker_training import judged
 from sluice.retrieval.pipelines.fitting.query_fitter import fit_on
 from sluice.retrieval.pipelines.fitting.unfitted import Unfitted
-from sluice.retrieval.pipelines.table import STAGES
+from sluice.retrieval.pipelines.fusion.fusion import METHODS
+from sluice.retrieval.pipelines.table import DEPTH_RULES, STAGES
 from sluice.retrieval.retrievers.candidate_lists import Sources
+from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.stages.adaptive_depth import cut_off
+from sluice.retrieval.stages.confidence_exit import exit_rule
 from sluice.retrieval.stages.generative.listwise import Listwise
 from sluice.retrieval.stages.generative.pairwise import Pairwise
 from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.stages.ltr.features import CandidateFeatures
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, part_fingerprint
 from sluice.retrieval.stages.rerankers.max_sim import MaxSim
+from sluice.retrieval.stages.rerankers.passages import by_passages
 from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
 from sluice.retrieval.testing import check_stage
 
@@ -57,6 +63,8 @@ class World(NamedTuple):
     dense: Retriever
     folder: Path
     tokens: Retriever
+    parts: Retriever  # BM25 over passages
+    dense_parts: Retriever  # a shard of documents in passages, and another
 
     def options(self, name: str) -> dict[str, Any]:
         """What a stage of the table must be told."""
@@ -99,7 +107,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
             name="tokens",
             path=folder / "tokens",
         ),
-    )
+        Retriever.build(
+            BM25Encoder(), CORPUS, name="parts", path=folder / "parts", passages=Passages(4, 1)
+        ),
+        Retriever.build(
+            WordEncoder(), CORPUS, index=FlatIndex("cosine"), name="dense_parts",
+            path=folder / "dense_parts", passages=Passages(5, 1), shards=2,
+        ),
+    )  # fmt: skip
 
 
 def built(world: World, name: str) -> Stage:
@@ -147,6 +162,31 @@ OTHERS: dict[str, Callable[[World], Stage]] = {
     "pairwise": lambda world: Rerank(Pairwise(FakeModel(lambda prompt: _first(prompt)))),
     "listwise": lambda world: Rerank(Listwise(FakeModel(writes=lambda prompt: "[2] > [1]"))),
 }
+EXIT = exit_rule(0.5)
+
+# Over retrievers of passages, whose hits name them.
+OTHERS |= {
+    "parts": lambda world: world.parts,
+    "shards": lambda world: world.dense_parts,
+    "a part with passages": lambda world: world.parts | world.dense,
+    "passages, cut": lambda world: (2 * world.parts % 9 + world.dense_parts) % 20,
+    "passages, filtered": lambda world: (world.parts | world.dense_parts).filtered({"odd": True}),
+    "passages, reranked": lambda world: (
+        (world.parts | world.dense_parts) >> Rerank(by_passages(Overlap(), length=4, overlap=1), 9)
+    ),
+    "passages, other texts": lambda world: resolve(STAGES["query2doc"])(
+        world.parts | world.dense_parts, Echo()
+    ),
+    "passages, feedback": lambda world: world.parts | resolve(STAGES["rm3"])(world.bm25),
+    "passages, times 2": lambda world: 2 * world.parts,
+    "exit": lambda world: world.parts | (world.dense >> Rerank(Overlap(), 9, rules=[EXIT])),
+}
+OTHERS |= {
+    f"passages by {method}": lambda world, method=method: Fuse(  # type: ignore[misc]
+        [world.parts, world.dense, world.dense_parts], method=method
+    )
+    for method in METHODS
+}
 
 
 def _chances(prompt: Any) -> tuple[float, float]:
@@ -162,6 +202,38 @@ def _first(prompt: Any) -> tuple[float, float]:
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_stages(world: World, name: str) -> None:
     check_stage(OTHERS[name](world), QUERIES, documents=TEXTS, where={"odd": True})
+
+
+# Stages that are no part of a pipeline, and those that remember the queries of one study by name.
+NO_PARTS = {
+    "Unfitted", "UnfittedFusion", "UnfittedRerank",  # they refuse to run
+    "_AnyStage", "Probe",  # stand-ins
+    "_Remembered", "Recalled", "RecalledRetriever", "AlteredRetriever",
+}  # fmt: skip
+
+
+HEAD = re.compile(r"^\s*class (\w+)\(([^)]*)\):", re.M)
+
+
+def test_no_stage_is_forgotten(world: World) -> None:
+    """Every class of a stage in the package is in a case here, and so is every rule of depth."""
+    bases: dict[str, list[str]] = {}
+    for path in (ROOT / "retrieval").rglob("*.py"):
+        for name, above in HEAD.findall(path.read_text(encoding="utf-8")):
+            bases.setdefault(name, []).extend(re.split(r"[\s,\[\]]+", above))
+    stages, size = {"Stage"}, 0
+    while len(stages) > size:
+        size = len(stages)
+        stages |= {name for name, names in bases.items() if stages.intersection(names)}
+    tried: set[str] = set()
+    waiting = [built(world, name) for name in STAGES if name != "ltr"]  # which is a Rerank
+    waiting += [make(world) for make in OTHERS.values()]
+    while waiting:
+        stage = waiting.pop()
+        tried |= {kind.__name__ for kind in type(stage).__mro__}
+        waiting += stage.inner
+    assert stages - tried == NO_PARTS
+    assert set(DEPTH_RULES) == {"cut_off", "exit"}  # "ruled" and "exit" above
 
 
 class Texts:

@@ -24,8 +24,9 @@ async function send(path, body) {
     method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body),
   });
   if (reply.ok) return reply;
-  const answer = await reply.json();
-  const error = new Error(answer.error ? answer.error.message : `status ${reply.status}`);
+  const answer = await reply.json().catch(() => ({})); // a proxy's is a page
+  const error = new Error(`${answer.error ? answer.error.message : `status ${reply.status}`} ` +
+    `(request_id ${reply.headers.get("x-request-id")})`);
   error.status = reply.status;
   error.type = answer.error && answer.error.type;
   throw error;

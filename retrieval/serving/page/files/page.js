@@ -13,6 +13,11 @@ function make(tag, properties = {}, ...inside) {
   return element;
 }
 
+// A long name breaks behind a separator before it breaks in the middle of a word.
+function breakable(name) {
+  return name.split(/(?<=[/_.:])/).flatMap((part) => [part, make("wbr")]);
+}
+
 function key() {
   return sessionStorage.getItem("sluice-key") || "";
 }
@@ -24,9 +29,10 @@ async function ask(path, body, signal) {
   const reply = await fetch(path, {
     method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal,
   });
-  const answer = await reply.json();
-  if (reply.ok) return answer;
-  const error = new Error(answer.error ? answer.error.message : `status ${reply.status}`);
+  if (reply.ok) return reply.json();
+  const answer = await reply.json().catch(() => ({})); // a proxy's is a page
+  const error = new Error(`${answer.error ? answer.error.message : `status ${reply.status}`} ` +
+    `(request_id ${reply.headers.get("x-request-id")})`);
   error.status = reply.status;
   throw error;
 }
@@ -197,7 +203,7 @@ function card(hit, column, share, other, name) {
   }
   button.append(
     make("div", { className: "top" }, make("span", { className: "rank", textContent: hit.rank }),
-      make("span", { className: "title", textContent: hit.title || hit.id }),
+      make("span", { className: "title" }, ...breakable(hit.title || hit.id)),
       make("span", { className: "score", textContent: hit.score.toFixed(4) })),
     make("div", { className: "track", ariaHidden: "true" }, bar),
     marked("p", hit.snippet), notes);
@@ -265,10 +271,10 @@ async function explain(names, asked, signal) {
 
 async function open(id, column) {
   try {
-    const found = await ask(`/documents/${encodeURIComponent(id)}`);
-    at("document-title").textContent = found.title || found.id;
+    const found = await ask(`/documents/?id=${encodeURIComponent(id)}`);
+    at("document-title").replaceChildren(...breakable(found.title || found.id));
     at("document-metadata").replaceChildren(...[["id", found.id], ...Object.entries(found.metadata)]
-      .flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
+      .flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", {}, ...breakable(String(value)))]));
     at("document-text").textContent = found.text;
     at("document-path").replaceChildren(...path(state.explained[`${column}-${id}`]));
     at("document").showModal();
