@@ -254,8 +254,8 @@ class Service:
         )
         return name, encoder, vectors
 
-    async def rerank(self, model: str | None, pairs: Sequence[Pair]) -> tuple[str, list[float]]:
-        """Return the reranker's name and its own score of each pair."""
+    async def rerank(self, model: str | None, pairs: Sequence[Pair]) -> tuple[str, list[Vector]]:
+        """Return the reranker's name, its own score of each pair, and which it cut."""
         self._check_inputs(len(pairs), "texts")
         for query in {query for query, _ in pairs}:
             _check_query(query)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import logging
 import os
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -84,7 +87,7 @@ class HttpJson:
         self.timeout_s = timeout_s
         self.retries = whole_number(retries, "retries", 0)
         self.backoff_s = backoff_s
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._opener = urllib.request.build_opener(_NoRedirect, _Http, _Https)
         self._key()
 
     def post(self, body: Any, check: Any = None, stop: threading.Event | None = None) -> Any:
@@ -127,9 +130,8 @@ class HttpJson:
             headers["Authorization"] = f"Bearer {key}"
         data = json.dumps(body).encode()
         request = urllib.request.Request(self.url, data, headers)
-        ends = time.monotonic() + self.timeout_s
         with self._opener.open(request, timeout=self.timeout_s) as response:
-            return json.loads(_read(response, ends))
+            return json.loads(_read(response))
 
     def _status(self, error: urllib.error.HTTPError) -> tuple[str, float | None]:
         """Return the reason of a refusal and the seconds to wait; raise if a retry cannot help."""
@@ -183,8 +185,64 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _read(response: IO[bytes], ends: float) -> bytes:
-    """Read an answer that may come drop by drop, until ``ends``."""
+class _InTime(io.RawIOBase):
+    """What a server sends, drop by drop perhaps, until ``ends``."""
+
+    def __init__(self, stream: Any, sock: socket.socket, ends: float) -> None:
+        self._stream, self._sock, self._ends = stream, sock, ends
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer took too long")
+        self._sock.settimeout(left)
+        return self._stream.readinto(buffer)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer whose head and body are there by ``ends``."""
+
+    def __init__(self, sock: socket.socket, *args: Any, ends: float, **options: Any) -> None:
+        super().__init__(sock, *args, **options)
+        raw = self.fp.detach()  # type: ignore[attr-defined]
+        self.fp = io.BufferedReader(_InTime(raw, sock, ends))
+
+
+class _Timed:
+    """A connection whose ``timeout`` is for all of an answer, not for each part of it."""
+
+    def __init__(self, host: str, *, timeout: float, **options: Any) -> None:
+        super().__init__(host, timeout=timeout, **options)  # type: ignore[call-arg]
+        self.response_class = partial(_Response, ends=time.monotonic() + timeout)
+
+
+class _HttpConnection(_Timed, http.client.HTTPConnection):
+    pass
+
+
+class _HttpsConnection(_Timed, http.client.HTTPSConnection):
+    pass
+
+
+class _Http(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(_HttpConnection, req)
+
+
+class _Https(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(_HttpsConnection, req)
+
+
+def _read(response: IO[bytes]) -> bytes:
+    """Read an answer of a bounded size."""
     parts, size = list[bytes](), 0
     read = getattr(response, "read1", response.read)
     while part := read(65_536):
@@ -192,6 +250,4 @@ def _read(response: IO[bytes], ends: float) -> bytes:
         size += len(part)
         if size > LARGEST:
             raise ValueError(f"an answer of more than {LARGEST:,} bytes")
-        if time.monotonic() > ends:
-            raise TimeoutError("the answer took too long")
     return b"".join(parts)
