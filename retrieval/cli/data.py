@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.retrieval.cli.terminal.options import Command, argument, check_choice, option
+from sluice.retrieval.cli.terminal.options import Command, Links, argument, check_choice, option
 from sluice.retrieval.cli.terminal.output import echo
 
 ACTIONS = ("list", "clear")
@@ -25,6 +25,7 @@ def data(
         ),
     ],
     split: Annotated[str, option("SPLIT", "The split to describe.")] = "test",
+    allow: Links = None,
 ) -> None:
     """Describe a dataset.
 
@@ -37,7 +38,7 @@ def data(
     """
     from sluice.retrieval.datasets.report import describe
 
-    typer.echo(json.dumps(describe(name, split), indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(describe(name, split, allow or ()), indent=2, ensure_ascii=False))
 
 
 def cache(

@@ -19,6 +19,7 @@ from sluice.retrieval.cli.terminal.messages import say, show
 from sluice.retrieval.cli.terminal.options import (
     Command,
     ConfigFile,
+    Links,
     Overrides,
     Plan,
     Rebuild,
@@ -133,6 +134,7 @@ def index(
     dry_run: Annotated[
         bool, flag("Estimate time, disk and memory; index nothing.", "--dry-run")
     ] = False,
+    allow: Links = None,
     rebuild: Rebuild = False,
     plan: Plan = False,
 ) -> None:
@@ -156,7 +158,8 @@ def index(
     from sluice.retrieval.cli.terminal.own_documents import is_documents, own_experiment
     from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
 
-    columns = {"id": id, "text": text, "title": title, "metadata": metadata}
+    columns = {"id": id, "text": text, "title": title, "metadata": metadata,
+               "allow": allow}  # fmt: skip
     config: str | Path | dict[str, Any] = Path(source)
     if is_documents(source):
         if overrides:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
 
-MOST_WORDS = 100  # of a query that are looked for
+LONGEST_QUERY, MOST_WORDS = 2_000, 100  # characters and words of a query that are looked for
 MOST_MARKED = 20_000  # characters, from the first word that is found
 LONGEST_WORD = 40  # characters; a longer one is text without spaces
 WORD = re.compile(r"\w+")
@@ -18,13 +17,13 @@ Places = Sequence[tuple[int, int, str]]  # first character, one after the last, 
 def matches(line: str, query: str) -> Places:
     """Return the words of a line that are words of the query, stop words left out.
 
-    None of them overlaps another. Of the query the first 100 words count, of the line the 20,000
-    characters from the first of them on.
+    None of them overlaps another. Bounded are the words of the query, and the part of the line.
     """
     from sluice.encoders.lexical.analyzer import analyzer
 
     english = analyzer("en")
-    asked = _asked(query)
+    words = query[:LONGEST_QUERY].split()[:MOST_WORDS]
+    asked = set(english(" ".join(words)))
     met: dict[str, str] = {}  # a word's term of the query, empty for none: texts repeat their words
     found: list[tuple[int, int, str]] = []
     for place in WORD.finditer(line):
@@ -41,7 +40,7 @@ def matches(line: str, query: str) -> Places:
     if found:
         return found
     # Words that are not between spaces, as in Chinese, stand inside of others.
-    firsts = {part: line.find(part) for part in query.split(maxsplit=MOST_WORDS)[:MOST_WORDS]}
+    firsts = {part: line.find(part) for part in words}
     parts = sorted((part for part, at in firsts.items() if at >= 0), key=len, reverse=True)
     if not parts:
         return []
@@ -49,13 +48,6 @@ def matches(line: str, query: str) -> Places:
     longest_first = re.compile("|".join(map(re.escape, parts)))
     found_parts = longest_first.finditer(line, start, start + MOST_MARKED)
     return [(*place.span(), place.group()) for place in found_parts]
-
-
-@lru_cache(maxsize=16)  # of the hits of a query, and of requests side by side
-def _asked(query: str) -> frozenset[str]:
-    from sluice.encoders.lexical.analyzer import analyzer
-
-    return frozenset(analyzer("en")(" ".join(query.split(maxsplit=MOST_WORDS)[:MOST_WORDS])))
 
 
 def best_part(line: str, places: Places, length: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def _saved(documents: Documents, output: Path) -> str:
     return str(file.absolute())
 
 
-def documents_like(folder: Path, source: str) -> Iterable[Document]:
+def documents_like(folder: Path, source: str, allow: Collection[str] = ()) -> Iterable[Document]:
     """Read documents to add as the corpus of an experiment (or of a retriever in it) was read.
 
     Where that was files of the user's own, the same columns are used if they are there, and files
@@ -110,19 +110,20 @@ def documents_like(folder: Path, source: str) -> Iterable[Document]:
         if isinstance(dataset, Mapping) and "corpus" in dataset:
             columns = dataset.get("columns") or {}
             named = {key: value for key, value in columns.items() if key in COLUMNS}
+            followed = {"allow": allow}  # the reader's word, not the folder's
             corpus = expanded(str(dataset["corpus"]))
             if corpus.is_dir():
-                return documents_below(corpus, source, named).with_own_ids()
+                return documents_below(corpus, source, named | followed).with_own_ids()
             try:
-                documents = as_documents(source, **named)
+                documents = as_documents(source, **named, **followed)
             except DataError:  # other columns than the index was made with: the usual ones
                 if not named:
                     raise
-                documents = as_documents(source)
+                documents = as_documents(source, **followed)
             return documents.with_own_ids()
     if Path(source).is_file():
         return read_documents(Path(source))
-    return as_documents(source).with_own_ids()
+    return as_documents(source, allow=allow).with_own_ids()
 
 
 def _absolute(source: str) -> str:
@@ -143,8 +144,10 @@ def hybrid_config(
     model cannot be had.
     """
     dataset: dict[str, Any] = {"corpus": own.corpus}
-    if own.columns:
-        dataset["columns"] = dict(own.columns)
+    if columns := {key: value for key, value in own.columns.items() if key in COLUMNS}:
+        dataset["columns"] = columns
+    if followed := own.columns.get("allow"):
+        dataset["allow"] = [_absolute(path) for path in followed]
     bm25 = {"encoder": {"type": "bm25", "language": own.language}, "index": {"type": "inverted"}}
     config: dict[str, Any] = {
         "dataset": dataset,

@@ -46,8 +46,8 @@ MODELS, INDEXES, WRITES = "models", "indexes", "writes"
 MOST_SEARCHERS = 8  # threads for searches without a model
 MOST_WRITES = 16  # that wait for those before
 MOST_NAMES = 100  # of a filter
-MOST_VALUES = 10_000  # of a filter, over all of its names
-QUICK_VALUES = 100  # of a filter that is checked in less than a millisecond
+MOST_FILTER = 262_144  # characters of a filter, as JSON
+QUICK_FILTER = 2_048  # of a filter that is checked in less than a millisecond
 HITS_AT_ONCE = 16  # the most hits of a request, in largest ``k``
 
 
@@ -379,26 +379,19 @@ def _check_query(query: str) -> None:
 
 
 async def _filtered(stage: Stage, where: dict[str, Any] | None) -> tuple[Stage, str]:
-    """Return the filtered stage, and the filter as text; large ones are checked off the loop."""
+    """Return the filtered stage, and the filter as text; a long one is checked off the loop."""
     if where is None:
         return stage, ""
-    parts = [
-        part
-        for each in where.values()
-        for part in (each.values() if isinstance(each, dict) else [each])
-    ]
-    values = sum(len(part) if isinstance(part, list) else 1 for part in parts)
-    if len(where) > MOST_NAMES or values > MOST_VALUES:
+    text = json.dumps(where, sort_keys=True) if len(where) <= MOST_NAMES else ""
+    if not text or len(text) > MOST_FILTER:
         raise too_large(
-            f"where: {len(where):,} names with {values:,} values; expected at most {MOST_NAMES} "
-            f"names and {MOST_VALUES:,} values; filter by fewer",
+            f"where: {len(where):,} names, {len(text):,} characters; expected at most {MOST_NAMES} "
+            f"names and {MOST_FILTER:,} characters",
             "where",
         )
-
-    def filtered() -> tuple[Stage, str]:
-        return stage.filtered(where), json.dumps(where, sort_keys=True)
-
-    return filtered() if values <= QUICK_VALUES else await asyncio.to_thread(filtered)
+    if len(text) <= QUICK_FILTER:
+        return stage.filtered(where), text
+    return await asyncio.to_thread(stage.filtered, where), text
 
 
 def model_facts(encoder: Any) -> Mapping[str, Any]:

@@ -12,7 +12,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from functools import partial
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -87,7 +86,7 @@ class HttpJson:
         self.timeout_s = timeout_s
         self.retries = whole_number(retries, "retries", 0)
         self.backoff_s = backoff_s
-        self._opener = urllib.request.build_opener(_NoRedirect, _Http, _Https)
+        self._opener = urllib.request.build_opener(_NoRedirect, _TimedHandler)
         self._key()
 
     def post(self, body: Any, check: Any = None, stop: threading.Event | None = None) -> Any:
@@ -206,39 +205,23 @@ class _InTime(io.RawIOBase):
         super().close()
 
 
-class _Response(http.client.HTTPResponse):
-    """An answer whose head and body are there by ``ends``."""
+class _TimedHandler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens addresses; the timeout is for all of an answer, not for each part of it."""
 
-    def __init__(self, sock: socket.socket, *args: Any, ends: float, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        raw = self.fp.detach()  # type: ignore[attr-defined]
-        self.fp = io.BufferedReader(_InTime(raw, sock, ends))
+    def do_open(self, http_class: Any, req: Any, **options: Any) -> Any:
+        ends = time.monotonic() + req.timeout
 
+        def answer(sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
+            response: Any = http.client.HTTPResponse(sock, *args, **options)
+            response.fp = io.BufferedReader(_InTime(response.fp.detach(), sock, ends))
+            return response  # type: ignore[no-any-return]
 
-class _Timed:
-    """A connection whose ``timeout`` is for all of an answer, not for each part of it."""
+        def connection(*args: Any, **options: Any) -> Any:
+            made = http_class(*args, **options)
+            made.response_class = answer
+            return made
 
-    def __init__(self, host: str, *, timeout: float, **options: Any) -> None:
-        super().__init__(host, timeout=timeout, **options)  # type: ignore[call-arg]
-        self.response_class = partial(_Response, ends=time.monotonic() + timeout)
-
-
-class _HttpConnection(_Timed, http.client.HTTPConnection):
-    pass
-
-
-class _HttpsConnection(_Timed, http.client.HTTPSConnection):
-    pass
-
-
-class _Http(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(_HttpConnection, req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(_HttpsConnection, req)
+        return super().do_open(connection, req, **options)
 
 
 def _read(response: IO[bytes]) -> bytes:

@@ -45,7 +45,7 @@ def add(path: Searched, documents: Documents, allow: Allow = None) -> None:
     """
     from sluice.retrieval.experiments.output.changes import add_documents
 
-    changed = add_documents(path, _documents_of(path, documents), allow=allowed(allow))
+    changed = add_documents(path, _documents_of(path, documents, allow), allow=allowed(allow))
     _print_changes(changed, ("added",))
 
 
@@ -61,7 +61,7 @@ def update(path: Searched, documents: Documents, allow: Allow = None) -> None:
     """
     from sluice.retrieval.experiments.output.changes import update_documents
 
-    changed = update_documents(path, _documents_of(path, documents), allow=allowed(allow))
+    changed = update_documents(path, _documents_of(path, documents, allow), allow=allowed(allow))
     _print_changes(changed, ("added", "replaced"))
 
 
@@ -148,11 +148,11 @@ def verify(path: Searched, allow: Allow = None) -> None:
         echo(f"{folder}: {verify_retriever(folder, allowed(allow))} files are intact")
 
 
-def _documents_of(path: Path, source: str) -> Iterable[Document]:
+def _documents_of(path: Path, source: str, allow: Sequence[str] | None) -> Iterable[Document]:
     """Read documents as the corpus of the retriever or experiment at ``path`` was read."""
     from sluice.retrieval.experiments.own_documents import documents_like
 
-    return documents_like(path, source)
+    return documents_like(path, source, allow or ())
 
 
 def _print_changes(changed: Iterable[Changed], kinds: Sequence[str]) -> None:
