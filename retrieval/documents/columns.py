@@ -249,12 +249,9 @@ class ColumnWriter:
                     key.encode("utf-8")
                     if self._known is not None and key not in self._known:
                         if len(self._known) >= MOST_NAMES:
-                            raise _refused(
-                                document,
-                                f"metadata {key!r:.80}: a folder has up to {MOST_NAMES:,} names",
-                                "fewer: leave some out, or sluice delete --compact, after which "
-                                "names that no document has are forgotten",
-                            )
+                            fault = f"metadata {key!r:.80}: a folder has up to {MOST_NAMES:,} names"
+                            remedy = "fewer; sluice delete --compact forgets those no document has"
+                            raise _refused(document, fault, remedy)
                         self._known.add(key)
                     self._columns[key, kind] = _Growing(kind)
                 self._columns[key, kind].add(row, value)

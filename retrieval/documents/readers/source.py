@@ -27,6 +27,7 @@ from sluice.retrieval.documents.readers.tables import FORMS, documents_in_tables
 
 CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")  # a folder in BEIR layout is read by this file
 WILD = "*?["
+Paths = Collection[str]  # to which links may lead
 
 
 def as_documents(
@@ -36,7 +37,7 @@ def as_documents(
     text: str | Sequence[str] | None = None,
     title: str | None = None,
     metadata: str | Sequence[str] | None = None,
-    allow: Collection[str] = (),
+    allow: Paths = (),
 ) -> Documents:
     """Return the documents of a source, to be streamed as often as needed.
 
@@ -103,7 +104,7 @@ def is_source(name: str | Path) -> bool:
 
 
 def _named_documents(
-    source: str | Path, asked: Asked, root: Path | None = None, allow: Collection[str] = ()
+    source: str | Path, asked: Asked, root: Path | None = None, allow: Paths = ()
 ) -> Documents:
     """Return the documents of a path, a pattern of paths, a name on the hub, or a pipe.
 
@@ -146,9 +147,7 @@ def _file(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Docume
     )
 
 
-def _folder(
-    name: str, path: Path, asked: Asked, ids_below: Path | None, allow: Collection[str]
-) -> Documents:
+def _folder(name: str, path: Path, asked: Asked, base: Path | None, allow: Paths) -> Documents:
     corpus = next((path / part for part in CORPUS if (path / part).is_file()), None)
     if corpus is not None:
         return documents_in_tables(str(corpus), path, [corpus], asked)
@@ -162,12 +161,10 @@ def _folder(
     forms = {form_of_table(file) for file in tables}
     if len(forms) == 1 and not any(kind_of_file(file) for file in files):
         return documents_in_tables(name, path, tables, asked)
-    return documents_of_files(name, ids_below or path, files, asked)
+    return documents_of_files(name, base or path, files, asked)
 
 
-def _pattern(
-    name: str, path: Path, asked: Asked, ids_below: Path | None, allow: Collection[str]
-) -> Documents:
+def _pattern(name: str, path: Path, asked: Asked, base: Path | None, allow: Paths) -> Documents:
     """Return the documents of the files that a pattern matches, tables or texts."""
     parts = path.parts
     wild = next(place for place, part in enumerate(parts) if any(sign in part for sign in WILD))
@@ -185,4 +182,4 @@ def _pattern(
     forms = {form_of_table(file) for file in files}
     if len(forms) == 1 and None not in forms:
         return documents_in_tables(name, root, files, asked)
-    return documents_of_files(name, ids_below or root, files, asked, any_text=True)
+    return documents_of_files(name, base or root, files, asked, any_text=True)

@@ -77,13 +77,11 @@ class Server(uvicorn.Server):  # type: ignore[misc]
 
 
 class BoundedProtocol(asyncio.Protocol):
-    """What uvicorn's protocols lack: bounds of a request's head, and of connections by address.
+    """What uvicorn's protocols lack: bounds of a head, and of the connections of an address.
 
-    A head has ``arrive_within`` seconds to arrive: uvicorn's own limit is for the time between
-    requests alone, so that a client which sends a header now and then keeps a connection for ever.
-    Its bytes are counted before they are parsed, because httptools copies a header anew for each
-    part of it. Where an address has its share of the connections, or nobody has one left, the
-    oldest connection that waits for its client makes room.
+    A head has ``arrive_within`` seconds: a client that sends a header now and then would keep a
+    connection for ever. Its bytes are counted before httptools copies them, a header anew for each
+    part. Of too many connections the oldest that waits for its client makes room.
     """
 
     arrive_within = 10.0  # seconds
@@ -96,7 +94,8 @@ class BoundedProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Make room, and wait for the first request."""
         super().connection_made(transport)
-        own = self.addresses.setdefault(self._address(), {})
+        self._address = self.client[0] if self.client else ""
+        own = self.addresses.setdefault(self._address, {})
         own[self] = None
         if len(own) > SHARE or len(self.connections) >= CONNECTIONS:
             crowd = own if len(own) > SHARE else max(self.addresses.values(), key=len)
@@ -148,13 +147,10 @@ class BoundedProtocol(asyncio.Protocol):
 
     def leave(self) -> None:
         """Count no longer among the connections of an address."""
-        own = self.addresses.get(self._address(), {})
+        own = self.addresses.get(self._address, {})
         own.pop(self, None)
         if not own:
-            self.addresses.pop(self._address(), None)
-
-    def _address(self) -> str:
-        return self.client[0] if self.client else ""
+            self.addresses.pop(self._address, None)
 
     def _is_asked(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
