@@ -80,7 +80,7 @@ async def rerank(service: Service, call: Call) -> Reply:
     texts = _ranked_texts(request)
     pairs = [(request.query, text) for text in texts]
     model, scored = await unless_gone(service.rerank(request.model, pairs), call.gone())
-    # As their own servers: TEI's refuses a long text unless it is told to cut, Cohere's cuts.
+    # TEI's own server refuses a long text unless truncate is true, Cohere's cuts it.
     if not (request.texts is None if request.truncate is None else request.truncate):
         refuse_cut(scored, "documents" if request.texts is None else "texts", pairs=True)
     scores = [pair.values for pair in scored]

@@ -142,7 +142,7 @@ class BoundedProtocol(asyncio.Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the client has to send or to read something before the service can go on."""
+        """Whether the next step is the client's: to send, or to read what was sent."""
         return not self._is_asked() or self.cycle.more_body or self.flow.write_paused
 
     def leave(self) -> None:
