@@ -38,7 +38,8 @@ def data(
     """
     from sluice.retrieval.datasets.report import describe
 
-    typer.echo(json.dumps(describe(name, split, allow or ()), indent=2, ensure_ascii=False))
+    dataset = {"corpus": name, "allow": allow} if allow else name
+    typer.echo(json.dumps(describe(dataset, split), indent=2, ensure_ascii=False))
 
 
 def cache(

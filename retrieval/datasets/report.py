@@ -24,22 +24,20 @@ LIMITS = {256: 190, 512: 380}
 
 
 def describe(
-    dataset: Dataset | str | Path | Mapping[str, Any],
-    split: str = "test",
-    allow: Sequence[str] = (),
+    dataset: Dataset | str | Path | Mapping[str, Any], split: str = "test"
 ) -> dict[str, Any]:
     """Read a dataset once from end to end and return what is in it, ready for JSON.
 
     A dataset given by name is opened with ``split``, or without one if no split has judgements,
     which is then logged in one warning. The path of a folder of files, or another source that
-    ``as_documents`` reads, is a corpus, whose links may lead out of it to the paths in ``allow``.
+    ``as_documents`` reads, is a corpus.
 
     Judgements of documents outside the corpus and queries that no split judges are logged in
     one warning each, with the count and three examples. Memory: the queries and qrels, and the
     ids of the judged documents. Bad input anywhere is a ``DataError``.
     """
     if not isinstance(dataset, Dataset):
-        corpus_alone = _opened(dataset, allow)
+        corpus_alone = _opened(dataset)
         judged_splits = corpus_alone.splits
         dataset = corpus_alone.with_split(split) if judged_splits else corpus_alone
         if not judged_splits:
@@ -62,14 +60,14 @@ def describe(
     return report
 
 
-def _opened(name: str | Path | Mapping[str, Any], allow: Sequence[str]) -> Dataset:
+def _opened(name: str | Path | Mapping[str, Any]) -> Dataset:
     """Open a dataset by name or, where none is called so, what the name is the path of."""
     try:
         return load_dataset(name, None)
     except DataError:
         if isinstance(name, Mapping) or not is_source(name):
             raise
-    return load_dataset({"corpus": name, "allow": allow}, None)
+    return load_dataset({"corpus": name}, None)
 
 
 def _described_corpus(dataset: Dataset, queries: dict[str, str], qrels: Qrels) -> dict[str, Any]:

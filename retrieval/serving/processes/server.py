@@ -76,7 +76,10 @@ class Server(uvicorn.Server):  # type: ignore[misc]
         await super().shutdown(sockets)
 
 
-class BoundedProtocol(asyncio.Protocol):
+Base: Any = asyncio.Protocol  # uvicorn's: see ``protocol_within``
+
+
+class BoundedProtocol(Base):  # type: ignore[misc]
     """What uvicorn's protocols lack: bounds of a head, and of the connections of an address.
 
     A head has ``arrive_within`` seconds: a client that sends a header now and then would keep a
