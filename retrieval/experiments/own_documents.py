@@ -110,16 +110,15 @@ def documents_like(folder: Path, source: str, allow: Collection[str] = ()) -> It
         if isinstance(dataset, Mapping) and "corpus" in dataset:
             columns = dataset.get("columns") or {}
             named = {key: value for key, value in columns.items() if key in COLUMNS}
-            followed = {"allow": allow}  # the reader's word, not the folder's
             corpus = expanded(str(dataset["corpus"]))
             if corpus.is_dir():
-                return documents_below(corpus, source, named | followed).with_own_ids()
+                return documents_below(corpus, source, {**named, "allow": allow}).with_own_ids()
             try:
-                documents = as_documents(source, **named, **followed)
+                documents = as_documents(source, **named, allow=allow)
             except DataError:  # other columns than the index was made with: the usual ones
                 if not named:
                     raise
-                documents = as_documents(source, **followed)
+                documents = as_documents(source, allow=allow)
             return documents.with_own_ids()
     if Path(source).is_file():
         return read_documents(Path(source))

@@ -27,17 +27,18 @@ class Vector(NamedTuple):
 def encode_all(encoder: Any, side: Side, texts: Sequence[str]) -> list[Vector]:
     """Return the vectors of texts, encoded together."""
     encode = encoder.encode_queries if side == "query" else encoder.encode_documents
-    return counted_vectors(encode, texts, [tokens_of(text) for text in texts])
+    return counted_vectors(encode, texts, tokens_of)
 
 
 def counted_vectors(
-    ask: Callable[[list[Any]], Any], texts: Sequence[Any], sizes: Sequence[int]
+    ask: Callable[[list[Any]], Any], texts: Sequence[Any], size_of: Callable[[Any], int]
 ) -> list[Vector]:
-    """Return what a model makes of each text or pair, whose ``sizes`` count if it tells none."""
+    """Return what a model makes of each text or pair; ``size_of`` counts if the model does not."""
     with counting_tokens() as counted:
         vectors = ask(list(texts))
     counts = TokenCounts.joined(counted, len(texts)) if counted else None
     if counts is None:
+        sizes = map(size_of, texts)
         return [Vector(vectors[row], size, size) for row, size in enumerate(sizes)]
     pairs = zip(counts.full.tolist(), counts.read.tolist(), strict=True)
     return [Vector(vectors[row], full, read) for row, (full, read) in enumerate(pairs)]

@@ -23,7 +23,7 @@ def score_all(scorer: Any, pairs: Sequence[Pair]) -> list[Vector]:
             raise ModelError("the reranker returned no finite number for each pair")
         return scores.tolist()  # type: ignore[no-any-return]
 
-    return counted_vectors(scored, pairs, list(map(pair_cost, pairs)))
+    return counted_vectors(scored, pairs, pair_cost)
 
 
 def pair_cost(pair: Pair) -> int:

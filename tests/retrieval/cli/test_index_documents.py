@@ -217,7 +217,10 @@ def test_links_out_of_the_notes_are_not_indexed(sluice: Call, here: Path) -> Non
     index = ("index", "notes", "--bm25", "--output")
     code, _, err = sluice(*index, "closed")
     assert code == 0, err
-    assert "notes: left out: 1 links out of it, which --allow PATH follows (key.txt)" in err
+    assert (
+        "notes: left out: 1 behind links that lead out of it, which --allow PATH follows (key.txt)"
+        in err
+    )
     assert "zebra" not in sluice("search", "closed", "zebra")[1]
     assert sluice("update", "closed", "notes")[0] == 0
     assert "zebra" not in sluice("search", "closed", "zebra")[1]

@@ -31,7 +31,7 @@ from sluice.retrieval.documents.readers.files.text_files import read_text_file
 
 PASSED_OVER = ("node_modules", "__pycache__")
 OUTPUTS = ("experiment.yaml", "retriever.json")  # what Sluice itself writes is not read
-LINKS = "links out of it, which --allow PATH follows"
+LINKS = "behind links that lead out of it, which --allow PATH follows"
 READABLE = ".txt .md .html .pdf .rst"
 
 

@@ -171,7 +171,10 @@ def test_links_out_of_a_folder_are_left_out(
     assert not set(documents) & set(LEFT_OUT)
     assert "the key" not in documents.values()
     count = len(LEFT_OUT)
-    assert f"left out: {count} links out of it, which --allow PATH follows (" in caplog.text
+    assert (
+        f"left out: {count} behind links that lead out of it, which --allow PATH follows ("
+        in caplog.text
+    )
     allowed = {each.id for each in as_documents(str(linked), allow=[str(linked.parent / "secret")])}
     assert allowed - set(documents) == {
         "chain.txt",
@@ -194,4 +197,7 @@ def test_tables_behind_links_are_left_out(tmp_path: Path, caplog: pytest.LogCapt
     (tmp_path / "in" / "b.csv").symlink_to(tmp_path / "b.csv")
     with caplog.at_level(logging.WARNING, "sluice"):
         assert [each.text for each in as_documents(tmp_path / "in")] == ["gold"]
-    assert "left out: 1 links out of it, which --allow PATH follows (b.csv)" in caplog.text
+    assert (
+        "left out: 1 behind links that lead out of it, which --allow PATH follows (b.csv)"
+        in caplog.text
+    )
