@@ -23,10 +23,10 @@ INDEXES: Final[Mapping[str, str]] = {
     "qdrant": "sluice.indexing.databases.qdrant.index:QdrantIndex",
 }
 
-# Those that lie in a database, and the settings that say where it is.
-DATABASES: Final[Mapping[str, tuple[str, ...]]] = {
-    "pgvector": ("dsn",),
-    "qdrant": ("path", "url"),
+# Those that lie in a database, the settings that say where it is, and where it is without them.
+DATABASES: Final[Mapping[str, Mapping[str, str]]] = {
+    "pgvector": {"dsn": "postgresql://"},
+    "qdrant": {"path": "", "url": ""},
 }
 
 AUGMENTATIONS: Final[Mapping[str, str]] = {

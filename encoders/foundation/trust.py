@@ -106,17 +106,22 @@ def refuse_links(folder: Path, allow: Allow = ()) -> None:
     """
     if allow is None:
         return
-    inside = (folder.resolve(), *_paths(allow))
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(place, name)
-            if path.is_symlink() and not any(map(path.resolve().is_relative_to, inside)):
+            if path.is_symlink() and leads_out(path, folder, allow):
                 target = path.resolve()
                 raise _refusal(
                     f"{path}: a link out of the folder, to {target}",
                     "writes only inside it",
                     str(target),
                 )
+
+
+def leads_out(path: Path, folder: Path, allow: Collection[str]) -> bool:
+    """Return whether links lead from ``path`` out of a folder, and below no allowed path."""
+    target = Path(os.path.realpath(path))  # a circle of links leads nowhere, without an error
+    return not any(map(target.is_relative_to, (folder.resolve(), *_paths(allow))))
 
 
 def _paths(allow: Collection[str]) -> Iterator[Path]:

@@ -32,7 +32,7 @@ class DatabaseIndex(Index):
 
     @property
     def address(self) -> str:
-        """Where the database is, as the settings say; empty where the environment says it."""
+        """Where the database is, as the settings say; empty where they need not."""
         return ""
 
     @property

@@ -12,6 +12,7 @@ import typer
 from sluice.retrieval.cli.terminal.options import (
     Command,
     IdColumn,
+    Links,
     MetadataColumns,
     TextColumns,
     TitleColumn,
@@ -39,6 +40,7 @@ def data(
     text: TextColumns = None,
     title: TitleColumn = None,
     metadata: MetadataColumns = None,
+    allow: Links = None,
 ) -> None:
     """Describe a dataset.
 
@@ -52,7 +54,9 @@ def data(
     from sluice.retrieval.datasets.report import describe
 
     columns = named_columns(id=id, text=text, title=title, metadata=metadata)
-    dataset = {"corpus": name, "columns": columns} if columns else name
+    own = {"columns": columns} if columns else {}
+    own.update({"allow": allow} if allow else {})
+    dataset = {"corpus": name, **own} if own else name
     typer.echo(json.dumps(describe(dataset, split), indent=2, ensure_ascii=False))
 
 

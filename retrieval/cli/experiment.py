@@ -21,6 +21,7 @@ from sluice.retrieval.cli.terminal.options import (
     Command,
     ConfigFile,
     IdColumn,
+    Links,
     MetadataColumns,
     Overrides,
     Plan,
@@ -120,6 +121,7 @@ def index(
     dry_run: Annotated[
         bool, flag("Estimate time, disk and memory; index nothing.", "--dry-run")
     ] = False,
+    allow: Links = None,
     rebuild: Rebuild = False,
     plan: Plan = False,
 ) -> None:
@@ -143,7 +145,7 @@ def index(
     from sluice.retrieval.cli.terminal.own_documents import is_documents, own_experiment
     from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
 
-    columns = named_columns(id=id, text=text, title=title, metadata=metadata)
+    columns = named_columns(id=id, text=text, title=title, metadata=metadata, allow=allow)
     config: str | Path | dict[str, Any] = Path(source)
     if is_documents(source):
         if overrides:

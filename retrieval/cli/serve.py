@@ -209,7 +209,7 @@ def serve(
         workers=workers,
         shard_workers=None if shard_workers is None else _shard_workers(shard_workers),
     )
-    folder = _indexed(source, output, model, bm25, quiet=mcp == "stdio")
+    folder = _indexed(source, output, model, bm25, allow, quiet=mcp == "stdio")
     if mcp == "stdio":
         from sluice.retrieval.serving.processes.start import run_mcp
 
@@ -253,7 +253,7 @@ def _serve(folder: Path, settings: ServeSettings) -> None:
 
 
 def _indexed(
-    source: str, output: Path | None, model: str | None, bm25: bool, *, quiet: bool
+    source: str, output: Path | None, model: str | None, bm25: bool, allow: Allow, quiet: bool
 ) -> Path:
     """Return the folder to serve; documents that are not indexed yet are indexed first."""
     from sluice.retrieval.cli.terminal.own_documents import is_documents, own_experiment, short_name
@@ -281,9 +281,10 @@ def _indexed(
         raise ConfigError(f"{source}: documents; index them first: sluice index {source}")
     from sluice.retrieval.jobs import index
 
+    links = {"allow": allow}
     index(
         own_experiment(
-            source, {}, output, language=None, model=model, lexical_only=bm25, dry_run=False
+            source, links, output, language=None, model=model, lexical_only=bm25, dry_run=False
         )
     )
     return built

@@ -19,7 +19,7 @@ from sluice.retrieval.pipelines.expression import place_in, text_options
 from sluice.retrieval.pipelines.table import READ, READ_BY_ALL, REMOTE, WRITTEN
 
 log = logging.getLogger("sluice")
-PARTS = ("corpus", "queries", "qrels")  # of a dataset
+PARTS = ("corpus", "queries", "qrels", "allow")  # of a dataset
 
 # Keys of components and training runs that name files to read. Those of NAMES may also be a name
 # of this file, a model of the hub, or one of WORDS.
@@ -144,6 +144,8 @@ class _Beside:
     def _texts(self, path: Any, where: str) -> Any:
         if isinstance(path, Mapping):
             return {split: self._texts(each, f"{where}.{split}") for split, each in path.items()}
+        if isinstance(path, list):
+            return [self._texts(each, where) for each in path]
         if not isinstance(path, str) or not path or is_source(path):
             return path
         beside = self.folder / path

@@ -102,8 +102,8 @@ def _check_component(spec: dict[str, Any], where: str, allow: Allow) -> None:
 
 def addresses_in(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of an index that say which database it lies in, without empty ones."""
-    keys = DATABASES.get(str(spec.get("type")), ())
-    return {key: str(spec[key]) for key in keys if spec.get(key)}
+    keys = DATABASES.get(str(spec.get("type")), {})
+    return {key: word for key, none in keys.items() if (word := str(spec.get(key) or none))}
 
 
 def databases_in(value: Any) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class LooseFiles:
     (``read_qrels``) are files, or mappings of splits to files; a single file of judgements is the
     split ``test``, a single file of queries that of every split. ``columns`` names columns: ``id``,
     ``text`` (or several), ``title`` and ``metadata`` of the corpus, ``query_id`` and ``query`` (or
-    several) of the queries.
+    several) of the queries. ``allow`` are paths that links in the corpus may lead to.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class LooseFiles:
         qrels: Files = None,
         columns: Mapping[str, Any] | None = None,
         name: str | None = None,
+        allow: Sequence[str] = (),
     ) -> None:
         if columns is not None and not isinstance(columns, Mapping):
             raise ConfigError(f"dataset.columns: {columns!r}; expected keys and values")
@@ -57,7 +58,9 @@ class LooseFiles:
         self._query_columns = column_names("dataset.columns.query", self._columns.get("query"))
         if self._query_columns == ():
             raise ConfigError("dataset.columns.query: empty; name a column, or leave it out")
-        self._corpus = corpus
+        if not isinstance(allow, Sequence) or isinstance(allow, str):
+            raise ConfigError(f"dataset.allow: {allow!r}; expected a list of paths")
+        self._corpus, self._allow = corpus, allow
         self._queries = _by_split("queries", queries)
         self._qrels = _by_split("qrels", qrels)
         if self._qrels and not self._queries:
@@ -74,7 +77,7 @@ class LooseFiles:
     @cached_property
     def _documents(self) -> Documents:
         asked = {key: self._columns[key] for key in CORPUS_COLUMNS if key in self._columns}
-        return as_documents(self._corpus, **asked)
+        return as_documents(self._corpus, **asked, allow=self._allow)
 
     def splits(self) -> list[str]:
         """Return the splits that have judgements."""

@@ -12,7 +12,7 @@ import mmap
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import isfinite
@@ -33,6 +33,7 @@ DECIMAL_COMMA = re.compile(r"-?\d+(\.\d{3})*,\d+")
 COMMA_TOLD = "numbers with a comma, read as text; write 12,50 as 12.50 to compare them as numbers"
 
 WHOLLY_CHECKED = 1 << 16  # values up to which opening looks at every one
+MOST_NAMES = 1_000  # of a folder: each has a column in each segment, which every opening reads
 
 DTYPES: dict[str, dict[str, type[np.generic]]] = {
     "boolean": {"rows": np.uint32, "values": np.bool_},
@@ -223,13 +224,17 @@ CODES = {"boolean": "b", "integer": "q", "float": "d", "text": "I", "texts": "I"
 
 
 class ColumnWriter:
-    """Collects documents' metadata; memory: 12 bytes a value, and each distinct text once."""
+    """Collects documents' metadata; memory: 12 bytes a value, and each distinct text once.
 
-    def __init__(self) -> None:
+    ``known`` are the names that the folder has already; None takes any number of new ones.
+    """
+
+    def __init__(self, known: Iterable[str] | None) -> None:
+        self._known = None if known is None else set(known)
         self._columns: dict[tuple[str, Kind], _Growing] = {}
 
     def add(self, row: int, document: Document) -> None:
-        """Take a document's metadata; ``DataError`` for values that no column can hold."""
+        """Take a document's metadata; ``DataError`` for what no column can hold or have as name."""
         if not isinstance(document.metadata, Mapping):
             raise _refused(document, f"metadata is {document.metadata!r:.80}", "a mapping")
         for key, written in document.metadata.items():
@@ -246,6 +251,12 @@ class ColumnWriter:
             try:
                 if (key, kind) not in self._columns:
                     key.encode("utf-8")
+                    if self._known is not None and key not in self._known:
+                        if len(self._known) >= MOST_NAMES:
+                            fault = f"metadata {key!r:.80}: a folder has up to {MOST_NAMES:,} names"
+                            remedy = "fewer; sluice delete --compact forgets those no document has"
+                            raise _refused(document, fault, remedy)
+                        self._known.add(key)
                     self._columns[key, kind] = _Growing(kind)
                 self._columns[key, kind].add(row, value)
             except UnicodeEncodeError:

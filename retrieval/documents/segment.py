@@ -61,15 +61,21 @@ def id_hash(document_id: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-def write_segment(folder: Path, number: int, documents: Iterable[Document]) -> int:
+def write_segment(
+    folder: Path,
+    number: int,
+    documents: Iterable[Document],
+    names: Iterable[str] | None = None,
+) -> int:
     """Write the documents as one segment; return how many there are (for none, no file is left).
 
     Memory: sixteen bytes a document, one block, and the columns of metadata. Raises ``DataError``
     for an empty id, a title or text that is not a string or holds half a surrogate pair, metadata
-    that no column can hold, and for an id that occurs twice.
+    that no column can hold, and for an id that occurs twice. ``names`` of metadata are those of the
+    folder's other segments, beside which only so many are new; None bounds nothing.
     """
     files = SegmentFiles.of(folder, number)
-    offsets, hashes, columns = array("q", [0]), array("Q"), ColumnWriter()
+    offsets, hashes, columns = array("q", [0]), array("Q"), ColumnWriter(names)
     with files.ids.open("wb") as ids, files.texts.open("wb") as texts:
         blocks = _BlockWriter(texts)
         for document in documents:

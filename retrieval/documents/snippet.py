@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+LONGEST_QUERY, MOST_WORDS = 2_000, 100  # characters and words of a query that are looked for
+MOST_MARKED = 20_000  # characters, from the first word that is found
 LONGEST_WORD = 40  # characters; a longer one is text without spaces
 WORD = re.compile(r"\w+")
 
@@ -15,15 +17,18 @@ Places = Sequence[tuple[int, int, str]]  # first character, one after the last, 
 def matches(line: str, query: str) -> Places:
     """Return the words of a line that are words of the query, stop words left out.
 
-    None of them overlaps another.
+    None of them overlaps another. Bounded are the words of the query, and the part of the line.
     """
     from sluice.encoders.lexical.analyzer import analyzer
 
     english = analyzer("en")
-    asked = set(english(query))
+    words = query[:LONGEST_QUERY].split()[:MOST_WORDS]
+    asked = set(english(" ".join(words)))
     met: dict[str, str] = {}  # a word's term of the query, empty for none: texts repeat their words
     found: list[tuple[int, int, str]] = []
     for place in WORD.finditer(line):
+        if found and place.start() > found[0][0] + MOST_MARKED:
+            break
         word = place.group()
         if len(word) > LONGEST_WORD:
             continue
@@ -35,11 +40,14 @@ def matches(line: str, query: str) -> Places:
     if found:
         return found
     # Words that are not between spaces, as in Chinese, stand inside of others.
-    parts = sorted((part for part in set(query.split()) if part in line), key=len, reverse=True)
+    firsts = {part: line.find(part) for part in words}
+    parts = sorted((part for part, at in firsts.items() if at >= 0), key=len, reverse=True)
     if not parts:
         return []
+    start = min(firsts[part] for part in parts)
     longest_first = re.compile("|".join(map(re.escape, parts)))
-    return [(*place.span(), place.group()) for place in longest_first.finditer(line)]
+    found_parts = longest_first.finditer(line, start, start + MOST_MARKED)
+    return [(*place.span(), place.group()) for place in found_parts]
 
 
 def best_part(line: str, places: Places, length: int) -> tuple[int, int]:

@@ -33,7 +33,7 @@ def write_documents(path: Path | str, documents: Iterable[Document]) -> Document
     path = Path(path)
     facts: dict[str, Any] = {}
     with new_generation(path, FORMAT, VERSION, facts) as folder:
-        count = write_segment(folder, 1, documents)
+        count = write_segment(folder, 1, documents, ())
         _describe(folder, facts, [count] if count else [], np.empty(0, np.int64))
     return open_documents(path)
 
@@ -231,7 +231,8 @@ class DocumentStore:
         start, known = self.rows_total, list[int]()
         with self._next_generation() as (folder, facts):
             counts = self._link_segments(folder)
-            count = write_segment(folder, len(counts) + 1, documents)
+            names = {name for _, columns in self.columns for name in columns}
+            count = write_segment(folder, len(counts) + 1, documents, names)
             if count:
                 for name, row in self._known(Segment(folder, len(counts) + 1, count)):
                     if refuse:
@@ -349,4 +350,8 @@ def _describe(
     folder: Path, facts: dict[str, Any], counts: list[int], deleted: NDArray[np.int64]
 ) -> None:
     np.save(folder / DELETED, deleted)
+    gone = np.diff(np.searchsorted(deleted, np.cumsum([0, *counts])))
+    for number in np.flatnonzero(gone == counts).tolist():  # names that only the deleted have
+        for file in SegmentFiles.of(folder, number + 1)[-2:]:
+            file.unlink(missing_ok=True)
     facts.update(documents=sum(counts) - len(deleted), deleted=len(deleted), segments=counts)

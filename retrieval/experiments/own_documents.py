@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,12 @@ def _saved(documents: Documents, output: Path) -> str:
 
 
 def documents_like(
-    folder: Path, source: str, columns: Mapping[str, Any] = NOTHING, *, whole: bool = False
+    folder: Path,
+    source: str,
+    columns: Mapping[str, Any] = NOTHING,
+    *,
+    whole: bool = False,
+    allow: Collection[str] = (),
 ) -> Iterable[Document]:
     """Read documents to add as the corpus of an experiment (or of a retriever in it) was read.
 
@@ -114,24 +119,30 @@ def documents_like(
         noted = dataset.get("columns") or {}
         named = columns or {key: value for key, value in noted.items() if key in COLUMNS}
         corpus = expanded(str(dataset["corpus"]))
+        forgotten = {*(dataset.get("allow") or ())} - {_absolute(path) for path in allow}
+        if whole and forgotten:
+            raise ConfigError(
+                f"{source}: links to {', '.join(sorted(forgotten))} were followed when it was "
+                "indexed, and --sync would delete what is there; give the same --allow"
+            )
         if corpus.is_dir():
             if whole and corpus.resolve() in expanded(source).resolve().parents:
                 raise ConfigError(
                     f"{source}: a part of {corpus}, and --sync would delete the rest of it; give "
                     "the whole folder, or leave --sync out"
                 )
-            documents = documents_below(corpus, source, named)
+            documents = documents_below(corpus, source, {**named, "allow": allow})
         else:
             try:
-                documents = as_documents(source, **named)
+                documents = as_documents(source, **named, allow=allow)
             except DataError:  # other columns than the index was made with: the usual ones
                 if not named or columns:
                     raise
-                documents = as_documents(source)
+                documents = as_documents(source, allow=allow)
     elif Path(source).is_file() and not columns:
         return read_documents(Path(source))
     else:
-        documents = as_documents(source, **columns)
+        documents = as_documents(source, **columns, allow=allow)
     return documents if whole else documents.with_own_ids()
 
 
@@ -153,8 +164,10 @@ def hybrid_config(
     model cannot be had.
     """
     dataset: dict[str, Any] = {"corpus": own.corpus}
-    if own.columns:
-        dataset["columns"] = dict(own.columns)
+    if columns := {key: value for key, value in own.columns.items() if key in COLUMNS}:
+        dataset["columns"] = columns
+    if followed := own.columns.get("allow"):
+        dataset["allow"] = [_absolute(path) for path in followed]
     bm25 = {"encoder": {"type": "bm25", "language": own.language}, "index": {"type": "inverted"}}
     config: dict[str, Any] = {
         "dataset": dataset,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from sluice.encoders.foundation.errors import (
     ConfigError,
     DataError,
@@ -9,6 +11,7 @@ from sluice.encoders.foundation.errors import (
     UnknownDocumentError,
 )
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 RETRY = 5  # seconds after which a service that stops, or that starts, may answer
 
 
@@ -52,6 +55,15 @@ def late(message: str) -> Fault:
 def stopping() -> Fault:
     """Return the fault of a request to a service that is shutting down."""
     return Fault(503, "stopping", "the service is stopping; try again later", retry_after=RETRY)
+
+
+def not_written(error: OSError) -> Fault:
+    """Return the fault of a change that the disk did not take: 507 where it is full, else 500."""
+    why = error.strerror or str(error)
+    is_full = error.errno in FULL or (error.errno is None and "disk full" in why)  # numpy's
+    remedy = "free some space" if is_full else "mend this"
+    text = f"the documents could not be written ({why}): nothing was changed; {remedy}"
+    return Fault(507 if is_full else 500, "not_written", f"{text}, and send it again")
 
 
 def fault_of(error: BaseException) -> Fault | None:

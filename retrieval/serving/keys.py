@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import logging
 import re
 import secrets
@@ -12,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.disk.files import read_json, write_json
+from sluice.encoders.foundation.disk.files import read_json, replaced_file, writable
+from sluice.encoders.foundation.disk.folder_swap import swap_lock
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError, suggest
 
 log = logging.getLogger("sluice.serve")
@@ -94,17 +96,18 @@ def _key(path: Path, place: int, entry: Any) -> Key:
 def add_key(path: Path, name: str, scopes: Collection[str]) -> str:
     """Make a key, add its hash to a file, and return the key: it is nowhere else.
 
-    A key of the same name is replaced.
+    A key of the same name is replaced. Others that change the file meanwhile wait.
     """
     checked = _scopes(list(scopes), f"key {name}")
     if not name.strip():
         raise ConfigError("name: blank; expected what tells this key from others")
     text = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-    kept = [key for key in read_keys(path) if key.name != name] if path.exists() else []
-    keys = [*kept, Key(name, digest(text), checked)]
-    listed = [{"name": k.name, "sha256": k.sha256, "scopes": sorted(k.scopes)} for k in keys]
-    write_json(path, {"keys": listed})
-    path.chmod(0o600)
+    with swap_lock(writable(path)):
+        kept = [key for key in read_keys(path) if key.name != name] if path.exists() else []
+        keys = [*kept, Key(name, digest(text), checked)]
+        listed = [{"name": k.name, "sha256": k.sha256, "scopes": sorted(k.scopes)} for k in keys]
+        with replaced_file(path, 0o600) as stream:
+            stream.write(json.dumps({"keys": listed}, indent=2).encode() + b"\n")
     return text
 
 

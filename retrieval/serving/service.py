@@ -22,7 +22,7 @@ from sluice.retrieval.serving.content.live import LiveFolder, Written
 from sluice.retrieval.serving.content.opening import WARM
 from sluice.retrieval.serving.content.peers import Peers
 from sluice.retrieval.serving.content.warming import change_documents
-from sluice.retrieval.serving.faults import Fault, late, overloaded, too_large
+from sluice.retrieval.serving.faults import Fault, late, not_written, overloaded, too_large
 from sluice.retrieval.serving.judging.opening import open_judging
 from sluice.retrieval.serving.metrics import Metrics
 from sluice.retrieval.serving.settings import MOST_QUERY, ServeSettings
@@ -45,6 +45,9 @@ log = logging.getLogger("sluice.serve")
 MODELS, INDEXES, WRITES = "models", "indexes", "writes"
 MOST_SEARCHERS = 8  # threads for searches without a model
 MOST_WRITES = 16  # that wait for those before
+MOST_NAMES = 100  # of a filter
+MOST_FILTER = 262_144  # characters of a filter, as JSON
+QUICK_FILTER = 2_048  # of a filter that is checked in less than a millisecond
 HITS_AT_ONCE = 16  # the most hits of a request, in largest ``k``
 
 
@@ -190,9 +193,7 @@ class Service:
         name, stage = content.stage(request.pipeline)
         lane = self._lane_of(content, name, stage)
         ends = None if request.deadline_ms is None else arrived + request.deadline_ms / 1000
-        if request.where is not None:
-            stage = stage.filtered(request.where)
-        where = json.dumps(request.where, sort_keys=True)
+        stage, where = await _filtered(stage, request.where)
         # A request with a deadline that a reranker keeps is run by itself: others have their own.
         apart = object() if ends is not None and reranks(stage) else None
         found = await self._run(
@@ -219,8 +220,7 @@ class Service:
         self._check_depth(request.k)
         name, stage = content.stage(request.pipeline)
         lane = self._lane_of(content, name, stage)
-        if request.where is not None:
-            stage = stage.filtered(request.where)
+        stage, _ = await _filtered(stage, request.where)
         if request.ids is not None:
             self._check_inputs(len(request.ids), "ids")
             self._documents_of(content, request.ids)
@@ -254,8 +254,8 @@ class Service:
         )
         return name, encoder, vectors
 
-    async def rerank(self, model: str | None, pairs: Sequence[Pair]) -> tuple[str, list[float]]:
-        """Return the reranker's name and its own score of each pair."""
+    async def rerank(self, model: str | None, pairs: Sequence[Pair]) -> tuple[str, list[Vector]]:
+        """Return the reranker's name, its own score of each pair, and which it cut."""
         self._check_inputs(len(pairs), "texts")
         for query in {query for query, _ in pairs}:
             _check_query(query)
@@ -302,7 +302,11 @@ class Service:
             raise overloaded(f"{self._writes.used} changes wait already; try again later", 1)
         job = Job(WRITES, [change], [1], lambda changes: [each() for each in changes])
         # Not cancelled with the request: a change that is under way is not half given up.
-        (written,) = await self._mail.future(self._lanes[WRITES].submit(job))
+        try:
+            (written,) = await self._mail.future(self._lanes[WRITES].submit(job))
+        except OSError as error:
+            log.error("a change was not written: %s", error)
+            raise not_written(error) from None
         if written.fault:
             self.metrics.saw_unserved_write()
         return written  # type: ignore[no-any-return]
@@ -372,6 +376,22 @@ def _check_query(query: str) -> None:
         raise too_large(
             f"query: {len(query):,} characters; expected at most {MOST_QUERY:,}", "query"
         )
+
+
+async def _filtered(stage: Stage, where: dict[str, Any] | None) -> tuple[Stage, str]:
+    """Return the filtered stage, and the filter as text; a long one is checked off the loop."""
+    if where is None:
+        return stage, ""
+    text = json.dumps(where, sort_keys=True) if len(where) <= MOST_NAMES else ""
+    if not text or len(text) > MOST_FILTER:
+        raise too_large(
+            f"where: {len(where):,} names, {len(text):,} characters; expected at most {MOST_NAMES} "
+            f"names and {MOST_FILTER:,} characters",
+            "where",
+        )
+    if len(text) <= QUICK_FILTER:
+        return stage.filtered(where), text
+    return await asyncio.to_thread(stage.filtered, where), text
 
 
 def model_facts(encoder: Any) -> Mapping[str, Any]:

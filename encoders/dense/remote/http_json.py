@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import logging
 import os
+import socket
 import threading
 import time
 import urllib.error
@@ -84,7 +86,7 @@ class HttpJson:
         self.timeout_s = timeout_s
         self.retries = whole_number(retries, "retries", 0)
         self.backoff_s = backoff_s
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._opener = urllib.request.build_opener(_NoRedirect, _TimedHandler)
         self._key()
 
     def post(self, body: Any, check: Any = None, stop: threading.Event | None = None) -> Any:
@@ -127,9 +129,8 @@ class HttpJson:
             headers["Authorization"] = f"Bearer {key}"
         data = json.dumps(body).encode()
         request = urllib.request.Request(self.url, data, headers)
-        ends = time.monotonic() + self.timeout_s
         with self._opener.open(request, timeout=self.timeout_s) as response:
-            return json.loads(_read(response, ends))
+            return json.loads(_read(response))
 
     def _status(self, error: urllib.error.HTTPError) -> tuple[str, float | None]:
         """Return the reason of a refusal and the seconds to wait; raise if a retry cannot help."""
@@ -183,8 +184,48 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _read(response: IO[bytes], ends: float) -> bytes:
-    """Read an answer that may come drop by drop, until ``ends``."""
+class _InTime(io.RawIOBase):
+    """What a server sends, drop by drop perhaps, until ``ends``."""
+
+    def __init__(self, stream: Any, sock: socket.socket, ends: float) -> None:
+        self._stream, self._sock, self._ends = stream, sock, ends
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer took too long")
+        self._sock.settimeout(left)
+        return self._stream.readinto(buffer)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+class _TimedHandler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens addresses; the timeout is for all of an answer, not for each part of it."""
+
+    def do_open(self, http_class: Any, req: Any, **options: Any) -> Any:
+        ends = time.monotonic() + req.timeout
+
+        def answer(sock: socket.socket, *args: Any, **options: Any) -> http.client.HTTPResponse:
+            response: Any = http.client.HTTPResponse(sock, *args, **options)
+            response.fp = io.BufferedReader(_InTime(response.fp.detach(), sock, ends))
+            return response  # type: ignore[no-any-return]
+
+        def connection(*args: Any, **options: Any) -> Any:
+            made = http_class(*args, **options)
+            made.response_class = answer
+            return made
+
+        return super().do_open(connection, req, **options)
+
+
+def _read(response: IO[bytes]) -> bytes:
+    """Read an answer of a bounded size."""
     parts, size = list[bytes](), 0
     read = getattr(response, "read1", response.read)
     while part := read(65_536):
@@ -192,6 +233,4 @@ def _read(response: IO[bytes], ends: float) -> bytes:
         size += len(part)
         if size > LARGEST:
             raise ValueError(f"an answer of more than {LARGEST:,} bytes")
-        if time.monotonic() > ends:
-            raise TimeoutError("the answer took too long")
     return b"".join(parts)

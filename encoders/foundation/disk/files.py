@@ -38,7 +38,7 @@ POSIX = os.name == "posix"  # Windows neither locks nor flushes folders
 
 
 @contextmanager
-def new_draft(path: Path, *, folder: bool = False) -> Iterator[Path]:
+def new_draft(path: Path, *, folder: bool = False, mode: int = 0o666) -> Iterator[Path]:
     """Yield an empty file or folder beside ``path``, which ``commit`` puts in its place.
 
     What was not committed when the block ends is removed, and so is what killed writers left there.
@@ -47,7 +47,7 @@ def new_draft(path: Path, *, folder: bool = False) -> Iterator[Path]:
     remove_abandoned(path.parent)
     draft, handle = None, None
     try:
-        draft, handle = _locked(path, folder)
+        draft, handle = _locked(path, folder, mode)
         yield draft
     except OSError as error:
         name_file(error, path)
@@ -104,14 +104,14 @@ def sync_tree(path: Path) -> None:
     sync(path)
 
 
-def _locked(path: Path, folder: bool) -> tuple[Path, int | None]:
+def _locked(path: Path, folder: bool, mode: int) -> tuple[Path, int | None]:
     """Make a draft and lock it as long as the returned handle is open."""
     while True:
         draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
         if folder:
             draft.mkdir()
         else:
-            draft.touch(exist_ok=False)
+            draft.touch(mode, exist_ok=False)
         if not POSIX:
             return draft, None
         try:
@@ -183,13 +183,14 @@ def writable(path: Path) -> Path:
 
 
 @contextmanager
-def replaced_file(path: Path) -> Iterator[IO[bytes]]:
+def replaced_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Yield a stream of bytes that takes ``path``'s place when the block ends without an exception.
 
     Bytes and name are on disk by then: a kill at any instant leaves the old file or the new one.
-    An exception leaves the old file and no draft. ``ConfigError`` if ``path`` is a folder.
+    An exception leaves the old file and no draft. Who may use the file says ``mode``, within the
+    umask. ``ConfigError`` if ``path`` is a folder.
     """
-    with new_draft(writable(path)) as draft:
+    with new_draft(writable(path), mode=mode) as draft:
         with draft.open("wb") as stream:
             yield stream
         commit(draft, path)

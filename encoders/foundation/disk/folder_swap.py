@@ -29,12 +29,12 @@ def replaced_folder(path: Path, markers: Collection[str] = MODEL_FILES) -> Itera
     path = path.resolve()  # the target of a link is replaced, not the link
     _refuse_current(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _swap_lock(path):
+    with swap_lock(path):
         _undo_swap(path)
         _refuse_foreign(path, markers)
     with new_draft(path, folder=True) as draft:
         yield draft
-        with _swap_lock(path):
+        with swap_lock(path):
             _undo_swap(path)
             _refuse_foreign(path, markers)
             previous = _previous(path)
@@ -56,7 +56,7 @@ def settle(path: Path) -> None:
     """
     path = path.resolve()
     if path.name and _previous(path).exists():
-        with _swap_lock(path):
+        with swap_lock(path):
             _undo_swap(path)
 
 
@@ -90,7 +90,7 @@ def _refuse_foreign(path: Path, markers: Collection[str]) -> None:
 
 
 @contextmanager
-def _swap_lock(path: Path) -> Iterator[None]:
+def swap_lock(path: Path) -> Iterator[None]:
     """Wait for the file lock beside ``path`` under which it is swapped, and remove it after."""
     file = path.with_name(f".{path.name}.lock")
     while True:

@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import (
     MissingPackageError,
     SluiceError,
 )
-from sluice.indexing.databases.pgvector.settings import Column
+from sluice.indexing.databases.pgvector.settings import ENVIRONMENT, Column
 
 KEPT = 8  # idle connections of one address
 PLACES = ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE")
@@ -109,7 +109,8 @@ def _opened(psycopg: Any, dsn: str) -> Any:
     try:
         connection = psycopg.connect(dsn, **options)
     except psycopg.Error as error:
-        where = dsn or "the server that PGHOST, PGDATABASE and PGUSER name"
+        unnamed = "the server that PGHOST, PGDATABASE and PGUSER name"
+        where = unnamed if dsn == ENVIRONMENT else dsn
         raise ConfigError(
             f"pgvector: cannot connect to {where}: {_said(error)}; start the server, or correct "
             f"dsn; a password belongs in PGPASSWORD or ~/.pgpass"
@@ -161,7 +162,7 @@ def _prepare(psycopg: Any, connection: Any) -> None:
 def translated(error: Exception, dsn: str) -> SluiceError:
     """Return an error of psycopg as one of ours: which database, what happened, what to do."""
     psycopg = need_psycopg()
-    where = f"pgvector: {dsn or 'the database'}"
+    where = f"pgvector: {dsn}"
     if isinstance(error, psycopg.errors.UndefinedTable):
         return IndexFormatError(
             f"{where}: the table of this state is gone ({_said(error)}); a later state has another:"

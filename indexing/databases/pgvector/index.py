@@ -341,15 +341,13 @@ class PgvectorIndex(DatabaseIndex):
 
     @classmethod
     def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Allow | Collection[str]) -> Self:
-        dsn = fact(facts, "dsn", str, folder)
         names = {each.name for each in fields(Settings)}
         wanted = {name: value for name, value in facts.items() if name in names}
         try:
             index = cls(**{**wanted, "column": facts.get("wanted_column")})
         except (ConfigError, TypeError) as error:
             raise IndexFormatError(f"{folder}: {error}") from None
-        if dsn:
-            refuse_database(dsn, f"{folder}: dsn", allow)
+        refuse_database(index.address, f"{folder}: dsn", allow)
         index._column = replace(index.settings, column=facts.get("column")).column
         index.metric = None if index._column == "sparsevec" else index.settings.metric
         index._width = fact(facts, "width", int, folder)
@@ -358,7 +356,7 @@ class PgvectorIndex(DatabaseIndex):
         index._lost = [float(each) for each in fact(facts, "lost", list, folder)][:2]
         if facts.get("name") is not None:
             column = index._column or "vector"
-            index._table = Table(dsn, fact(facts, "name", str, folder), column)
+            index._table = Table(index.address, fact(facts, "name", str, folder), column)
         index.folder = folder
         return index
 

@@ -23,6 +23,9 @@ HNSW_DIMENSIONS: dict[Column, int] = {"vector": 2_000, "halfvec": 4_000, "sparse
 NON_ZEROS, HNSW_NON_ZEROS = 16_000, 1_000  # of one sparse vector
 
 
+ENVIRONMENT = "postgresql://"  # the server that PGHOST, PGDATABASE and PGUSER name
+
+
 @dataclass(frozen=True)
 class Settings:
     """What ``PgvectorIndex`` was given; ``column`` is None until the first vectors decide it."""
@@ -38,6 +41,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_dsn(self.dsn)
+        object.__setattr__(self, "dsn", self.dsn or ENVIRONMENT)
         if not isinstance(self.table, str) or not _is_name(self.table):
             raise ConfigError(
                 f"table: {self.table!r:.80}; expected a name of 1 to {LONGEST_NAME} bytes without "

@@ -59,7 +59,7 @@ def add(
     from sluice.retrieval.experiments.own_documents import documents_like
 
     columns = named_columns(id=id, text=text, title=title, metadata=metadata)
-    given = documents_like(path, documents, columns)
+    given = documents_like(path, documents, columns, allow=allow or ())
     _print_changes(path, add_documents(path, given, allow=allowed(allow)), {"added": "added"})
 
 
@@ -99,8 +99,8 @@ def update(
         raise ConfigError("--delete-most: goes with --sync, which alone deletes documents")
     columns = named_columns(id=id, text=text, title=title, metadata=metadata)
     changed = update_documents(
-        path, documents_like(path, documents, columns, whole=sync), sync=sync,
-        delete_most=delete_most, dry_run=dry_run, allow=allowed(allow),
+        path, documents_like(path, documents, columns, whole=sync, allow=allow or ()),
+        sync=sync, delete_most=delete_most, dry_run=dry_run, allow=allowed(allow),
     )  # fmt: skip
     words = ("new", "changed", "gone") if dry_run else ("added", "replaced", "deleted")
     kinds = ("added", "replaced", "deleted")[: 3 if sync else 2]

@@ -41,10 +41,16 @@ VALUES = (
     (r"'?(.*?)'? is not a valid float\.", r"\1; expected a number"),
     (r"(\S+) is not in the range x>=(\S+?)\.", r"\1; expected \2 or more"),
 )
+SPACE, YOURS = "free some space, or choose a folder on another disk", "choose a folder or file"
 REMEDIES = {
-    errno.ENOSPC: "free some space, or choose a folder on another disk",
-    errno.EACCES: "choose a folder or file that you may use",
+    errno.ENOSPC: SPACE,
+    errno.EDQUOT: SPACE,
+    errno.EFBIG: "raise the limit for the size of files (ulimit -f)",
+    errno.EACCES: f"{YOURS} that you may use",
+    errno.EPERM: f"{YOURS} that you may use",
     errno.EROFS: "choose a folder that can be written to",
+    errno.ENOENT: f"{YOURS} that exists, or a place where it can be made",
+    errno.ENOTDIR: "choose a place that is not below a file",
 }
 
 
@@ -160,14 +166,19 @@ def disk_message(error: Exception) -> str | None:
     if number := re.search(r"\(os error (\d+)\)", text):
         return os_message(OSError(int(number[1]), os.strerror(int(number[1]))))
     if place := re.search(r"write error in (.+?): [^()]*\((.+)\)", text):
-        return f"{place[1]}: {place[2]}; {REMEDIES[errno.ENOSPC]}"
+        return _advised(f"{place[1]}: {place[2]}", errno.ENOSPC)
     if re.search(r"inline_container\.cc|PytorchStreamWriter|iostream error", text):
-        return f"a checkpoint was not written in full; {REMEDIES[errno.ENOSPC]}"
+        return _advised("a checkpoint was not written in full", errno.ENOSPC)
     return None
 
 
 def os_message(error: OSError) -> str:
-    """Return what the system refused, the file first, with the remedy if there is one."""
+    """Return what the system refused, the file first; with a remedy, also what remains."""
     text = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
-    remedy = REMEDIES.get(error.errno or 0)
-    return f"{text}; {remedy}" if remedy else text
+    return _advised(text, error.errno or 0)
+
+
+def _advised(text: str, number: int) -> str:
+    kept = "what was complete before is unchanged"
+    remedy = REMEDIES.get(number)
+    return f"{text}; {kept}; {remedy}, and run the command again" if remedy else text

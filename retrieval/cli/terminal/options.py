@@ -89,7 +89,7 @@ Allow = Annotated[
         "WHAT",
         "What the folder may do beside reading: import MODULE:CLASS, reach a server (its URL, or "
         "http for any; URL=VARIABLE sends the key in that environment variable), fetch models and "
-        "data from the hub (hub), or write below a PATH; may be repeated.",
+        "data from the hub (hub), write below a PATH, or have links there; may be repeated.",
         "--allow",
         default="nothing",
     ),
@@ -102,6 +102,15 @@ TitleColumn = Annotated[str | None, _column("The titles' column.", "--title")]
 MetadataColumns = Annotated[
     list[str] | None,
     _column("A column to keep for --where; may be repeated.", "--metadata", default="all others"),
+]
+Links = Annotated[
+    list[str] | None,
+    option(
+        "PATH",
+        "Follow links in a folder of documents that lead out of it, below PATH; may be repeated.",
+        "--allow",
+        default="none",
+    ),
 ]
 Json = Annotated[bool, flag("Print JSON.", "--json")]
 

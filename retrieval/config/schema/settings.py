@@ -48,6 +48,7 @@ DATASET = keys(
             "query}; text and query may be lists, which are joined. Left out, guessed.",
             "object",
         ),
+        "allow": key("Paths outside the corpus' folder that links in it may lead to.", "array"),
     },
     "A collection: by name, or own files by key.",
     anyOf=[{"required": ["name"]}, {"required": ["corpus"]}],

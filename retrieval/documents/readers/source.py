@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from sluice.retrieval.documents.readers.documents import Documents, shown
 from sluice.retrieval.documents.readers.fields import Asked
 from sluice.retrieval.documents.readers.files.folder import (
     OUTPUTS,
+    Notes,
     documents_of_files,
     listed_files,
     one_file,
@@ -26,6 +27,7 @@ from sluice.retrieval.documents.readers.tables import FORMS, documents_in_tables
 
 CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")  # a folder in BEIR layout is read by this file
 WILD = "*?["
+Paths = Collection[str]  # to which links may lead
 
 
 def as_documents(
@@ -35,6 +37,7 @@ def as_documents(
     text: str | Sequence[str] | None = None,
     title: str | None = None,
     metadata: str | Sequence[str] | None = None,
+    allow: Paths = (),
 ) -> Documents:
     """Return the documents of a source, to be streamed as often as needed.
 
@@ -49,7 +52,8 @@ def as_documents(
 
     ``id``, ``text``, ``title`` and ``metadata`` name columns, ``text`` and ``metadata`` also lists
     of them; without, columns are chosen by their usual names, and ``described`` says which.
-    ``id="row"`` numbers the rows, ``metadata=[]`` leaves all metadata out.
+    ``id="row"`` numbers the rows, ``metadata=[]`` leaves all metadata out. Links in a folder that
+    lead out of it are followed to places below the paths in ``allow`` only.
 
     Raises ``DataError`` where no column or more than one could be the text, and when documents are
     read, for a row that is none and for an id that occurs twice.
@@ -60,7 +64,7 @@ def as_documents(
             raise ConfigError("documents: their columns are chosen already; pass the source itself")
         return source
     if isinstance(source, str | Path):
-        return _named_documents(source, asked)
+        return _named_documents(source, asked, allow=allow)
     alone = isinstance(source, Mapping) and {"id", "text"} <= source.keys()
     if isinstance(source, Document | bytes) or alone:
         raise DataError(f"{source!r:.80}: one item; expected several: pass a list")
@@ -88,7 +92,7 @@ def documents_below(root: Path, source: str, columns: Mapping[str, Any]) -> Docu
         if not path.is_relative_to(folder):
             return as_documents(source, **columns)
     named = (columns.get(name) for name in Asked._fields)
-    return _named_documents(str(path), Asked.of(*named), folder)
+    return _named_documents(str(path), Asked.of(*named), folder, columns.get("allow") or ())
 
 
 def is_source(name: str | Path) -> bool:
@@ -100,7 +104,9 @@ def is_source(name: str | Path) -> bool:
     return bool(file and expanded(file).is_file()) or any(sign in text for sign in WILD)
 
 
-def _named_documents(source: str | Path, asked: Asked, root: Path | None = None) -> Documents:
+def _named_documents(
+    source: str | Path, asked: Asked, root: Path | None = None, allow: Paths = ()
+) -> Documents:
     """Return the documents of a path, a pattern of paths, a name on the hub, or a pipe.
 
     Ids of files of text are paths below ``root``, or else below what the source names.
@@ -114,7 +120,7 @@ def _named_documents(source: str | Path, asked: Asked, root: Path | None = None)
         return documents_on_hub(name.removeprefix("hf:"), asked)
     path = expanded(name)
     if path.is_dir():
-        return _folder(shown(path), path, asked, root)
+        return _folder(shown(path), path, asked, root, allow)
     if path.exists():
         return _file(shown(path), path, asked, root)
     file, _, table = name.rpartition("#")
@@ -123,7 +129,7 @@ def _named_documents(source: str | Path, asked: Asked, root: Path | None = None)
         named = f"{shown(path)}#{table}"
         return documents_in_tables(named, path.parent, [path], asked, table=table)
     if any(sign in name for sign in WILD):
-        return _pattern(shown(path), path, asked, root)
+        return _pattern(shown(path), path, asked, root, allow)
     near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     raise DataError(
         f"{name}: no such file or folder{suggest(path.name, near)}; a text is passed in a list"
@@ -142,7 +148,7 @@ def _file(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Docume
     )
 
 
-def _folder(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Documents:
+def _folder(name: str, path: Path, asked: Asked, base: Path | None, allow: Paths) -> Documents:
     corpus = next((path / part for part in CORPUS if (path / part).is_file()), None)
     if corpus is not None:
         return documents_in_tables(str(corpus), path, [corpus], asked)
@@ -151,27 +157,30 @@ def _folder(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Docu
             f"{name}: holds an experiment or a retriever, not documents; search it with: sluice "
             f'search {name} "..."'
         )
-    files = listed_files(path)
+    files = listed_files(name, path, allow)
     tables = [file for file in files if form_of_table(file) is not None]
     forms = {form_of_table(file) for file in tables}
     if len(forms) == 1 and not any(kind_of_file(file) for file in files):
         return documents_in_tables(name, path, tables, asked)
-    return documents_of_files(name, ids_below or path, files, asked)
+    return documents_of_files(name, base or path, files, asked)
 
 
-def _pattern(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Documents:
+def _pattern(name: str, path: Path, asked: Asked, base: Path | None, allow: Paths) -> Documents:
     """Return the documents of the files that a pattern matches, tables or texts."""
     parts = path.parts
     wild = next(place for place, part in enumerate(parts) if any(sign in part for sign in WILD))
-    root = Path(*parts[:wild])
+    root, notes = Path(*parts[:wild]), Notes()
     files = sorted(
         file
         for file in root.glob(str(Path(*parts[wild:])))
-        if file.is_file() and not any(p.startswith(".") for p in file.relative_to(root).parts)
+        if not any(p.startswith(".") for p in file.relative_to(root).parts)
+        and notes.stays(file, root, allow)
+        and file.is_file()
     )
+    notes.report(name)
     if not files:
         raise DataError(f"{name}: matches no file; is the pattern quoted, and below {root}?")
     forms = {form_of_table(file) for file in files}
     if len(forms) == 1 and None not in forms:
         return documents_in_tables(name, root, files, asked)
-    return documents_of_files(name, ids_below or root, files, asked, any_text=True)
+    return documents_of_files(name, base or root, files, asked, any_text=True)

@@ -79,7 +79,11 @@ async def rerank(service: Service, call: Call) -> Reply:
     request = call.read(RerankRequest)
     texts = _ranked_texts(request)
     pairs = [(request.query, text) for text in texts]
-    model, scores = await unless_gone(service.rerank(request.model, pairs), call.gone())
+    model, scored = await unless_gone(service.rerank(request.model, pairs), call.gone())
+    # TEI's own server refuses a long text unless truncate is true, Cohere's cuts it.
+    if not (request.texts is None if request.truncate is None else request.truncate):
+        refuse_cut(scored, "documents" if request.texts is None else "texts", pairs=True)
+    scores = [pair.values for pair in scored]
     shown = scores if request.raw_scores else as_relevance(scores)
     order = best_first(scores, request.top_n)
     if request.texts is not None:
@@ -130,8 +134,6 @@ def _ranked_texts(request: RerankRequest) -> list[str]:
     """Return the texts of a request, of which it must name one kind; refuse what does nothing."""
     if (request.texts is None) == (request.documents is None):
         raise invalid("texts, documents: expected one of the two", "texts")
-    if not request.truncate:
-        raise invalid("truncate: false; pairs that are too long are always cut", "truncate")
     if request.max_tokens_per_doc is not None:
         raise invalid(
             "max_tokens_per_doc: not supported; documents are cut at the reranker's length",

@@ -112,7 +112,12 @@ class RerankRequest(Shape):
         default=False,
         description="Whether scores are the model's own; otherwise its sigmoid, 0 to 1.",
     )
-    truncate: bool = Field(True, description="Must be true: what is too long for a pair is cut.")
+    truncate: bool | None = Field(
+        default=None,
+        description="Whether a text that is too long with the query is cut; otherwise it is "
+        "refused with 413. Without it texts are refused, as TEI does, and documents cut, as "
+        "Cohere does.",
+    )
     max_tokens_per_doc: int | None = Field(default=None, description="Cohere's; refused.")
     priority: int | None = Field(default=None, description="Cohere's; refused unless 0.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +17,9 @@ from sluice.retrieval.serving.shapes.models import SparseValue
 
 
 class Vector(NamedTuple):
-    """A text's vector, and the tokens that the text has and that were read of it."""
+    """What a model made of a text or a pair, and the tokens that it has and that were read."""
 
-    values: Any  # float32 [dim], or a sparse row
+    values: Any  # float32 [dim], a sparse row, or a pair's score
     full: int
     read: int
 
@@ -27,11 +27,18 @@ class Vector(NamedTuple):
 def encode_all(encoder: Any, side: Side, texts: Sequence[str]) -> list[Vector]:
     """Return the vectors of texts, encoded together."""
     encode = encoder.encode_queries if side == "query" else encoder.encode_documents
+    return counted_vectors(encode, texts, tokens_of)
+
+
+def counted_vectors(
+    ask: Callable[[list[Any]], Any], texts: Sequence[Any], size_of: Callable[[Any], int]
+) -> list[Vector]:
+    """Return what a model makes of each text or pair; ``size_of`` counts if the model does not."""
     with counting_tokens() as counted:
-        vectors = encode(list(texts))
+        vectors = ask(list(texts))
     counts = TokenCounts.joined(counted, len(texts)) if counted else None
     if counts is None:
-        sizes = [tokens_of(text) for text in texts]
+        sizes = map(size_of, texts)
         return [Vector(vectors[row], size, size) for row, size in enumerate(sizes)]
     pairs = zip(counts.full.tolist(), counts.read.tolist(), strict=True)
     return [Vector(vectors[row], full, read) for row, (full, read) in enumerate(pairs)]
@@ -48,13 +55,15 @@ def side_of(input_type: str, prompt_name: str | None) -> Side:
     return "query" if named.endswith("query") else "document"
 
 
-def refuse_cut(vectors: Sequence[Vector], field: str) -> None:
-    """Raise the ``Fault`` of the first text that was cut."""
+def refuse_cut(vectors: Sequence[Vector], field: str, *, pairs: bool = False) -> None:
+    """Raise the ``Fault`` of the first text, or text of a pair with the query, that was cut."""
     for place, vector in enumerate(vectors):
         if vector.full > vector.read:
-            path = f"{field}[{place}]" if len(vectors) > 1 else field
+            path = f"{field}[{place}]" if pairs or len(vectors) > 1 else field
+            # The length of a pair that is cut is not counted to its end.
+            size = f"{vector.full:,} tokens" if not pairs else "too long with the query"
             raise too_large(
-                f"{path}: {vector.full:,} tokens, and the model reads {vector.read:,}; shorten it, "
+                f"{path}: {size}, and the model reads {vector.read:,}; shorten it, "
                 "or set truncate: true to have its end left out",
                 path,
             )

@@ -9,16 +9,21 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ModelError
 from sluice.retrieval.serving.content.content import PAIR_TOKENS, tokens_of
+from sluice.retrieval.serving.tasks.embedding import Vector, counted_vectors
 
 Pair = tuple[str, str]
 
 
-def score_all(scorer: Any, pairs: Sequence[Pair]) -> list[float]:
-    """Return the scorer's own score of each pair, all scored together."""
-    scores = np.asarray(scorer.score(list(pairs)), np.float64)
-    if scores.shape != (len(pairs),) or not np.isfinite(scores).all():
-        raise ModelError("the reranker returned no finite number for each pair")
-    return [float(score) for score in scores]
+def score_all(scorer: Any, pairs: Sequence[Pair]) -> list[Vector]:
+    """Return the scorer's own score of each pair, all scored together, and whether it was cut."""
+
+    def scored(pairs: list[Pair]) -> list[float]:
+        scores = np.asarray(scorer.score(pairs), np.float64)
+        if scores.shape != (len(pairs),) or not np.isfinite(scores).all():
+            raise ModelError("the reranker returned no finite number for each pair")
+        return scores.tolist()  # type: ignore[no-any-return]
+
+    return counted_vectors(scored, pairs, pair_cost)
 
 
 def pair_cost(pair: Pair) -> int:

@@ -26,6 +26,7 @@ from sluice.indexing.databases.pgvector.beside import row_of
 from sluice.indexing.databases.pgvector.connection import _answers
 from sluice.indexing.databases.pgvector.table import Table
 from sluice.retrieval.config.components import check_index
+from sluice.retrieval.config.trust import databases_in
 from sluice.retrieval.exchange.dense_retrievers import is_decoded
 
 RNG = np.random.default_rng(7)
@@ -313,6 +314,22 @@ def test_a_folder_reaches_no_database_unasked(postgres: Postgres, tmp_path: Path
     saved(index, tmp_path / "index")
     with pytest.raises(ConfigError, match="is a database, and opening a folder never reaches one"):
         open_index(tmp_path / "index")
+
+
+@pytest.mark.parametrize("written", ["", "postgresql://"])
+def test_the_server_of_the_environment_needs_a_word_too(tmp_path: Path, written: str) -> None:
+    index = PgvectorIndex()
+    index.save(tmp_path / "index")
+    for file in (tmp_path / "index").rglob("*.json"):  # "" is how it was written before
+        file.write_text(file.read_text().replace('"dsn": "postgresql://"', f'"dsn": "{written}"'))
+    with pytest.raises(
+        ConfigError, match=r"dsn: postgresql:// is a database, .*--allow postgresql"
+    ):
+        open_index(tmp_path / "index")
+    assert index.words == ["postgresql://"]
+    assert len(open_index(tmp_path / "index", allow=index.words)) == 0
+    own = {"type": "pgvector", "table": "t"}
+    assert databases_in(own) == databases_in({**own, "dsn": written}) == {"postgresql://"}
 
 
 def test_empty_and_unreachable(postgres: Postgres, tmp_path: Path) -> None:

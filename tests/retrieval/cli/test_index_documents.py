@@ -296,3 +296,55 @@ def test_mistakes(sluice: Call, here: Path, words: tuple[str, ...], message: str
     assert code == 2
     assert re.search(message, err), err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("output", "bytes_of_a_file", "fault", "remedy"),
+    [
+        ("/proc/none/my", None, "No such file or directory", "or a place where it can be made"),
+        ("my", 600, "File too large", "raise the limit for the size of files (ulimit -f)"),
+    ],
+)
+def test_what_cannot_be_written_says_what_remains_and_what_to_do(
+    sluice: Call, here: Path, output: str, bytes_of_a_file: int | None, fault: str, remedy: str
+) -> None:
+    resource = pytest.importorskip("resource")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        if bytes_of_a_file is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_of_a_file, usual[1]))
+        code, _, err = sluice("index", "notes", "--bm25", "--output", output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert code == 2
+    assert f": {fault}; what was complete before is unchanged; " in err
+    assert err.strip().endswith(f"{remedy}, and run the command again")
+    assert not (here / "my" / "results.json").exists()
+
+
+def test_links_out_of_the_notes_are_not_indexed(sluice: Call, here: Path) -> None:
+    (here / "secret").mkdir()
+    (here / "secret" / "key.txt").write_text("zebra")
+    (here / "notes" / "key.txt").symlink_to(here / "secret" / "key.txt")
+    index = ("index", "notes", "--bm25", "--output")
+    code, _, err = sluice(*index, "closed")
+    assert code == 0, err
+    assert (
+        "notes: left out: 1 behind links that lead out of it, which --allow PATH follows (key.txt)"
+        in err
+    )
+    assert "zebra" not in sluice("search", "closed", "zebra")[1]
+    assert sluice("update", "closed", "notes")[0] == 0
+    assert "zebra" not in sluice("search", "closed", "zebra")[1]
+    assert sluice("update", "closed", "notes", "--allow", "secret")[0] == 0
+    assert "zebra" in sluice("search", "closed", "zebra")[1]
+    assert json.loads(sluice("data", "notes")[1])["documents"] == 6
+    assert json.loads(sluice("data", "notes", "--allow", "secret")[1])["documents"] == 7
+    assert sluice(*index, "open", "--allow", "secret")[0] == 0
+    assert "zebra" in sluice("search", "open", "zebra")[1]
+    assert yaml.safe_load((here / "open" / "experiment.yaml").read_text())["dataset"] == {
+        "corpus": str(here / "notes"), "allow": [str(here / "secret")],
+    }  # fmt: skip
+    assert sluice("index", "open/experiment.yaml")[0] == 0  # the same corpus
+    refused = sluice("index", "open/experiment.yaml", "--allow", "secret")
+    assert refused[0] == 2

@@ -1,6 +1,7 @@
 """How errors are written: clauses on lines of their own, wrapped and coloured on a terminal."""
 
 import errno
+import os
 import sys
 
 import pytest
@@ -36,18 +37,21 @@ def test_clauses(message: str, parts: list[str]) -> None:
     ("text", "message"),
     [
         ("Error while serializing: I/O error: No space left on device (os error 28)",
-         "No space left on device; free some space, or choose a folder on another disk"),
+         "No space left on device; "),
         ("Error in void f(int) at x.cpp:4: 'ret == 1' failed: write error in a b/x.faiss: 4 != 9 "
          "(File too large)",
-         "a b/x.faiss: File too large; free some space, or choose a folder on another disk"),
+         "a b/x.faiss: File too large; "),
         ("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534",
-         "a checkpoint was not written in full; free some space, or choose a folder on another "
-         "disk"),
+         "a checkpoint was not written in full; "),
         ("list index out of range", None),
     ],
 )  # fmt: skip
 def test_libraries_that_could_not_write(text: str, message: str | None) -> None:
-    assert disk_message(RuntimeError(text)) == message
+    advice = (
+        "what was complete before is unchanged; free some space, or choose a folder on another "
+        "disk, and run the command again"
+    )
+    assert disk_message(RuntimeError(text)) == (message and message + advice)
 
 
 def test_what_was_expected_stands_beside_what_was_found() -> None:
@@ -89,8 +93,19 @@ def test_colours(
 def test_what_the_system_refuses() -> None:
     full = OSError(errno.ENOSPC, "No space left on device", "out/index")
     assert os_message(full) == (
-        "out/index: No space left on device; free some space, or choose a folder on another disk"
+        "out/index: No space left on device; what was complete before is unchanged; free some "
+        "space, or choose a folder on another disk, and run the command again"
     )
+    for number, remedy in (
+        (errno.EDQUOT, "free some space"), (errno.EFBIG, "raise the limit for the size of files"),
+        (errno.EACCES, "choose a folder or file that you may use"), (errno.EROFS, "written to"),
+        (errno.ENOENT, "or a place where it can be made"), (errno.ENOTDIR, "not below a file"),
+        (errno.EPERM, "that you may use"),
+    ):  # fmt: skip
+        said = os_message(OSError(number, os.strerror(number), "out"))
+        assert said.startswith(f"out: {os.strerror(number)}; what was complete before is unchanged")
+        assert remedy in said
+        assert said.endswith(", and run the command again")
     assert os_message(OSError("odd")) == "odd"
 
 

@@ -63,6 +63,12 @@ def test_the_current_folder_comes_first(away: Path, caplog: pytest.LogCaptureFix
     assert f"{place}: a.json is not in the current folder; using {away / 'a.json'}" in caplog.text
 
 
+def test_places_that_links_may_lead_to(away: Path) -> None:
+    dataset = {"corpus": "gold.txt", "allow": ["deep", "none", "/"]}
+    found = _values(away, {"dataset": dataset})["dataset"]
+    assert found == {"corpus": str(away / "gold.txt"), "allow": [str(away / "deep"), "none", "/"]}
+
+
 def test_names_stay_names(away: Path) -> None:
     values = {
         "output": "o",

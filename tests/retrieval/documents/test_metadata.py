@@ -135,3 +135,38 @@ def test_damaged_columns_are_one_error(tmp_path: Path, monkeypatch: pytest.Monke
     table.write_text(table.read_text().replace("integer", "decimal"))
     with pytest.raises(IndexFormatError, match=r"columns\.json: not as Sluice writes it"):
         open_documents(tmp_path).document(0)
+
+
+def test_names_of_metadata_are_bounded_and_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def document(name: str, *names: str) -> Document:
+        return Document(name, "", "x", dict.fromkeys(names, 1))
+
+    def names() -> set[str]:
+        return {name for _, columns in open_documents(tmp_path / "s").columns for name in columns}
+
+    monkeypatch.setattr("sluice.retrieval.documents.columns.MOST_NAMES", 3)
+    with pytest.raises(DataError, match="document 'c': metadata 'r': a folder has up to 3 names"):
+        write_documents(tmp_path / "s", [document("a", "n", "o"), document("c", "p", "n", "r")])
+    store = write_documents(tmp_path / "s", [document("a", "n"), document("b", "o")])
+    store.append([document("c", "n", "p")])
+    with pytest.raises(DataError, match="metadata 'q': a folder has up to 3 names; expected fewer"):
+        store.append([document("d", "n", "q")])
+    assert (len(open_documents(tmp_path / "s")), names()) == (3, {"n", "o", "p"})
+    store.delete(store.rows(["c"]))  # the only one of its segment: forgotten at once
+    assert names() == {"n", "o"}
+    store.append([document("d", "q")])
+    assert [each.metadata for each in store] == [{"n": 1}, {"o": 1}, {"q": 1}]
+    store.delete(store.rows(["b"]))
+    assert names() == {"n", "o", "q"}
+    store.compact()
+    assert names() == {"n", "q"}
+    monkeypatch.setattr("sluice.retrieval.documents.columns.MOST_NAMES", 1)  # an earlier folder
+    store = open_documents(tmp_path / "s")
+    store.append([document("e", "n", "q")])
+    store.compact()
+    with pytest.raises(DataError, match="up to 1 names"):
+        store.append([document("f", "s")])
+    store.update([document("d", "n")])
+    assert verify(tmp_path / "s") > 0

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 
 import pytest
 
@@ -73,3 +74,17 @@ def test_the_part_against_every_window() -> None:
             first = max(0, best[0][0] - (length - (best[-1][1] - best[0][0])) // 2)
         first = min(first, max(0, size - length))
         assert best_part("x" * size, places, length) == (first, min(size, first + length))
+
+
+def test_long_texts_and_queries_are_marked_in_part() -> None:
+    """A query of thousands of words against a long text without spaces takes no seconds."""
+    draw = random.Random(5)
+    text = "".join(chr(draw.randint(0x4E00, 0x9FFF)) for _ in range(200_000))
+    query = " ".join(text[at : at + 2] for at in range(100_000, 120_000, 3))
+    start = time.perf_counter()
+    found = [place[:2] for _ in range(5) for place in matches(text, query)]
+    assert time.perf_counter() - start < 1
+    assert 100 <= len(found) // 5 <= 400
+    assert min(found)[0] == 100_000
+    marked = matches("x " * 30_000 + "gold " * 30_000, "gold")
+    assert (marked[0][0], len(marked)) == (60_000, 4_001)

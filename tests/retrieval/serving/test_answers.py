@@ -210,12 +210,32 @@ def test_reranking_in_both_shapes(ask: Any, library: Experiment) -> None:
     assert ask("POST", "/rerank", {"query": "gold", "texts": []}).json() == []
 
 
+def test_long_texts_are_refused_or_cut_as_their_clients_expect(ask: Any) -> None:
+    texts = ["gold", "river " * 300]
+    for body in (
+        {"texts": texts}, {"texts": texts, "truncate": False},
+        {"documents": texts, "truncate": False},
+    ):  # fmt: skip
+        refused = ask("POST", "/rerank", {"query": "gold", **body})
+        assert refused.status_code == 413
+        field = next(iter(body))
+        assert refused.json()["error"] == {
+            "message": f"{field}[1]: too long with the query, and the model reads 64; shorten it, "
+            "or set truncate: true to have its end left out",
+            "type": "too_large", "param": f"{field}[1]", "code": "413",
+        }  # fmt: skip
+    cut = ask("POST", "/rerank", {"query": "gold", "texts": texts, "truncate": True})
+    cohere = ask("POST", "/v2/rerank", {"query": "gold", "documents": texts, "model": "cross"})
+    places = [each["index"] for each in cut.json()]
+    assert [each["index"] for each in cohere.json()["results"]] == places
+    assert ask("POST", "/rerank", {"query": "gold", "texts": ["gold"]}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"texts": None}, "texts, documents: expected one of the two"),
         ({"documents": ["a"]}, "texts, documents: expected one of the two"),
-        ({"truncate": False}, "truncate: false; pairs that are too long are always cut"),
         ({"max_tokens_per_doc": 5}, "max_tokens_per_doc: not supported"),
         ({"priority": 1}, "priority: not supported"),
         ({"return_documents": True}, "return_documents: goes with the other shape"),

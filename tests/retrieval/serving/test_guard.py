@@ -6,8 +6,10 @@ import asyncio
 import hashlib
 import json
 import logging
+import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,7 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from serving import asker
 
+from sluice.encoders.foundation.disk import files
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval.serving import keys as keys_file
 from sluice.retrieval.serving.keys import Keys, add_key, digest, read_keys
 from sluice.retrieval.serving.settings import ServeSettings
 from sluice.retrieval.serving.work.lane import Job
@@ -40,6 +44,47 @@ def test_keys_are_kept_hashed(tmp_path: Path) -> None:
     other = add_key(file, "page", ["search", "admin"])
     assert keys.find(key) is None  # the file is read again, and the name has another key
     assert keys.find(other) is not None
+
+
+def test_keys_made_at_the_same_time_are_all_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, read = tmp_path / "new" / "keys.json", keys_file.read_keys
+    modes = []
+
+    def slow(path: Path) -> list[Any]:
+        found = read(path)
+        time.sleep(0.02)  # the others come between reading and writing
+        modes.append(path.stat().st_mode & 0o777)
+        return found
+
+    monkeypatch.setattr(keys_file, "read_keys", slow)
+    names = [f"key {number}" for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        made = list(pool.map(lambda name: add_key(file, name, ["search"]), names))
+    assert sorted(key.name for key in read(file)) == names
+    assert all(Keys(file).find(key) for key in made)
+    assert set(modes) == {0o600}
+    assert [path.name for path in file.parent.iterdir()] == ["keys.json"]
+
+
+def test_a_file_of_keys_is_its_owners_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = []
+    monkeypatch.setattr(
+        files, "commit", lambda draft, _: modes.append(draft.stat().st_mode & 0o777)
+    )
+    before = os.umask(0)
+    try:
+        with files.replaced_file(tmp_path / "other") as stream:
+            pass
+        monkeypatch.setattr(Path, "chmod", lambda *_: None)
+        add_key(tmp_path / "keys.json", "one", ["search"])
+    finally:
+        os.umask(before)
+    assert not stream.readable()
+    assert modes == [0o666, 0o600]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +187,32 @@ def test_filters_nested_without_end_are_named(ask: Any) -> None:
     response = ask("GET", "/search?q=gold&where=" + '{"a":' * 5_000)
     assert response.status_code == 400
     assert "where: not JSON" in response.json()["error"]["message"]
+
+
+def test_filters_are_bounded_and_large_ones_hold_nobody_up(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sluice.retrieval.retrievers import filtered
+
+    ask, threads, check = asker(own()), set(), filtered.conditions
+    monkeypatch.setattr(
+        filtered, "conditions", lambda w: (threads.add(threading.current_thread().name), check(w))
+    )
+    names = {f"n{number}": number for number in range(101)}
+    several = {"a": {"not": ["x" * 20] * 5_000}, "id": ["x" * 20] * 7_000}
+    for path in ("/search", "/explain"):
+        for where, said in (
+            (names, "101 names, 0 characters"), (several, "2 names, 288,024 characters"),
+        ):  # fmt: skip
+            refused = ask("POST", path, {"query": "gold", "pipeline": "bm25", "where": where})
+            assert refused.status_code == 413
+            assert f"where: {said}; expected at most 100 names and 262,144" in refused.text
+        assert not threads
+        ids = {"id": ["d01", *["no"] * 9_999]}
+        fine = ask("POST", path, {"query": "gold", "pipeline": "bm25", "where": ids})
+        assert fine.status_code == 200, fine.text
+        assert "MainThread" not in threads
+        threads.clear()
 
 
 def test_only_names_of_this_service_are_answered(own: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import threading
 import time
 from typing import Any
@@ -350,3 +352,46 @@ def test_closing_finishes_what_was_accepted(own: Any) -> None:
     refused = asker(service)("POST", "/search", {"query": "gold"})
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     assert asker(service)("GET", "/ready").status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "remedy"),
+    [(errno.ENOSPC, 507, "free some space"), (errno.EDQUOT, 507, "free some space"),
+     (errno.EACCES, 500, "mend this")],
+)  # fmt: skip
+def test_a_full_disk_is_said_and_changes_nothing(
+    own: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    status: int,
+    remedy: str,
+) -> None:
+    ask = asker(own(writable=True))
+    body = {"documents": [{"id": "z", "text": "zebra"}]}
+
+    def full(_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        refused = ask("POST", "/documents", body)
+    assert refused.status_code == status
+    assert refused.json()["error"]["message"] == (
+        f"the documents could not be written ({os.strerror(number)}): nothing was changed; "
+        f"{remedy}, and send it again"
+    )
+    assert "Traceback" not in caplog.text
+    assert ask("GET", "/ready").json()["state"] == 1
+    assert ask("GET", "/documents/z").status_code == 404
+    assert ask("POST", "/documents", body).status_code == 200
+
+
+def test_many_names_of_metadata_are_refused(own: Any) -> None:
+    ask = asker(own(writable=True))
+    names = {f"n{number}": number for number in range(1_001)}
+    refused = ask(
+        "POST", "/documents", {"documents": [{"id": "z", "text": "a", "metadata": names}]}
+    )
+    assert refused.status_code == 400
+    assert "metadata 'n1000': a folder has up to 1,000 names; expected fewer" in refused.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -90,6 +91,89 @@ def test_requests_that_do_not_arrive_are_given_up(own: Any) -> None:
         assert b"body: not here within 0.4 s" in text
         assert silent.recv(10) == b""
         assert body.recv(10) == b""
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n%x\r\n" % len(BODY) + BODY + b"\r\n0\r\n"
+ENDLESS = {
+    "header": b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ",
+    "line": b"GET /health?",
+    "trailer": CHUNKED + b"x: ",
+}
+
+
+@pytest.fixture(params=["httptools", "h11"])
+def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The parser of the server: uvicorn takes h11 where httptools is not installed."""
+    module = pytest.importorskip(f"uvicorn.protocols.http.{request.param}_impl")
+    from sluice.retrieval.serving.processes import server
+
+    names = {"httptools": "HttpToolsProtocol", "h11": "H11Protocol"}
+    monkeypatch.setattr(server, "AutoHTTPProtocol", getattr(module, names[request.param]))
+    return str(request.param)
+
+
+@pytest.mark.parametrize("place", ENDLESS)
+def test_an_endless_head_is_refused_and_holds_nobody_up(own: Any, parser: str, place: str) -> None:
+    with running(own(port=0)) as (_, connect, _):
+        rude, fine = connect(), connect()
+        rude.sendall(ENDLESS[place])
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 8_000_000:  # more than buffers hold: it is not read to its end
+                rude.sendall(b"a" * 65_536)
+                sent += 65_536
+                start = time.monotonic()
+                fine.sendall(HEALTH)
+                assert answer_of(fine)[0] == 200
+                assert time.monotonic() - start < 1
+        assert sent < 8_000_000
+        assert answer_of(rude)[0] == 431
+
+
+def test_heads_have_64_kib_and_bodies_more(own: Any, parser: str) -> None:
+    with running(own(port=0)) as (_, connect, _):
+        begin, end = b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: ", b"\r\n\r\n"
+        longest = begin + b"a" * (65_536 - len(begin) - len(end)) + end
+        fine, split, above, large = connect(), connect(), connect(), connect()
+        fine.sendall(longest + HEALTH)  # the second one is counted anew
+        split.sendall(longest[:50_000])
+        above.sendall(longest.replace(end, b"aa" + end))
+        head = HEAD + b"content-length: 300000\r\n\r\n"
+        large.sendall(head + b" " * 150_000)
+        assert [answer_of(each)[0] for each in (fine, above)] == [200, 431]
+        split.sendall(longest[50_000:])
+        large.sendall(b" " * (150_000 - len(BODY)) + BODY + HEALTH)
+        assert [answer_of(each)[0] for each in (split, large)] == [200, 200]
+        unread = connect()  # answered before its body is there, which is passed over and no head
+        unread.sendall(head.replace(b"host: localhost", b"host: other") + b" " * 100_000)
+        assert answer_of(unread)[0] == 421
+        unread.sendall(b" " * 200_000 + HEALTH)
+        assert answer_of(unread)[0] == 200
+
+
+@pytest.mark.parametrize(("share", "longest"), [(3, 100), (100, 4)])
+def test_connections_of_an_address_make_room(
+    own: Any, monkeypatch: pytest.MonkeyPatch, share: int, longest: int
+) -> None:
+    """Idle connections, and those with a part of a request, keep nobody else out."""
+    from sluice.retrieval.serving.processes import server
+
+    monkeypatch.setattr(server, "SHARE", share)
+    monkeypatch.setattr(server, "CONNECTIONS", longest)
+    with running(own(port=0)) as (_, connect, _):
+        idle = [connect() for _ in range(3)]
+        idle[0].sendall(HEAD + b"content-length: 100\r\n\r\n{")
+        idle[1].sendall(b"POST /sea")
+        for _ in range(3):
+            fine = connect()
+            fine.sendall(HEALTH)
+            assert answer_of(fine)[0] == 200
+            fine.sendall(SEARCH)
+            assert answer_of(fine)[0] == 200
+        for each in idle:
+            with contextlib.suppress(ConnectionResetError):
+                assert each.recv(1) == b""
 
 
 def test_stopping_finishes_what_was_accepted_and_refuses_the_rest(own: Any) -> None:

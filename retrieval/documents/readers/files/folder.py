@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.trust import leads_out
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import NOTHING, Document
 from sluice.retrieval.documents.readers.contents import contents_of
@@ -30,6 +31,7 @@ from sluice.retrieval.documents.readers.files.text_files import read_text_file
 
 PASSED_OVER = ("node_modules", "__pycache__")
 OUTPUTS = ("experiment.yaml", "retriever.json")  # what Sluice itself writes is not read
+LINKS = "behind links that lead out of it, which --allow PATH follows"
 READABLE = ".txt .md .html .pdf .rst"
 
 
@@ -39,6 +41,13 @@ class Notes:
 
     left_out: dict[str, list[str]] = field(default_factory=dict)
     recoded: list[str] = field(default_factory=list)
+
+    def stays(self, path: Path, root: Path, allow: Collection[str]) -> bool:
+        """Return whether no link leads from a path out of the root; note one that does."""
+        out = leads_out(path, root, allow)
+        if out:
+            self.left_out.setdefault(LINKS, []).append(path.relative_to(root).as_posix())
+        return not out
 
     def report(self, name: str) -> None:
         """Log one line for what was left out, and one for the files of another encoding."""
@@ -53,25 +62,35 @@ class Notes:
             say(f"{name}: {count} not UTF-8 and read as Windows-1252: {first}", logging.WARNING)
 
 
-def listed_files(root: Path) -> list[Path]:
+def listed_files(name: str, root: Path, allow: Collection[str] = ()) -> list[Path]:
     """Return the files below a folder, sorted by their paths.
 
     Hidden files and folders, ``node_modules``, ``__pycache__`` and the outputs of experiments are
-    passed over. Links are followed; a folder that was reached already is not read again, so that
-    circles end.
+    passed over, and so are links that lead out of the folder to no allowed path. Other links are
+    followed; a folder that was reached already is not read again, so that circles end.
     """
-    files: list[Path] = []
+
+    def stays(path: Path) -> bool:
+        return not path.is_symlink() or notes.stays(path, root, allow)
+
+    files, notes = list[Path](), Notes()
     seen: set[tuple[int, int]] = set()
     for folder, folders, names in os.walk(root, followlinks=True):
         stat = os.stat(folder)  # noqa: PTH116
         place = (stat.st_dev, stat.st_ino)
-        below = folder != str(root) and any(name in names for name in OUTPUTS)
+        below = folder != str(root) and any(each in names for each in OUTPUTS)
         if place in seen or below:
             folders.clear()
             continue
         seen.add(place)
-        folders[:] = sorted(n for n in folders if n not in PASSED_OVER and not n.startswith("."))
-        files += [Path(folder, name) for name in names if not name.startswith(".")]
+        folders[:] = sorted(
+            each
+            for each in folders
+            if each not in PASSED_OVER and not each.startswith(".") and stays(Path(folder, each))
+        )
+        shown = [Path(folder, each) for each in names if not each.startswith(".")]
+        files += filter(stays, shown)
+    notes.report(name)
     return sorted((f for f in files if f.is_file()), key=lambda file: file.relative_to(root).parts)
 
 

@@ -138,3 +138,66 @@ def test_folders_that_are_something_else(tmp_path: Path) -> None:
     (tmp_path / "experiment.yaml").write_text("")
     with pytest.raises(DataError, match=r'holds an experiment .* sluice search .* "..."'):
         as_documents(tmp_path)
+
+
+@pytest.fixture
+def linked(notes: Path) -> Path:
+    """Notes with links: inside, out of the folder, through a chain, by ``..``, in circles."""
+    secret = notes.parent / "secret"
+    secret.mkdir()
+    (secret / "key.txt").write_text("the key")
+    (notes / "inside.md").symlink_to("a.md")
+    (notes / "out.txt").symlink_to(secret / "key.txt")
+    (notes / "chain.txt").symlink_to("out.txt")
+    (notes / "deep" / "folder").symlink_to(secret)
+    (notes / "deep" / "up.txt").symlink_to("../../notes/../secret/key.txt")
+    (notes / "deep" / "parent").symlink_to("../..")
+    (notes / "deep" / "again").symlink_to("..")
+    (notes / "self.txt").symlink_to("self.txt")
+    (notes / "gone.txt").symlink_to("/no/such/place")
+    return notes
+
+
+LEFT_OUT = "chain.txt", "out.txt", "deep/folder", "deep/parent", "deep/up.txt", "gone.txt"
+
+
+@pytest.mark.parametrize("pattern", ["", "/**/*"])
+def test_links_out_of_a_folder_are_left_out(
+    linked: Path, pattern: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "sluice"):
+        documents = {each.id: each.text for each in as_documents(f"{linked}{pattern}")}
+    assert {"a.md", "b.md", "inside.md", "deep/c.txt", "deep/er/d.html"} <= set(documents)
+    assert not set(documents) & set(LEFT_OUT)
+    assert "the key" not in documents.values()
+    count = len(LEFT_OUT)
+    assert (
+        f"left out: {count} behind links that lead out of it, which --allow PATH follows ("
+        in caplog.text
+    )
+    allowed = {each.id for each in as_documents(str(linked), allow=[str(linked.parent / "secret")])}
+    assert allowed - set(documents) == {
+        "chain.txt",
+        "out.txt",
+        "deep/up.txt",
+        "deep/folder/key.txt",
+    }
+    assert allowed <= {each.id for each in as_documents(linked, allow=["/"])}
+
+
+def test_a_folder_that_is_a_link_is_read(linked: Path) -> None:
+    (linked.parent / "other").symlink_to("notes")
+    assert "a.md" in {each.id for each in as_documents(linked.parent / "other")}
+
+
+def test_tables_behind_links_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("id,text\n1,gold\n")
+    (tmp_path / "b.csv").write_text("id,text\n2,secret\n")
+    (tmp_path / "in" / "b.csv").symlink_to(tmp_path / "b.csv")
+    with caplog.at_level(logging.WARNING, "sluice"):
+        assert [each.text for each in as_documents(tmp_path / "in")] == ["gold"]
+    assert (
+        "left out: 1 behind links that lead out of it, which --allow PATH follows (b.csv)"
+        in caplog.text
+    )
