@@ -30,16 +30,26 @@ from sluice.retrieval.planning.needs import missing_models, missing_splits
 MOST = 60  # problems of one config
 MODEL = "stand-in"
 ENCODER = {"type": "dense", "model": MODEL}
+EXAMPLES = {"type": f"{__name__}:Examples"}
 # What takes the place of a part that cannot be mended by leaving a key out. Towers of a folder may
 # have any vectors: no index is wrong for them.
 STAND_INS: Mapping[str, Any] = {
     "retrievers": {"encoder": {"type": "towers", "model": MODEL}},
     "rerankers": {"type": "cross_encoder", "model": MODEL},
-    "train": {"encoder": ENCODER, "loss": {"type": "info_nce"}},
+    "train": {"encoder": ENCODER, "loss": {"type": "info_nce"}, "examples": EXAMPLES},
 }
 TOP: Mapping[str, Any] = {
     "dataset": "pydocs", "output": "runs/x", "encoder": ENCODER, "loss": {"type": "info_nce"},
+    "examples": EXAMPLES,
 }  # fmt: skip
+
+
+class Examples:
+    """Stands in for examples that cannot be read: nothing is known of their rows."""
+
+    def examples(self, dataset: Any, seed: int) -> list[Any]:
+        """Return none."""
+        return []
 
 
 def kind_of(values: Mapping[str, Any]) -> type[Section]:
@@ -123,7 +133,8 @@ class _Mended:
                 texts = messages(error.errors(), kind)
                 self.found += [text for text in texts if self.is_new(text)]
                 for text in texts:
-                    self._mend(text.partition(": ")[0])
+                    if not self._renamed(text):
+                        self._mend(text.partition(": ")[0])
                 continue
             try:
                 check(config)
@@ -177,7 +188,19 @@ class _Mended:
         if isinstance(inside, list) and len(inside) > 1 and quoted and quoted[1] in inside:
             inside.remove(quoted[1])  # one of several measures
             return True
-        return self._mend(place)
+        return self._renamed(text) or self._mend(place)
+
+    def _renamed(self, text: str) -> bool:
+        """Give a misspelt key the name that was meant; return whether there was one to give."""
+        place, _, fault = text.partition(": ")
+        keys, near = _keys(self.values, place), re.search(r"did you mean '(.*)'\?$", fault)
+        if not fault.startswith("unknown key") or near is None or not keys:
+            return False
+        section = _value(self.values, keys[:-1])
+        if not place.endswith(str(keys[-1])) or near[1] in section:
+            return False
+        section[near[1]] = section.pop(keys[-1])
+        return True
 
     def _training_of(self, text: str) -> str:
         """Return the place of the training run that a message without one is about."""

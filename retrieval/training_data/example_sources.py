@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.component_types import EXAMPLES
 from sluice.retrieval.training_data.files.source import ExampleSource, as_source
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from sluice.retrieval.runs.run import Run
     from sluice.retrieval.training_data.files.rows import Row
     from sluice.training import Example
+
+
+NEGATIVE = "a negative"
+MORE_NEGATIVES = (
+    "give rows with negatives, or mine some (with a dataset): negatives: {type: mined, "
+    "retriever: ...}"
+)
 
 
 def file_examples(
@@ -78,6 +86,11 @@ def first_rows(spec: Mapping[str, Any]) -> Iterator[Row]:
     return _source(spec, "examples", None).first_rows()
 
 
+def stream(spec: Mapping[str, Any] | None, where: str, allow: Allow = None) -> Iterator[Row] | None:
+    """Return all rows of a section's files; None where there are none, or examples are made."""
+    return None if spec is None else _source(spec, where, allow).stream()
+
+
 def example_files(spec: Mapping[str, Any] | None) -> list[Path]:
     """Return the files that a section ``examples`` names; they decide what is learnt."""
     return [] if spec is None else list(_source(spec, "examples", None).paths)
@@ -98,13 +111,12 @@ def refuse_unlearnable(
     alone: str,
     where: str = "examples",
     *,
-    minable: bool = True,
     across: bool = False,
 ) -> None:
     """Raise ``DataError`` if no example has a negative of its own.
 
     For cross-encoders and losses over a query's own documents; ``alone`` says which, in a clause.
-    ``minable``: there is a corpus to mine negatives from. ``across``: the loss compares documents
+    ``across``: the loss compares documents
     of different queries too, by their grades.
     """
     negative = any(label <= 0 for example in examples for label in example.labels)
@@ -112,9 +124,8 @@ def refuse_unlearnable(
     graded = any(len(own) > 1 for own in grades) or (across and len(set().union(*grades)) > 1)
     if not negative and not graded:
         raise DataError(
-            f"{where}: none of {len(examples):,} examples has a negative, and {alone}; give "
-            "rows with negatives, or mine some"
-            f"{'' if minable else ' (with a dataset)'}: negatives: {{type: mined, retriever: ...}}"
+            f"{where}: none of {plural(len(examples), 'example')} has {NEGATIVE}; {alone}; "
+            f"{MORE_NEGATIVES}"
         )
 
 

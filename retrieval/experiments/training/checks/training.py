@@ -27,6 +27,7 @@ from sluice.retrieval.experiments.training.checks.negatives import (
     check_refresh,
 )
 from sluice.retrieval.experiments.training.checks.sources import (
+    check_learnable,
     check_list_scores,
     check_negative_queries,
     check_sources,
@@ -103,6 +104,7 @@ def check_training(
     check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
     check_negative_queries(section, loss, prefix)
+    check_learnable(section, loss, f"{prefix}examples", allow)
     check_cache(section, loss, prefix)
     check_spans(section, loss, prefix)
     check_identifiers(section, prefix, allow, with_dataset=with_dataset)
