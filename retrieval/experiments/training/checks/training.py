@@ -13,6 +13,7 @@ from sluice.retrieval.config.components import (
     START_KEY,
     Allow,
     check_head,
+    check_lengths,
     check_measures,
     check_new_heads,
     check_towers,
@@ -70,6 +71,7 @@ def check_training(
         encoder["model"] = START_KEY  # is made when training begins
     check(encoder, {**ENCODERS, **RERANKERS}, where=f"{prefix}encoder", allow=allow)
     check_towers(encoder, where=f"{prefix}encoder")
+    check_lengths(encoder, where=f"{prefix}encoder")
     check_new_heads(encoder, f"{prefix}encoder")
     kind = trained_kind(encoder)
     _check_encoder(encoder, kind, f"{prefix}encoder")
