@@ -204,7 +204,7 @@ TRAINER: Schema = {
             "Batches of a step, to train as if batches were larger.", "integer", minimum=1
         ),
         "learning_rate": key(
-            "The peak learning rate; write 2.0e-5, since YAML reads 2e-5 as text.", "number",
+            "The peak learning rate.", "number",
             exclusiveMinimum=0, default=2e-5,
         ),
         "warmup_steps": key("Steps, or a share of them, until the peak.", "number", minimum=0),
