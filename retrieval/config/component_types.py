@@ -22,6 +22,7 @@ from pydantic_core.core_schema import (
     no_info_wrap_validator_function,
 )
 
+from sluice.encoders.foundation.build import Core
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.model_files.registry import named_model
@@ -37,9 +38,9 @@ TEXT: Final = {"type": "string"}
 EXAMPLES: Final = {
     "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
     "clicks": "sluice.retrieval.training_data.clicks.examples:ClickExamples",
-    "corpus": "sluice.retrieval.training_data.files.corpus_mixture:CorpusExamples",
+    "corpus": Core("sluice.retrieval.training_data.files.corpus_mixture:CorpusExamples"),
     "fields": "sluice.retrieval.training_data.files.field_examples:FieldExamples",
-    "file": "sluice.retrieval.training_data.files.examples:FileExamples",
+    "file": Core("sluice.retrieval.training_data.files.examples:FileExamples"),
     "generated": "sluice.retrieval.training_data.written.generated_examples:GeneratedExamples",
     "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
     "indexing": "sluice.retrieval.training_data.files.indexing_examples:IndexingExamples",

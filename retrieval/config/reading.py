@@ -92,7 +92,8 @@ def _texts(value: Any) -> Iterator[str]:
 def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file, apply ``key.path=value`` overrides, and check it.
 
-    It may be somebody else's: variables of the environment are not looked up. Raises ``ConfigError`` that names the file, the key path, the value and the nearest valid name.
+    It may be somebody else's: variables of the environment are not looked up. Raises
+    ``ConfigError`` that names the file, the key path, the value and the nearest valid name.
     """
     with named_file(path):
         return checked(load_values(path, overrides, variables=False), kind)

@@ -21,9 +21,19 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 
 
-def argument(metavar: str, help: str, default: str | None = None) -> Any:
-    """Describe a positional argument; ``default`` as for an option."""
-    return typer.Argument(metavar=metavar, help=help, show_default=default or True)
+def argument(
+    metavar: str,
+    help: str,
+    default: str | None = None,
+    offer: Callable[..., list[tuple[str, str]]] | None = None,
+) -> Any:
+    """Describe a positional argument; ``default`` as for an option.
+
+    ``offer`` returns what a shell completes a beginning to, with a line about each.
+    """
+    return typer.Argument(
+        metavar=metavar, help=help, show_default=default or True, autocompletion=offer
+    )
 
 
 def option(
