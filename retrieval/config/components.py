@@ -33,7 +33,7 @@ from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase, as_loss
 
 Allow = Collection[str] | None  # classes of your own that types may name; None is all
-LENGTHS = ("query_length", "document_length", "max_length")  # of encoders and rerankers
+LENGTHS = {"query_length": 3, "document_length": 3, "max_length": 5}  # the least of each
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
 # Built-in types by the vectors they make or hold; an index around another may hold either.
@@ -102,9 +102,10 @@ def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
 def check_lengths(spec: Mapping[str, Any], *, where: str) -> None:
     """Refuse lengths that a model does not take, where it is on this machine; loads no weights."""
     limit = _most_tokens(local_folder(str(spec.get("model"))))
-    for key in LENGTHS if limit else ():
-        if isinstance(spec.get(key), int) and spec[key] > limit:
-            raise ConfigError(f"{where}.{key}: {spec[key]}; the model takes at most {limit} tokens")
+    for key, least in LENGTHS.items() if limit else ():
+        length = spec.get(key)
+        if isinstance(length, int) and not least <= length <= limit:
+            raise ConfigError(f"{where}.{key}: {length}; the model takes {least} to {limit} tokens")
 
 
 def _most_tokens(folder: Path | None) -> int | None:

@@ -134,6 +134,10 @@ class RetrieverSection(Section):
     @classmethod
     def _of_encoder(cls, value: Any) -> Any:
         """Read ``bm25: bm25`` as a retriever of that encoder, ``dense: NAME`` of that model."""
+        if isinstance(value, dict) and "encoder" not in value and {"type", "model"} & value.keys():
+            raise PydanticCustomError(
+                REFUSED, "keys of an encoder; write them one level below: encoder: {...}"
+            )
         return {"encoder": value} if isinstance(value, str) else value
 
 

@@ -22,7 +22,7 @@ from sluice.retrieval.config.reading import find_own_modules
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.loose_files import LooseFiles
-from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.experiments.checks import SECTIONS, check_experiment
 from sluice.retrieval.experiments.suites.suite import beir_datasets, is_suite
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
 from sluice.retrieval.planning.needs import missing_models, missing_splits
@@ -157,7 +157,7 @@ class _Mended:
     def is_new(self, text: str) -> bool:
         """Return whether a problem is one of the config, not of what was mended in it."""
         place = text.partition(": ")[0]
-        if MODEL in text:
+        if MODEL in text or (place.startswith("pipelines.") and self.removed & {*SECTIONS}):
             return False
         for removed in self.removed:
             if removed == place or removed.startswith((f"{place}.", f"{place}[")):

@@ -76,7 +76,7 @@ def check_learnable(section: TrainingSection, loss: LossBase, where: str, allow:
     rows = stream(section.examples, where, allow)
     name, needs = section.loss["type"], dict[str, str]()  # what a row has, what is learnt from it
     paired = not compares_own(loss) and trained_kind(section.encoder) == "cross_encoder"
-    if (paired or compares_own(loss)) and section.negatives is None:
+    if (paired or compares_own(loss) or loss.wants_answered) and section.negatives is None:
         needs[NEGATIVE] = "each query's own documents"
     if loss.needs_teacher and section.teacher is None:
         needs[SCORE] = "a teacher's scores"
