@@ -33,7 +33,7 @@ def check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase:
             raise ConfigError(f"{prefix}sparsity: live candidates are frozen vectors; leave it out")
     elif loss.ranks == "columns":
         raise ConfigError(
-            f"{prefix}loss: {name} counts places in a retrieved list: give negatives: {{type: "
+            f"{prefix}loss: {name} counts places in a retrieved list; give negatives: {{type: "
             "live}, or ranks: scores"
         )
     named = listed((section.negatives or {}).get("retriever"))
