@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.component_types import EXAMPLES
 from sluice.retrieval.training_data.files.source import ExampleSource, as_source
 
@@ -123,10 +122,7 @@ def refuse_unlearnable(
     grades = [set(example.labels) for example in examples]
     graded = any(len(own) > 1 for own in grades) or (across and len(set().union(*grades)) > 1)
     if not negative and not graded:
-        raise DataError(
-            f"{where}: none of {plural(len(examples), 'example')} has {NEGATIVE}; {alone}; "
-            f"{MORE_NEGATIVES}"
-        )
+        raise DataError(f"{where}: no example has {NEGATIVE}; {alone}; {MORE_NEGATIVES}")
 
 
 def _source(spec: Mapping[str, Any], where: str, allow: Allow) -> ExampleSource:

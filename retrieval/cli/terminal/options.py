@@ -96,9 +96,10 @@ Allow = Annotated[
     list[str] | None,
     option(
         "WHAT",
-        "What the folder may do beside reading: import MODULE:CLASS, reach a server (its URL, or "
-        "http for any; URL=VARIABLE sends the key in that environment variable), fetch models and "
-        "data from the hub (hub), or write below a PATH; may be repeated.",
+        "Permissions for code and services that the folder refers to: import MODULE:CLASS, reach a "
+        "server (its URL, or http for any; URL=VARIABLE sends the key in that environment "
+        "variable), fetch models and data from the hub (hub), or write below a PATH; may be "
+        "repeated.",
         "--allow",
         default="nothing",
     ),
