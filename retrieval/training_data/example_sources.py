@@ -50,7 +50,7 @@ def file_examples(
     lists = None
     if source.lists is not None:
         if open_lists is None:
-            raise ConfigError(f"{where}.retriever: there is nothing here to open it with")
+            raise ConfigError(f"{where}.retriever: cannot be opened here")
         lists = open_lists(source.lists, f"{where}.retriever")
     return source.of_epoch(dataset, seed, epoch, lists, folder)
 

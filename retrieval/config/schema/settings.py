@@ -74,7 +74,7 @@ _REFRESH = keys(
             "integer", minimum=0,
         ),
         "max_age": key(
-            "In place of lag: negatives are used as soon as they are there, and training waits "
+            "In place of lag: negatives are used as soon as they exist, and training waits "
             "where they would be older than so many steps.",
             "integer", minimum=2,
         ),

@@ -46,7 +46,7 @@ def check_sources(section: TrainingSection, prefix: str, allow: Allow = None) ->
     spec = section.examples
     if by == "examples" and (spec is None or spec.get("type") == "texts"):
         raise ConfigError(
-            f"{prefix}evaluate.by: examples: there are none with queries; add examples, or leave "
+            f"{prefix}evaluate.by: examples: none has a query; add examples, or leave "
             "by out, and the dev split's judgements are used"
         )
 
