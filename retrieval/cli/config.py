@@ -25,38 +25,25 @@ from sluice.retrieval.cli.terminal.options import (
 from sluice.retrieval.cli.terminal.output import echo
 
 
-def _jobs(beginning: str) -> list[tuple[str, str]]:
+def _offered(ctx: typer.Context, beginning: str) -> list[str]:
+    """Return what a shell offers after a beginning: the usual names, else all that fit."""
+    from sluice.retrieval.config.schema.catalogue import core, entries, kinds
     from sluice.retrieval.planning.drafts import jobs
 
-    return _offered(jobs(), jobs(core=True), beginning)
-
-
-def _kinds(beginning: str) -> list[tuple[str, str]]:
-    from sluice.retrieval.config.schema.catalogue import kinds
-
-    return _offered(dict.fromkeys(kinds(), ""), kinds(), beginning)
-
-
-def _names(ctx: typer.Context, beginning: str) -> list[tuple[str, str]]:
-    from sluice.retrieval.config.schema.catalogue import core, entries
-
-    kind = str(ctx.params.get("kind"))
-    return _offered(entries(kind), core(kind), beginning)
-
-
-def _offered(
-    lines: Mapping[str, str], few: Collection[str], beginning: str
-) -> list[tuple[str, str]]:
-    """Return what a shell offers after a beginning: the usual names, else all that fit."""
+    if "job" in ctx.params:
+        few, names = list(jobs(core=True)), list(jobs())
+    elif (kind := ctx.params.get("kind")) is not None:
+        few, names = core(kind), list(entries(kind))
+    else:
+        few = names = kinds()
     usual = [name for name in few if name.startswith(beginning)]
-    names = usual or [name for name in lines if name.startswith(beginning)]
-    return [(name, lines[name]) for name in names]
+    return usual or [name for name in names if name.startswith(beginning)]
 
 
 def init(
     job: Annotated[
         list[str] | None,
-        argument("JOB", "A job or a recipe: sluice config init --list has them.", offer=_jobs),
+        argument("JOB", "A job or a recipe: sluice config init --list has them.", offer=_offered),
     ] = None,
     dataset: Annotated[str | None, option("NAME", "The dataset to fill it from.")] = None,
     documents: Annotated[
@@ -173,11 +160,11 @@ def list_names(
             "KIND",
             "losses, encoders, rerankers, indexes, stages, measures, examples, negatives, tunings, "
             "rankers, teachers, executors, launchers, datasets or recipes.",
-            offer=_kinds,
+            offer=_offered,
         ),
     ] = None,
     name: Annotated[
-        str | None, argument("NAME", "Show the arguments of this one.", offer=_names)
+        str | None, argument("NAME", "Show the arguments of this one.", offer=_offered)
     ] = None,
     all_: Annotated[bool, flag("List every name, not the usual ones alone.", "--all")] = False,
 ) -> None:

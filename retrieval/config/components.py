@@ -110,12 +110,10 @@ def check_lengths(spec: Mapping[str, Any], *, where: str) -> None:
 
 def _most_tokens(folder: Path | None) -> int | None:
     """Return the tokens that a model's folder says it takes; None where it does not."""
+    keys = ("max_position_embeddings", "model_type", "pad_token_id")
     with suppress(ModelError):
         config = {} if folder is None else read_object(transformer_folder(folder) / "config.json")
-        return position_limit(
-            config.get("max_position_embeddings"), config.get("model_type"),
-            config.get("pad_token_id"),
-        )  # fmt: skip
+        return position_limit(*map(config.get, keys))
     return None
 
 

@@ -40,19 +40,13 @@ LOSS_NAMES: Final = {
     "splade": "info_nce, with sparsity",
 }
 # Settings of the trainer by the names that users write instead, or without ``trainer`` before.
+_TRAINER = ("bf16", "learning_rate", "max_steps", "num_train_epochs", "per_device_train_batch_size")
 TRAINER_NAMES: Final = {
-    "batch_size": "per_device_train_batch_size",
-    "bf16": "bf16",
-    "epochs": "num_train_epochs",
-    "learning_rate": "learning_rate",
-    "lr": "learning_rate",
-    "max_steps": "max_steps",
-    "num_epochs": "num_train_epochs",
-    "num_train_epochs": "num_train_epochs",
-    "per_device_train_batch_size": "per_device_train_batch_size",
-    "steps": "max_steps",
-    "train_batch_size": "per_device_train_batch_size",
-}
+    **dict(zip(_TRAINER, _TRAINER, strict=True)),
+    **dict.fromkeys(("batch_size", "train_batch_size"), "per_device_train_batch_size"),
+    **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
+    "lr": "learning_rate", "steps": "max_steps",
+}  # fmt: skip
 OWN = "info_nce with negatives: own, against the query's own negatives"
 GRADED = "bixse, for pairs labelled from 0 to 1"
 TAUGHT = "kl_div or margin_mse, with teacher"

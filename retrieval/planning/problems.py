@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.retrieval.config.component_types import Section
+from sluice.retrieval.config.component_types import EXAMPLES as SOURCES, Section
 from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.reading import find_own_modules
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig
@@ -30,7 +30,7 @@ from sluice.retrieval.planning.needs import missing_models, missing_splits
 MOST = 60  # problems of one config
 MODEL = "stand-in"
 ENCODER = {"type": "dense", "model": MODEL}
-EXAMPLES = {"type": f"{__name__}:Examples"}
+EXAMPLES = {"type": SOURCES["texts"]}  # by its class, of whose rows nothing is known
 # What takes the place of a part that cannot be mended by leaving a key out. Towers of a folder may
 # have any vectors: no index is wrong for them.
 STAND_INS: Mapping[str, Any] = {
@@ -42,14 +42,6 @@ TOP: Mapping[str, Any] = {
     "dataset": "pydocs", "output": "runs/x", "encoder": ENCODER, "loss": {"type": "info_nce"},
     "examples": EXAMPLES,
 }  # fmt: skip
-
-
-class Examples:
-    """Stands in for examples that cannot be read: nothing is known of their rows."""
-
-    def examples(self, dataset: Any, seed: int) -> list[Any]:
-        """Return none."""
-        return []
 
 
 def kind_of(values: Mapping[str, Any]) -> type[Section]:

@@ -36,13 +36,9 @@ def length_in(settings: dict[str, Any], key: str, folder: Path) -> int | None:
 
 
 def position_limit(positions: Any, model_type: Any, padding: Any) -> int | None:
-    """Return the tokens that a model's position embeddings take; None for one without any.
-
-    The arguments are ``max_position_embeddings``, ``model_type`` and ``pad_token_id`` of its
-    config. RoBERTa's positions start after the padding index.
-    """
+    """Return the tokens that ``max_position_embeddings`` are for; None for a model without any."""
     if not isinstance(positions, int) or positions <= 0:
-        return None
+        return None  # RoBERTa's start after the padding index
     return positions - ((padding or 0) + 1 if model_type in _OFFSET_POSITIONS else 0)
 
 

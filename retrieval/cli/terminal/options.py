@@ -22,14 +22,11 @@ Command = Callable[..., None]
 
 
 def argument(
-    metavar: str,
-    help: str,
-    default: str | None = None,
-    offer: Callable[..., list[tuple[str, str]]] | None = None,
+    metavar: str, help: str, default: str | None = None, offer: Callable[..., Any] | None = None
 ) -> Any:
-    """Describe a positional argument; ``default`` as for an option.
+    """Describe a positional argument; ``offer`` returns what a shell completes a beginning to.
 
-    ``offer`` returns what a shell completes a beginning to, with a line about each.
+    ``default`` is as for an option.
     """
     return typer.Argument(
         metavar=metavar, help=help, show_default=default or True, autocompletion=offer

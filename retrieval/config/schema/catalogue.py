@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sluice.encoders.foundation.build import Core
+from sluice.encoders.foundation.build import Core, types_listed
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.table import ENCODERS, TUNINGS
@@ -87,12 +87,8 @@ def entry(kind: str, name: str) -> Description:
     known = _of_schema(kind) if kind in OF_SCHEMA else _functions() if kind == "stages" else {}
     names = known or entries(kind)
     if name not in names:
-        few = core(kind)
-        more = f" and {len(names) - len(few)} more: sluice config list {kind} --all"
-        raise ConfigError(
-            f"{kind}: no {name!r}{suggest(name, names)}; known: {', '.join(few)}"
-            f"{more if len(few) < len(names) else ''}"
-        )
+        known_by = types_listed(TABLES.get(kind, dict.fromkeys(names, "")))
+        raise ConfigError(f"{kind}: no {name!r}{suggest(name, names)}; known: {known_by}")
     return known[name] if known else Description(name, entries(kind)[name], {})
 
 
