@@ -61,7 +61,7 @@ class _Beside:
         """Return the values of the whole config."""
         found = {**values, **self._section(values, "")}
         if isinstance(values.get("output"), str):
-            found["output"] = self._written(values["output"], "output")
+            found["output"] = self._made(values["output"], "output")
         for key in ("dataset", "datasets"):
             if key in values:
                 found[key] = self._dataset(values[key], key)
@@ -107,7 +107,7 @@ class _Beside:
         if isinstance(value, list):
             return [self._value(each, f"{where}[{place}]", key) for place, each in enumerate(value)]
         if isinstance(value, str) and key in WRITES:
-            return self._written(value, where)
+            return self._made(value, where)
         if not isinstance(value, str) or key not in (*FILES, *NAMES):
             return value
         return value if key in NAMES and value in self.names else self._file(value, where)
@@ -161,6 +161,11 @@ class _Beside:
         path = self._written(path, where)
         beside = self.folder / path
         return self._said(path, beside, where) if is_source(beside) else path
+
+    def _made(self, path: str, where: str) -> str:
+        """Return the path of what is written, whose ``~`` no reader replaces."""
+        path = self._written(path, where)
+        return str(expanded(path)) if self.variables and path.startswith("~") else path
 
     def _written(self, path: str, where: str) -> str:
         """Return a path with the values of its variables; one that exists as it is stays so."""

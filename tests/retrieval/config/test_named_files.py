@@ -100,6 +100,8 @@ def test_variables_in_paths(away: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (encoder["model"], encoder["prefix"]) == (f"{away}/t", "$AWAY")  # which is no path
     assert f"'{away}/s.txt'" in values["pipelines"]["p"]
     assert load_values(file, variables=False)["output"] == "${AWAY}/o"  # somebody's saved config
+    file.write_text("output: ~/o\n")
+    assert load_values(file) == {"output": str(Path.home() / "o")}
     file.write_text("output: a\nexamples: ${UNSET}/pairs.csv\n")
     with pytest.raises(ConfigError, match=r"x\.yaml: examples: \$UNSET is not set; export it"):
         load_values(file)
