@@ -102,9 +102,9 @@ def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
 def check_lengths(spec: Mapping[str, Any], *, where: str) -> None:
     """Refuse lengths that a model does not take, where it is on this machine; loads no weights."""
     limit = _most_tokens(local_folder(str(spec.get("model"))))
-    for key, least in LENGTHS.items() if limit else ():
+    for key, least in LENGTHS.items():
         length = spec.get(key)
-        if isinstance(length, int) and not least <= length <= limit:
+        if isinstance(length, int) and limit is not None and not least <= length <= limit:
             raise ConfigError(f"{where}.{key}: {length}; the model takes {least} to {limit} tokens")
 
 
