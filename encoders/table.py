@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple
 
+from sluice.encoders.foundation.build import Core
+
 Made = Literal[
     "dense", "sparse", "tokens", "pseudo_queries", "q_net", "ngrams", "identifiers", "parts",
     "scores",
@@ -24,7 +26,7 @@ class EncoderType(NamedTuple):
     encoders in it make. ``model`` is what its ``model`` names: a network's folder or hub id,
     another folder of ours, or neither. ``learns_as`` is the type whose losses and settings train
     it, where that is another. ``one_way``: two of its queries, or documents, cannot be compared.
-    ``teaches``: it may be a training run's teacher.
+    ``teaches``: it may be a training run's teacher. ``core``: lists of types begin with it.
     """
 
     make: str
@@ -35,6 +37,12 @@ class EncoderType(NamedTuple):
     learns_as: str = ""
     one_way: bool = False
     teaches: bool = False
+    core: bool = False
+
+    @property
+    def place(self) -> str:
+        """What makes it, with its mark."""
+        return Core(self.make) if self.core else self.make
 
     @property
     def class_name(self) -> str:
@@ -47,7 +55,8 @@ _DENSE, _LATE = "sluice.encoders.dense", "sluice.encoders.late_interaction"
 
 TYPES: Final[Mapping[str, EncoderType]] = {
     "bm25": EncoderType(
-        "sluice.encoders.lexical.bm25:BM25Encoder", vectors="sparse", model="", teaches=True
+        "sluice.encoders.lexical.bm25:BM25Encoder", vectors="sparse", model="", teaches=True,
+        core=True,
     ),
     "concepts": EncoderType(
         "sluice.encoders.splade.concepts.encoder:ConceptEncoder.from_pretrained",
@@ -58,7 +67,8 @@ TYPES: Final[Mapping[str, EncoderType]] = {
         "CSR encoder", _FEATURES, "sparse", learns_as="splade", teaches=True,
     ),
     "dense": EncoderType(
-        f"{_DENSE}.encoder:DenseEncoder.from_pretrained", "dense encoder", _SIMILAR, teaches=True
+        f"{_DENSE}.encoder:DenseEncoder.from_pretrained", "dense encoder", _SIMILAR, teaches=True,
+        core=True,
     ),
     "dsi": EncoderType(
         "sluice.encoders.generative.dsi:DsiEncoder.from_pretrained",
@@ -89,7 +99,7 @@ TYPES: Final[Mapping[str, EncoderType]] = {
     ),
     "splade": EncoderType(
         "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
-        "SPLADE encoder", _FEATURES, "sparse", teaches=True,
+        "SPLADE encoder", _FEATURES, "sparse", teaches=True, core=True,
     ),
     "static": EncoderType(
         f"{_DENSE}.static.encoder:StaticEncoder.from_pretrained",
@@ -101,7 +111,7 @@ TYPES: Final[Mapping[str, EncoderType]] = {
     ),
     "tokens": EncoderType(
         f"{_LATE}.encoder:TokenEncoder.from_pretrained",
-        "token encoder", _SIMILAR, "tokens", teaches=True,
+        "token encoder", _SIMILAR, "tokens", teaches=True, core=True,
     ),
     "towers": EncoderType(
         "sluice.encoders.towers:TowerEncoder.from_pretrained", vectors="parts", model="folder"
@@ -111,7 +121,7 @@ TYPES: Final[Mapping[str, EncoderType]] = {
         vectors="sparse", model="folder",
     ),
 }  # fmt: skip
-ENCODERS: Final[Mapping[str, str]] = {name: each.make for name, each in TYPES.items()}
+ENCODERS: Final[Mapping[str, str]] = {name: each.place for name, each in TYPES.items()}
 
 # Those that YAML makes by their constructor, and what opens their folders.
 OPENED: Final[Mapping[str, str]] = {
@@ -157,7 +167,9 @@ _HEADS: Final[Mapping[str, EncoderType]] = {
     }.items()
 }
 RANKERS: Final[Mapping[str, EncoderType]] = {
-    "cross_encoder": _ranker("cross_encoder:CrossEncoder", "cross-encoder", teaches=True),
+    "cross_encoder": _ranker(
+        "cross_encoder:CrossEncoder", "cross-encoder", teaches=True, core=True
+    ),
     "listwise": EncoderType(
         "sluice.encoders.generative.listwise:ListwiseRanker.from_pretrained",
         "listwise ranker", _RANKS, "scores",
@@ -171,7 +183,7 @@ RANKERS: Final[Mapping[str, EncoderType]] = {
     **_HEADS,
 }  # fmt: skip
 MATCHING: Final[Mapping[str, str]] = {name: each.make for name, each in _HEADS.items()}
-RERANKERS: Final[Mapping[str, str]] = {name: each.make for name, each in RANKERS.items()}
+RERANKERS: Final[Mapping[str, str]] = {name: each.place for name, each in RANKERS.items()}
 KNOWN: Final[Mapping[str, EncoderType]] = {**TYPES, **RANKERS}
 
 TUNINGS: Final[Mapping[str, str]] = {
@@ -182,6 +194,6 @@ TUNINGS: Final[Mapping[str, str]] = {
     "ia3": "sluice.encoders.tuning.low_rank:LearnedScales",
     "iaa": "sluice.encoders.tuning.aside:InsideAndAside",
     "ln_tuning": "sluice.encoders.tuning.tune:Norms",
-    "lora": "sluice.encoders.tuning.low_rank:LowRank",
+    "lora": Core("sluice.encoders.tuning.low_rank:LowRank"),
     "prefix": "sluice.encoders.tuning.prefix:Prefix",
 }

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from sluice.encoders.foundation.build import Core
+
 INDEXES: Final[Mapping[str, str]] = {
-    "flat": "sluice.indexing.flat.index:FlatIndex",
-    "faiss": "sluice.indexing.faiss.index:FaissIndex",
-    "inverted": "sluice.indexing.inverted.index:InvertedIndex",
+    "flat": Core("sluice.indexing.flat.index:FlatIndex"),
+    "faiss": Core("sluice.indexing.faiss.index:FaissIndex"),
+    "inverted": Core("sluice.indexing.inverted.index:InvertedIndex"),
     "graph": "sluice.indexing.graph.index:GraphIndex",
     "query_graph": "sluice.indexing.graph.query_graph:QueryGraphIndex",
-    "tokens": "sluice.indexing.tokens.index:TokenIndex",
+    "tokens": Core("sluice.indexing.tokens.index:TokenIndex"),
     "fm": "sluice.indexing.fm.index:FmIndex",
     "trie": "sluice.indexing.fm.trie:TrieIndex",
     "funnel": "sluice.indexing.wrappers.funnel:FunnelIndex",

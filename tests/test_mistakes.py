@@ -16,7 +16,9 @@ from small_world import write_beir
 
 import sluice
 from sluice.encoders.foundation.errors import SluiceError
+from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.jobs import index
+from sluice.retrieval.planning.problems import problems
 
 TRANSCRIPT = (ROOT / "tests" / "mistakes.txt").read_text(encoding="utf-8")
 MISTAKES = dict(
@@ -39,6 +41,9 @@ FILES = {
     "list.yaml": "- a\n",
     "empty.yaml": "",
     "train.yaml": "output: t\nencoder: {type: dense, model: m}\nloss: info_nce\n",
+    "pairs.yaml": "output: t\nencoder: {type: dense, model: some/model}\nloss: info_nce\n"
+    "examples: pairs.csv\ntrainer: {max_steps: 2}\n",
+    "pairs.csv": "query,positive\nhow to wash gold,a sluice washes gold\nwhat is gravel,stones\n",
     "plain.txt": "x",
     "short.trec": "q20 Q0 d1 1\n",
     "empty.trec": "",
@@ -66,7 +71,7 @@ def _there(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_enough() -> None:
-    assert len(MISTAKES) >= 50
+    assert len(MISTAKES) >= 110
     assert len({words.split()[0] for words in MISTAKES}) >= 12  # verbs
 
 
@@ -81,6 +86,16 @@ def test_the_message(words: str, shell: Call, world: Path) -> None:
     assert len(first) <= WIDEST
     assert all(line.startswith("  ") for line in others)
     assert sorted(world.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", [w for w in MISTAKES if "pairs.yaml" in w and "$" not in w])
+def test_a_check_finds_that_one_problem(words: str) -> None:
+    """What follows from it is none of its own; that the model is not here is another."""
+    _, file, *overrides = shlex.split(words)
+    found = problems(load_values(file, overrides), Path(file))
+    said = MISTAKES[words].removeprefix("error: ").removeprefix(f"{file}: ").splitlines()
+    others = [each for each in found if ": model not found" not in each]
+    assert others == ["; ".join(line.strip() for line in said)]
 
 
 @pytest.mark.parametrize(

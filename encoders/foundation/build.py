@@ -20,7 +20,23 @@ WORDS = {
     Path: "a file or folder",
 }  # fmt: skip
 ITEMS = {str: "texts", int: "whole numbers", float: "numbers"}
+FEW = 4  # types that are listed rather than counted
 Table = Mapping[str, str]  # type name -> "module:Class" or "module:Class.method"
+
+
+class Core(str):
+    """The place of a type that most people need: lists of types begin with these."""
+
+    __slots__ = ()
+
+
+def types_listed(table: Table) -> str:
+    """Return the types of a table as a message lists them: those marked ``Core``, and a count."""
+    core = [name for name, place in table.items() if isinstance(place, Core)]
+    rest = len(table) - len(core)
+    if not core or rest < FEW:
+        return ", ".join(sorted(table, key=lambda name: (name not in core, name)))
+    return f"{', '.join(core)} and {rest} more: sluice config list --all"
 
 
 def resolve(path: str) -> Any:
@@ -69,7 +85,7 @@ def check_type(spec: Mapping[str, Any], table: Table, *, where: str, allow: Allo
 
 def _type_of(spec: Mapping[str, Any], table: Table, where: str) -> str:
     if "type" not in spec:
-        raise ConfigError(f"{where}: needs 'type', one of {', '.join(sorted(table))}")
+        raise ConfigError(f"{where}: needs 'type', one of {types_listed(table)}")
     return str(spec["type"])
 
 
@@ -78,8 +94,8 @@ def _check_name(name: str, table: Table, where: str, allow: Allow) -> None:
         return
     if ":" not in name:
         raise ConfigError(
-            f"{where}.type: unknown type {name!r:.80}; known: {', '.join(sorted(table))}"
-            f"{suggest(name, table)}"
+            f"{where}.type: unknown type {name!r:.80}{suggest(name, table)}; known: "
+            f"{types_listed(table)}"
         )
     refuse_class(name, f"{where}.type", allow)
 

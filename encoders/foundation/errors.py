@@ -81,5 +81,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """Return ``; did you mean 'x'?`` for the known name nearest to ``name``, or an empty string."""
     if len(name) > LONGEST_NAME:
         return ""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    near = near or [each for each in names if each.lower() == name.lower()]
     return f"; did you mean {near[0]!r}?" if near else ""

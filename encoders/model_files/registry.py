@@ -22,7 +22,7 @@ from sluice.encoders.model_files.layout import (
     token_layout,
     transformer_folder,
 )
-from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.locate import local_folder, model_folder
 from sluice.encoders.model_files.router import is_router, is_static, read_routes
 from sluice.encoders.table import ENCODERS, GIVEN, OPENED, RERANKERS
 
@@ -70,6 +70,19 @@ def kind_of(folder: Path) -> str:
     if not modules and GENERATES.search(names):
         return LANGUAGE_MODEL
     return "cross_encoder" if "SequenceClassification" in names else "dense"
+
+
+def named_model(name: str, *, scores: bool = False) -> dict[str, str]:
+    """Return the component of a model that is named alone: ``{type: dense, model: NAME}``.
+
+    A folder on this machine says its type. Any other model is dense, or a cross-encoder where one
+    that ``scores`` is asked for.
+    """
+    folder, usual, known = local_folder(name), "dense", ENCODERS
+    if scores:
+        usual, known = "cross_encoder", RERANKERS
+    kind = usual if folder is None else kind_of(folder)
+    return {"type": kind if kind in known else usual, "model": name}
 
 
 def open_encoder(name: str | Path, *, allow: Collection[str] = (), **options: Any) -> Any:

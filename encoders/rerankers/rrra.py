@@ -60,7 +60,7 @@ class AdaptedScorer(EncoderBase):
         folder = model_folder(str(model))
         inner = folder / INNER if kind_of(folder) == KIND else folder
         if not inner.is_dir():  # a name that is none might be found on the hub
-            raise ModelError(f"{inner}: missing; the encoder of the vectors is there")
+            raise ModelError(f"{inner}: missing; it holds the encoder of the vectors")
         adapter = ErrorAdapter.load(folder)
         if kind_of(inner) == KIND:
             raise ModelError(f"{inner}: an adapter's folder; expected an encoder of vectors")

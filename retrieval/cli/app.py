@@ -180,7 +180,7 @@ Start here:
   sluice config init
 
 \b
-A YAML file describes an experiment. Values after it replace those inside:
+A YAML file describes an experiment. Add KEY=VALUE to override a setting:
   sluice run quickstart output=runs/mine seed=1
 
 `sluice VERB -h` has the options of a verb and examples.""",

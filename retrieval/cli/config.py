@@ -6,6 +6,7 @@ An editor that knows the schema completes keys and marks errors while you write:
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -24,10 +25,25 @@ from sluice.retrieval.cli.terminal.options import (
 from sluice.retrieval.cli.terminal.output import echo
 
 
+def _offered(ctx: typer.Context, beginning: str) -> list[str]:
+    """Return what a shell offers after a beginning: the usual names, else all that fit."""
+    from sluice.retrieval.config.schema.catalogue import core, entries, kinds
+    from sluice.retrieval.planning.drafts import jobs
+
+    if "job" in ctx.params:
+        few, names = list(jobs(core=True)), list(jobs())
+    elif (kind := ctx.params.get("kind")) is not None:
+        few, names = core(kind), list(entries(kind))
+    else:
+        few = names = kinds()
+    usual = [name for name in few if name.startswith(beginning)]
+    return usual or [name for name in names if name.startswith(beginning)]
+
+
 def init(
     job: Annotated[
         list[str] | None,
-        argument("JOB", "A job or a recipe: sluice config init --list has them."),
+        argument("JOB", "A job or a recipe: sluice config init --list has them.", offer=_offered),
     ] = None,
     dataset: Annotated[str | None, option("NAME", "The dataset to fill it from.")] = None,
     documents: Annotated[
@@ -55,6 +71,7 @@ def init(
         Path | None, option("FILE", "The YAML file to write.", default="JOB.yaml")
     ] = None,
     list_: Annotated[bool, flag("List the jobs and recipes.", "--list")] = False,
+    all_: Annotated[bool, flag("List every recipe.", "--all")] = False,
 ) -> None:
     """Write a commented YAML file for a job.
 
@@ -70,11 +87,8 @@ def init(
     """
     from sluice.retrieval.planning.drafts import draft, jobs
 
-    if list_ or not job:
-        known = jobs()
-        width = max(map(len, known))
-        for name, line in known.items():
-            echo(f"{name.ljust(width)}  {line}".rstrip())
+    if list_ or all_ or not job:
+        _print(jobs(), jobs(core=True), all_, "sluice config init --all")
         return
     file = output or Path("-".join(job) + ".yaml")
     if file.exists():
@@ -146,31 +160,49 @@ def list_names(
             "KIND",
             "losses, encoders, rerankers, indexes, stages, measures, examples, negatives, tunings, "
             "rankers, teachers, executors, launchers, datasets or recipes.",
+            offer=_offered,
         ),
     ] = None,
-    name: Annotated[str | None, argument("NAME", "Show the arguments of this one.")] = None,
+    name: Annotated[
+        str | None, argument("NAME", "Show the arguments of this one.", offer=_offered)
+    ] = None,
+    all_: Annotated[bool, flag("List every name, not the usual ones alone.", "--all")] = False,
 ) -> None:
     """List what a YAML file may name.
 
-    Without KIND: the kinds. With NAME, which may be a module:Class of your own: its arguments,
-    their types and defaults.
+    Without KIND: the kinds, and the names most people need; --all lists every name. With NAME,
+    which may be a module:Class of your own: its arguments, their types and defaults.
 
     Examples:
       sluice config list losses
+      sluice config list losses --all
       sluice config list losses info_nce
     """
-    from sluice.retrieval.config.schema.catalogue import entries, entry, kinds, shown
+    from sluice.retrieval.config.schema.catalogue import core, entries, entry, kinds, shown
 
     if kind is None:
-        echo("\n".join(kinds()))
+        width = max(map(len, kinds()))
+        for each in kinds():
+            every, few = list(entries(each)), core(each)
+            names = sorted(every, key=lambda name: name not in few) if all_ else few
+            more = f" and {len(every) - len(names)} more" if len(names) < len(every) else ""
+            echo(f"{each.ljust(width)}  {', '.join(names)}{more}")
         return
     if name is not None:
         echo(shown(entry(kind, name), kind))
         return
     lines = entries(kind)
-    width = max(map(len, lines))
-    for each, summary in lines.items():
-        echo(f"{each.ljust(width)}  {summary}".rstrip())
+    _print(lines, core(kind), all_, f"sluice config list {kind} --all")
+
+
+def _print(lines: Mapping[str, str], few: Collection[str], every: bool, more: str) -> None:
+    """Print the lines of ``few`` names, then the others or the command that prints them."""
+    names = sorted(lines if every else few, key=lambda name: name not in few)
+    width = max(map(len, names))
+    for name in names:
+        echo(f"{name.ljust(width)}  {lines[name]}".rstrip())
+    if len(names) < len(lines):
+        echo(f"and {len(lines) - len(names)} more: {more}")
 
 
 def schema(

@@ -205,13 +205,13 @@ def robust(
 
 
 def _experiment(path: Path, overrides: list[str], allow: list[str] | None) -> Experiment:
-    from sluice.retrieval.config.sections import ExperimentConfig, load_config
+    from sluice.retrieval.config.sections import ExperimentConfig, config_of
     from sluice.retrieval.experiments.experiment import Experiment, open_experiment
     from sluice.retrieval.experiments.output.folder import SETTINGS
 
     if not path.is_dir():
         refuse_options("for an output folder; a YAML file of yours may name anything", allow=allow)
-        experiment = Experiment(load_config(path, ExperimentConfig, overrides), file=path)
+        experiment = Experiment(config_of(path, ExperimentConfig, overrides)[0], file=path)
         experiment.check_output()
         return experiment
     file = path / SETTINGS

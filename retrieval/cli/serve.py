@@ -273,8 +273,8 @@ def _indexed(
         return folder
     built = output or Path("runs") / short_name(source)
     if (built / "experiment.yaml").exists():
-        log.info("%s: serving the index that is there; sluice index %s renews it", built, source)
-        refuse_options(f"for an index that is built, and {built} is there", model=model,
+        log.info("%s: serving the existing index; sluice index %s renews it", built, source)
+        refuse_options(f"for an index that is yet to be built, and {built} exists", model=model,
                        bm25=bm25 or None)  # fmt: skip
         return built
     if quiet:
@@ -291,7 +291,7 @@ def _indexed(
 
 
 def key(
-    path: Annotated[Path, argument("FILE", "The file of keys; made if it is not there.")],
+    path: Annotated[Path, argument("FILE", "The file of keys; created if it does not exist.")],
     name: Annotated[str, argument("NAME", "What tells the key from others, in the log too.")],
     scope: Annotated[
         list[str] | None,

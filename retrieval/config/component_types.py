@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -22,9 +22,13 @@ from pydantic_core.core_schema import (
     no_info_wrap_validator_function,
 )
 
-from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.build import Core
+from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
+from sluice.encoders.model_files.locate import local_folder
+from sluice.encoders.model_files.registry import named_model
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.evaluation.measures import measure_names
+from sluice.retrieval.pipelines.table import SCORERS
 
 COMPONENT = "component"  # the mark of a component in pydantic's JSON schema
 OWN_TYPE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # module:Class
@@ -34,9 +38,9 @@ TEXT: Final = {"type": "string"}
 EXAMPLES: Final = {
     "bfs": "sluice.retrieval.training_data.files.corpus_examples:BodyExamples",
     "clicks": "sluice.retrieval.training_data.clicks.examples:ClickExamples",
-    "corpus": "sluice.retrieval.training_data.files.corpus_mixture:CorpusExamples",
+    "corpus": Core("sluice.retrieval.training_data.files.corpus_mixture:CorpusExamples"),
     "fields": "sluice.retrieval.training_data.files.field_examples:FieldExamples",
-    "file": "sluice.retrieval.training_data.files.examples:FileExamples",
+    "file": Core("sluice.retrieval.training_data.files.examples:FileExamples"),
     "generated": "sluice.retrieval.training_data.written.generated_examples:GeneratedExamples",
     "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
     "indexing": "sluice.retrieval.training_data.files.indexing_examples:IndexingExamples",
@@ -99,15 +103,23 @@ def _examples(named: str | list[str]) -> dict[str, Any]:
 
 
 def _encoder(name: str) -> dict[str, Any]:
-    """Read ``encoder: bm25`` as that type; any other name may be a model's, which is none."""
-    known = sorted({*ENCODERS, *RERANKERS})
-    if ":" in name or name in known or suggest(name, known):
+    """Read ``encoder: bm25`` as that type, and any other name as a model's."""
+    return _type_or_model(name, {**ENCODERS, **RERANKERS})
+
+
+def _scorer(name: str) -> dict[str, Any]:
+    """Read ``cross: http`` as that type, and any other name as a reranker's model."""
+    return _type_or_model(name, SCORERS, scores=True)
+
+
+def _type_or_model(name: str, types: Mapping[str, str], *, scores: bool = False) -> dict[str, Any]:
+    near = "/" not in name and suggest(name, types) and local_folder(name) is None
+    if name in types or OWN_TYPE.fullmatch(name) or near:
         return {"type": name}
-    form = "{value}; expected one of {known}, or a model with its type: {model}"
-    raise PydanticCustomError(REFUSED, form, {
-        "value": f"{name!r:.60}", "known": ", ".join(known),
-        "model": f"{{type: dense, model: {name}}}",
-    })  # fmt: skip
+    try:
+        return named_model(name, scores=scores)
+    except ModelError as error:
+        raise PydanticCustomError(REFUSED, "{error}", {"error": str(error)}) from None
 
 
 def _measures(named: Any) -> Any:
@@ -139,7 +151,7 @@ Measures = Annotated[
 ]
 Negatives = Annotated[dict[str, Any], ComponentType("negatives")]
 Ranker = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "rankers"})]
-Scorer = Annotated[dict[str, Any], ComponentType("rerankers")]
+Scorer = Annotated[dict[str, Any], ComponentType("rerankers", read=_scorer)]
 SparsitySettings = Annotated[dict[str, Any], WithJsonSchema({COMPONENT: "sparsity"})]
 Teacher = Annotated[
     str | dict[str, Any],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, get_args
 
 from sluice.encoders.encoder import encodes
@@ -11,6 +12,7 @@ from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import (
     Layout,
+    position_limit,
     read_layout,
     read_object,
     transformer_folder,
@@ -31,7 +33,7 @@ from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase, as_loss
 
 Allow = Collection[str] | None  # classes of your own that types may name; None is all
-POSITIONS = "max_position_embeddings"
+LENGTHS = {"query_length": 3, "document_length": 3, "max_length": 5}  # the least of each
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
 # Built-in types by the vectors they make or hold; an index around another may hold either.
@@ -94,6 +96,25 @@ def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
     known = {kind: ENCODERS[kind] for kind in ("dense", "splade", "static")}
     for side, tower in towers_in(spec).items():
         check(tower, known, where=f"{where}.{side}", allow=())
+        check_lengths(tower, where=f"{where}.{side}")
+
+
+def check_lengths(spec: Mapping[str, Any], *, where: str) -> None:
+    """Refuse lengths that a model does not take, where it is on this machine; loads no weights."""
+    limit = _most_tokens(local_folder(str(spec.get("model"))))
+    for key, least in LENGTHS.items():
+        length = spec.get(key)
+        if isinstance(length, int) and limit is not None and not least <= length <= limit:
+            raise ConfigError(f"{where}.{key}: {length}; the model takes {least} to {limit} tokens")
+
+
+def _most_tokens(folder: Path | None) -> int | None:
+    """Return the tokens that a model's folder says it takes; None where it does not."""
+    keys = ("max_position_embeddings", "model_type", "pad_token_id")
+    with suppress(ModelError):
+        config = {} if folder is None else read_object(transformer_folder(folder) / "config.json")
+        return position_limit(*map(config.get, keys))
+    return None
 
 
 def vector_kind(spec: Mapping[str, Any]) -> Any:
@@ -236,6 +257,7 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
         )
     check(section.encoder, ENCODERS, where=f"{where}.encoder", allow=allow)
     check_towers(section.encoder, where=f"{where}.encoder")
+    check_lengths(section.encoder, where=f"{where}.encoder")
     if section.encoder["type"] == "three_heads" and section.encoder.get("dim") is not None:
         raise ConfigError(
             f"{where}.encoder.dim: draws new heads, which are not trained here; train them under "
@@ -296,7 +318,7 @@ def _check_passages(section: RetrieverSection, where: str) -> None:
     if folder is not None:
         with suppress(ModelError):
             layout = read_layout(folder)
-            positions = read_object(transformer_folder(folder) / "config.json").get(POSITIONS)
+            positions = _most_tokens(folder)
     pooling = pooling or layout.pooling or None
     if passages.late:
         if kind in ENCODERS and (kind not in ("dense", "towers") or pooling not in (None, "mean")):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from sluice.encoders.foundation.errors import suggest
 from sluice.retrieval.config.component_types import REFUSED, Section
+from sluice.retrieval.config.other_names import TRAINER_NAMES
 
 # What pydantic adds to the place of a fault in a union: the option that did not fit.
 OPTIONS = ("str", "bool", "dict", "lax-or-strict", "function-before", "RetrieverSection")
@@ -51,7 +52,10 @@ def _fault(item: Any, kind: type[Section]) -> str:
         return str(item["msg"])
     if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _keys_at(kind, item["loc"][:-1])
-        near = suggest(str(item["loc"][-1]), known)
+        key = str(item["loc"][-1])
+        if "trainer" in known and key in TRAINER_NAMES:
+            return f"unknown key; write it under trainer: trainer.{TRAINER_NAMES[key]}"
+        near = suggest(key, known)
         return f"unknown key; known here: {', '.join(known)}{near}"
     if item["type"] == "missing":
         return "missing (required)"

@@ -6,12 +6,15 @@ Of what is written (``output``, caches) nothing is looked for: it is below the c
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.input.bounded import expanded
+from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.config.component_types import EXAMPLES
 from sluice.retrieval.datasets.beir import is_beir_folder
 from sluice.retrieval.documents.readers.source import is_source
@@ -27,25 +30,28 @@ FILES = (
     "adapter", "answered", "api_key_file", "file", "propensities", "queries", "scores",
     "vocabulary", "deepspeed", "fsdp_config", "accelerator_config",
 )  # fmt: skip
-NAMES = ("examples", "judge", "model", "retriever", "teacher", "teachers")
-WORDS = ("bm25", "examples", "random", "self", *EXAMPLES)
+NAMES = ("encoder", "examples", "judge", "model", "retriever", "teacher", "teachers")
+WRITES = ("cache", "path")  # and of those that are written, or made
+WORDS = ("bm25", "examples", "random", "self", *EXAMPLES, *ENCODERS, *RERANKERS)
 NAMED_PARTS = ("train", "retrievers", "rerankers", "pipelines")
 OTHERS = ("datasets", "evaluate", "output", "ranker", "tune", "dataset", *NAMED_PARTS)
+VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
 NO_FOLDER = ("clicks", *REMOTE)  # types whose ``model`` is not a folder
 
 
-def found_beside(values: dict[str, Any], file: Path) -> dict[str, Any]:
+def found_beside(values: dict[str, Any], file: Path, *, variables: bool = False) -> dict[str, Any]:
     """Return a config's values with relative paths as seen from the current folder.
 
     A path that does not exist from there, and does exist beside ``file``, is replaced by the
-    latter; a log line says so.
+    latter; a log line says so. ``variables`` puts the values of ``$NAME`` and ``${NAME}`` into
+    paths; ``ConfigError`` for one that is not set.
     """
-    return _Beside(values, file).found(values)
+    return _Beside(values, file, variables=variables).found(values)
 
 
 class _Beside:
-    def __init__(self, values: Mapping[str, Any], file: Path) -> None:
-        self.file, self.folder = file, file.parent
+    def __init__(self, values: Mapping[str, Any], file: Path, *, variables: bool) -> None:
+        self.file, self.folder, self.variables = file, file.parent, variables
         parts = [values.get(kind) for kind in NAMED_PARTS]
         own = {name for part in parts if isinstance(part, Mapping) for name in part}
         self.names: Collection[str] = {*WORDS, *own}
@@ -54,6 +60,8 @@ class _Beside:
     def found(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values of the whole config."""
         found = {**values, **self._section(values, "")}
+        if isinstance(values.get("output"), str):
+            found["output"] = self._made(values["output"], "output")
         for key in ("dataset", "datasets"):
             if key in values:
                 found[key] = self._dataset(values[key], key)
@@ -76,9 +84,9 @@ class _Beside:
         return found
 
     def _part(self, part: Any, where: str) -> Any:
-        """Return a named training run, retriever or reranker."""
+        """Return a named training run, retriever or reranker; a text names a model."""
         if not isinstance(part, Mapping):
-            return part
+            return self._value(part, where, "model")
         found = {**part, **self._section(part, f"{where}.")}
         if "datasets" in part:
             found["datasets"] = self._dataset(part["datasets"], f"{where}.datasets")
@@ -98,6 +106,8 @@ class _Beside:
             return {**value, **self._section(value, f"{where}.")}
         if isinstance(value, list):
             return [self._value(each, f"{where}[{place}]", key) for place, each in enumerate(value)]
+        if isinstance(value, str) and key in WRITES:
+            return self._made(value, where)
         if not isinstance(value, str) or key not in (*FILES, *NAMES):
             return value
         return value if key in NAMES and value in self.names else self._file(value, where)
@@ -109,6 +119,7 @@ class _Beside:
 
     def _file(self, name: str, where: str) -> str:
         """Return a path, or that beside the config; with choices of a tuning if all are there."""
+        name = self._written(name, where)
         meant = [name]
         for key, values in self.choices.items():
             each = values if isinstance(values, list) else [values]
@@ -135,6 +146,7 @@ class _Beside:
 
     def _collection(self, name: str, where: str) -> str:
         """Return a dataset's name, or the folder or file beside the config that it names."""
+        name = self._written(name, where)
         beside = self.folder / name
         if not name or expanded(name).exists():
             return name
@@ -148,8 +160,27 @@ class _Beside:
             return [self._texts(each, where) for each in path]
         if not isinstance(path, str) or not path or is_source(path):
             return path
+        path = self._written(path, where)
         beside = self.folder / path
         return self._said(path, beside, where) if is_source(beside) else path
+
+    def _made(self, path: str, where: str) -> str:
+        """Return the path of what is written, whose ``~`` no reader replaces."""
+        path = self._written(path, where)
+        return str(expanded(path)) if self.variables and path.startswith("~") else path
+
+    def _written(self, path: str, where: str) -> str:
+        """Return a path with the values of its variables; one that exists as it is stays so."""
+
+        def value(found: re.Match[str]) -> str:
+            name = found[1] or found[2]
+            if name not in os.environ:
+                raise ConfigError(
+                    f"{where}: ${name} is not set; export it, or write the path in full"
+                )
+            return os.environ[name]
+
+        return VARIABLE.sub(value, path) if self.variables and not _exists(Path(path)) else path
 
     def _said(self, name: str, beside: Path, where: str) -> str:
         log.info(

@@ -39,6 +39,14 @@ LOSS_NAMES: Final = {
     "simplecontrastive": "info_nce",
     "splade": "info_nce, with sparsity",
 }
+# Settings of the trainer by the names that users write instead, or without ``trainer`` before.
+_TRAINER = ("bf16", "learning_rate", "max_steps", "num_train_epochs", "per_device_train_batch_size")
+TRAINER_NAMES: Final = {
+    **dict(zip(_TRAINER, _TRAINER, strict=True)),
+    **dict.fromkeys(("batch_size", "train_batch_size"), "per_device_train_batch_size"),
+    **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
+    "lr": "learning_rate", "steps": "max_steps",
+}  # fmt: skip
 OWN = "info_nce with negatives: own, against the query's own negatives"
 GRADED = "bixse, for pairs labelled from 0 to 1"
 TAUGHT = "kl_div or margin_mse, with teacher"
@@ -67,7 +75,7 @@ NEAREST: Final = {  # those that are not here
 
 def other_index(name: str) -> str:
     """Return what another library's index is called here, in a sentence; empty if unknown."""
-    return INDEX_NAMES.get(_plain(name), "")
+    return INDEX_NAMES.get(_plain(name).rstrip("0123456789"), "")
 
 
 def refuse_other_loss(name: str, where: str) -> None:

@@ -17,7 +17,7 @@ from sluice.retrieval.config.component_types import OWN_TYPE, Section
 from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.named_files import found_beside
 from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
-from sluice.retrieval.config.yaml_file import read_yaml
+from sluice.retrieval.config.yaml_file import Loader, read_yaml
 
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content
 
@@ -97,20 +97,25 @@ def _texts(value: Any) -> Iterator[str]:
 def load_config(path: str | Path, kind: type[Config], overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file, apply ``key.path=value`` overrides, and check it.
 
-    Raises ``ConfigError`` that names the file, the key path, the value and the nearest valid name.
+    It may be somebody else's: variables of the environment are not looked up. Raises
+    ``ConfigError`` that names the file, the key path, the value and the nearest valid name.
     """
     with named_file(path):
-        return checked(load_values(path, overrides), kind)
+        return checked(load_values(path, overrides, variables=False), kind)
 
 
-def load_values(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def load_values(
+    path: str | Path, overrides: Sequence[str] = (), *, variables: bool = True
+) -> dict[str, Any]:
     """Return the values of a YAML file with the overrides, unchecked; errors as above.
 
-    Relative paths of what is read are found from the current folder, or beside the file.
+    Relative paths of what is read are found from the current folder, or beside the file;
+    with ``variables``, ``$NAME`` in a path is that of the environment.
     """
     file = recipe_or_file(path)
     with named_file(file):
-        return found_beside(_overridden(_read(file), overrides), file)
+        values = _overridden(_read(file), overrides)
+        return found_beside(values, file, variables=variables)
 
 
 @contextlib.contextmanager
@@ -156,7 +161,7 @@ def _overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
                 raise ConfigError(f"override {override!r}: {parent} is a value, not a section")
             place = below
         try:
-            place[last] = load_yaml(text)
+            place[last] = load_yaml(text, Loader)
         except (ConfigError, yaml.YAMLError, ValueError, RecursionError):
             place[last] = text
     return values

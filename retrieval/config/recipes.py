@@ -7,6 +7,8 @@ from pathlib import Path
 
 SCHEMA = "sluice.schema.json"
 EDITOR_LINE = "# yaml-language-server: $schema="  # names the schema to editors
+# Those that most people begin with; lists show the others on request.
+CORE = ("beir", "bm25", "quickstart", "train-cross-encoder", "train-dense", "train-splade")
 SUFFIXES = (".yaml", ".yml")
 
 

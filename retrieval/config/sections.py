@@ -133,7 +133,11 @@ class RetrieverSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_encoder(cls, value: Any) -> Any:
-        """Read ``bm25: bm25`` as a retriever of that encoder."""
+        """Read ``bm25: bm25`` as a retriever of that encoder, ``dense: NAME`` of that model."""
+        if isinstance(value, dict) and "encoder" not in value and {"type", "model"} & value.keys():
+            raise PydanticCustomError(
+                REFUSED, "keys of an encoder; write them one level below: encoder: {...}"
+            )
         return {"encoder": value} if isinstance(value, str) else value
 
 
@@ -235,6 +239,21 @@ class ExperimentConfig(Section):
         "negatives, asks teachers and scores pairs for tuning: local (this process), processes, or "
         "ray.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_trained(cls, values: Any) -> Any:
+        """Read ``dense: dense-ft`` as a retriever whose model is the one trained by that name."""
+        trained, retrievers = values.get("train"), values.get("retrievers")
+        if not isinstance(trained, dict) or not isinstance(retrievers, dict):
+            return values
+        found = {}
+        for name, each in retrievers.items():
+            own = trained.get(each) if isinstance(each, str) else None
+            spec = own.get("encoder") if isinstance(own, dict) else None
+            kind = spec.get("type") if isinstance(spec, dict) else None
+            found[name] = {"encoder": {"type": kind, "model": each}} if kind else each
+        return {**values, "retrievers": found}
 
     @model_validator(mode="after")
     def _named_output(self) -> ExperimentConfig:

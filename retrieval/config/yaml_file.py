@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather", ".sqlite",
 KINDS = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
 
 
-class _Loader(PlainLoader):
-    """Refuses a key that a section has twice, of which YAML keeps the last."""
+class Loader(PlainLoader):
+    """Refuses a key that a section has twice, of which YAML keeps the last; reads 2e-5 as a number.
+
+    YAML 1.1 takes that for a text, YAML 1.2 does not.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping of a node whose keys differ; keys merged by ``<<`` may be replaced."""
@@ -33,6 +37,23 @@ class _Loader(PlainLoader):
             lines[key.value] = line
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return mapping
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts texts in quotes that ``Loader`` would read as numbers."""
+
+
+for _each in (Loader, _Dumper):
+    _each.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$"),
+        list("-+.0123456789"),
+    )
+
+
+def yaml_text(values: Any) -> str:
+    """Return values as the text that ``read_yaml`` reads them from."""
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -65,7 +86,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
             f"JSON lines, not YAML; `sluice index {file} --output my` makes them searchable"
         )
     try:
-        values = load_yaml(text, _Loader)
+        values = load_yaml(text, Loader)
     except RecursionError:
         raise ConfigError("not valid YAML: nested too deeply") from None
     except yaml.YAMLError as error:

@@ -121,7 +121,8 @@ def _near(text: str) -> str:
     if not near:
         return ""
     rest = text[len(spelled) :].lstrip("_").split(",")[0]  # of a list, the first
-    return f"; did you mean {SPELLINGS[near[0]] + (f'@{rest}' if rest[:1].isdigit() else rest)!r}?"
+    meant = SPELLINGS[near[0]] + (f"@{rest}" if rest[:1].isdigit() else rest)
+    return f"; did you mean {meant if _FORM.fullmatch(meant) else SPELLINGS[near[0]]!r}?"
 
 
 def _options(text: str, *groups: str | None) -> dict[str, str]:

@@ -20,6 +20,7 @@ from sluice.retrieval.config.components import (
     START_KEY,
     Allow,
     check_head,
+    check_lengths,
     check_measures,
     check_retriever,
     make_executor,
@@ -77,6 +78,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         check_retriever(retriever, f"retrievers.{name}", allow)
     for name, spec in config.rerankers.items():
         check(spec, SCORERS, where=f"rerankers.{name}", allow=allow)
+        check_lengths(spec, where=f"rerankers.{name}")
         _check_reranker(config, spec, f"rerankers.{name}")
     for name, text in config.pipelines.items():
         check_pipeline(config, text, f"pipelines.{name}")

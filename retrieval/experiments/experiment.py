@@ -26,6 +26,7 @@ from sluice.retrieval.config.sections import (
     named_file,
 )
 from sluice.retrieval.config.trust import refuse_remote_dataset, refuse_unknown_model, trusted
+from sluice.retrieval.config.yaml_file import yaml_text
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.execution.executor import LOCAL
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
@@ -177,8 +178,6 @@ class Experiment:
 
         ``only`` names the retrievers that are made: the saved settings of other parts stay.
         """
-        import yaml
-
         self.make_room()
         path = self.output / SETTINGS
         config = self.config
@@ -192,7 +191,7 @@ class Experiment:
             config = saved.model_copy(deep=True)
             for section, _, name in (node.partition(".") for node in nodes):
                 getattr(config, section)[name] = getattr(self.config, section)[name]
-        text = yaml.safe_dump(config.model_dump(), sort_keys=False, allow_unicode=True)
+        text = yaml_text(config.model_dump())
         write_text(path, text)
 
     def model(self, name: str) -> str:

@@ -308,8 +308,8 @@ class Rerank(Stage):
         note({"pairs cut": cut})
         if queries > 1 or not self._told:
             log.warning(
-                "%s: %s of %s pairs are longer than %s tokens; the end of their documents is not "
-                "read (passages(...) around the reranker reads all)",
+                "%s: %s of %s pairs exceed %s tokens and are cut; wrap the reranker in "
+                "passages(...) to read everything",
                 self.name, f"{cut:,}", f"{pairs:,}", f"{int(counted.read.max()):,}",
             )  # fmt: skip
         self._told = True

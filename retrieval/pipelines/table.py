@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from sluice.encoders.foundation.build import Core
 from sluice.encoders.table import RERANKERS
 
 # The types of ``rerankers``: scorers of pairs or lists that need no other part.
 SCORERS: Final[Mapping[str, str]] = {
     **RERANKERS,
-    "generative": "sluice.retrieval.stages.generative.rerankers:generative",
+    "generative": Core("sluice.retrieval.stages.generative.rerankers:generative"),
     "http": "sluice.retrieval.stages.generative.rerankers:generative_http",
     "http_rerank": "sluice.encoders.rerankers.http:HttpReranker",
     "max_sim": "sluice.retrieval.stages.rerankers.max_sim:max_sim_scorer",
@@ -33,13 +34,13 @@ STAGES: Final[Mapping[str, str]] = {
     "cached": "sluice.retrieval.stages.rerankers.cached:cached",
     "dot": "sluice.retrieval.stages.rerankers.dot:dot",
     "evidence": "sluice.retrieval.stages.rerankers.evidence:evidence",
-    "ltr": "sluice.retrieval.stages.ltr.reranker:ltr",
+    "ltr": Core("sluice.retrieval.stages.ltr.reranker:ltr"),
     "max_sim": "sluice.retrieval.stages.rerankers.stored_max_sim:max_sim",
     "pair_head": "sluice.retrieval.stages.rerankers.pair_head:pair_head",
-    "passages": "sluice.retrieval.stages.rerankers.passages:by_passages",
+    "passages": Core("sluice.retrieval.stages.rerankers.passages:by_passages"),
     "summarised": "sluice.retrieval.stages.rerankers.summaries:summarised",
-    "rrf": "sluice.retrieval.pipelines.fusion_calls:rrf",
-    "weighted": "sluice.retrieval.pipelines.fusion_calls:weighted",
+    "rrf": Core("sluice.retrieval.pipelines.fusion_calls:rrf"),
+    "weighted": Core("sluice.retrieval.pipelines.fusion_calls:weighted"),
     "rank_biased": "sluice.retrieval.pipelines.fusion_calls:rank_biased",
     "comb_sum": "sluice.retrieval.pipelines.fusion_calls:comb_sum",
     "comb_mnz": "sluice.retrieval.pipelines.fusion_calls:comb_mnz",
@@ -47,7 +48,7 @@ STAGES: Final[Mapping[str, str]] = {
     "fitted": "sluice.retrieval.pipelines.fitting.unfitted:fitted",
     "normalised": "sluice.retrieval.stages.hubs:normalised",
     "prf": "sluice.retrieval.stages.feedback.dense:prf",
-    "rm3": "sluice.retrieval.stages.feedback.sparse:rm3",
+    "rm3": Core("sluice.retrieval.stages.feedback.sparse:rm3"),
     "synonyms": "sluice.retrieval.stages.transforms.synonyms:synonyms",
     "spelling": "sluice.retrieval.stages.transforms.spelling:spelling",
     "key_phrases": "sluice.retrieval.stages.transforms.key_phrases:key_phrases",

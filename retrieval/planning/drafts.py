@@ -12,7 +12,7 @@ import yaml
 from sluice.encoders.foundation.errors import ConfigError, listed, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
-from sluice.retrieval.config.recipes import EDITOR_LINE, editor_line, recipe_or_file, recipes
+from sluice.retrieval.config.recipes import CORE, EDITOR_LINE, editor_line, recipe_or_file, recipes
 from sluice.retrieval.datasets.beir import is_beir_folder
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.planning.facts import Facts, dataset_facts, pair_facts
@@ -23,9 +23,13 @@ COMMENT = 34  # column at which a comment begins, where the value leaves room
 LONGEST = 256  # tokens of a document that a draft reads
 
 
-def jobs() -> dict[str, str]:
-    """Return the jobs and the recipes that ``draft`` takes, with one line about each."""
-    return {name: line for name, (line, _) in JOBS.items()} | recipes()
+def jobs(*, core: bool = False) -> dict[str, str]:
+    """Return the jobs and the recipes that ``draft`` takes, with one line about each.
+
+    With ``core`` those recipes alone that most people begin with.
+    """
+    known = {name: line for name, line in recipes().items() if not core or name in CORE}
+    return {name: line for name, (line, _) in JOBS.items()} | known
 
 
 def draft(
@@ -66,8 +70,8 @@ def _copied(name: str, file: Path, **data: str | None) -> str:
     known = jobs()
     if name not in known:
         raise ConfigError(
-            f"{name or 'config init'}: not a job; expected one of {', '.join(JOBS)}, or a recipe "
-            f"({', '.join(recipes())}){suggest(name, known)}"
+            f"{name or 'config init'}: not a job{suggest(name, known)}; expected one of "
+            f"{', '.join(JOBS)}, or a recipe: sluice config init --all"
         )
     for option, value in data.items():
         if value is not None and option != "dataset":

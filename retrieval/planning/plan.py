@@ -110,7 +110,7 @@ class Plan(NamedTuple):
                 f"{max(step.memory_bytes for step in left) / 1e9:,.1f} GB of memory at the peak"
             )
         else:
-            lines.append("in all: everything is there already")
+            lines.append("in all: everything exists already")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 

@@ -16,13 +16,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.retrieval.config.component_types import Section
+from sluice.retrieval.config.component_types import EXAMPLES as SOURCES, Section
 from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.reading import find_own_modules
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.loose_files import LooseFiles
-from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.experiments.checks import SECTIONS, check_experiment
 from sluice.retrieval.experiments.suites.suite import beir_datasets, is_suite
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
 from sluice.retrieval.planning.needs import missing_models, missing_splits
@@ -30,15 +30,17 @@ from sluice.retrieval.planning.needs import missing_models, missing_splits
 MOST = 60  # problems of one config
 MODEL = "stand-in"
 ENCODER = {"type": "dense", "model": MODEL}
+EXAMPLES = {"type": SOURCES["texts"]}  # by its class, of whose rows nothing is known
 # What takes the place of a part that cannot be mended by leaving a key out. Towers of a folder may
 # have any vectors: no index is wrong for them.
 STAND_INS: Mapping[str, Any] = {
     "retrievers": {"encoder": {"type": "towers", "model": MODEL}},
     "rerankers": {"type": "cross_encoder", "model": MODEL},
-    "train": {"encoder": ENCODER, "loss": {"type": "info_nce"}},
+    "train": {"encoder": ENCODER, "loss": {"type": "info_nce"}, "examples": EXAMPLES},
 }
 TOP: Mapping[str, Any] = {
     "dataset": "pydocs", "output": "runs/x", "encoder": ENCODER, "loss": {"type": "info_nce"},
+    "examples": EXAMPLES,
 }  # fmt: skip
 
 
@@ -123,7 +125,8 @@ class _Mended:
                 texts = messages(error.errors(), kind)
                 self.found += [text for text in texts if self.is_new(text)]
                 for text in texts:
-                    self._mend(text.partition(": ")[0])
+                    if not self._renamed(text):
+                        self._mend(text.partition(": ")[0])
                 continue
             try:
                 check(config)
@@ -146,7 +149,7 @@ class _Mended:
     def is_new(self, text: str) -> bool:
         """Return whether a problem is one of the config, not of what was mended in it."""
         place = text.partition(": ")[0]
-        if MODEL in text:
+        if MODEL in text or (place.startswith("pipelines.") and self.removed & {*SECTIONS}):
             return False
         for removed in self.removed:
             if removed == place or removed.startswith((f"{place}.", f"{place}[")):
@@ -177,7 +180,19 @@ class _Mended:
         if isinstance(inside, list) and len(inside) > 1 and quoted and quoted[1] in inside:
             inside.remove(quoted[1])  # one of several measures
             return True
-        return self._mend(place)
+        return self._renamed(text) or self._mend(place)
+
+    def _renamed(self, text: str) -> bool:
+        """Give a misspelt key the name that was meant; return whether there was one to give."""
+        place, _, fault = text.partition(": ")
+        keys, near = _keys(self.values, place), re.search(r"did you mean '(.*)'\?$", fault)
+        if not fault.startswith("unknown key") or near is None or not keys:
+            return False
+        section = _value(self.values, keys[:-1])
+        if not place.endswith(str(keys[-1])) or near[1] in section:
+            return False
+        section[near[1]] = section.pop(keys[-1])
+        return True
 
     def _training_of(self, text: str) -> str:
         """Return the place of the training run that a message without one is about."""

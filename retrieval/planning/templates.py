@@ -29,7 +29,7 @@ loss: {{type: info_nce, temperature: 0.05}}  # others: sluice config list losses
 trainer:  # any key of transformers.TrainingArguments
   num_train_epochs: 1
   per_device_train_batch_size: 32  # the others of a batch are negatives: larger is better
-  learning_rate: 2.0e-5  # YAML reads 2e-5 as text
+  learning_rate: 2.0e-5
   bf16: true  # half the memory and time where the hardware has it
 """
 
@@ -60,7 +60,7 @@ head_learning_rate: 2.0e-4  # the new head learns faster than the rest
 trainer:  # any key of transformers.TrainingArguments
   num_train_epochs: 1
   per_device_train_batch_size: 32  # the others of a batch are negatives: larger is better
-  learning_rate: 5.0e-5  # YAML reads 5e-5 as text
+  learning_rate: 5.0e-5
   bf16: true  # half the memory and time where the hardware has it
 """
 
@@ -87,7 +87,7 @@ head_learning_rate: 1.0e-3  # the new head learns faster than the rest
 trainer:  # any key of transformers.TrainingArguments
   num_train_epochs: 1
   per_device_train_batch_size: 8
-  learning_rate: 5.0e-5  # YAML reads 5e-5 as text
+  learning_rate: 5.0e-5
   bf16: true  # half the memory and time where the hardware has it
 """
 

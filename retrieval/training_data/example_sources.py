@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from sluice.training import Example
 
 
+NEGATIVE = "a negative"
+MORE_NEGATIVES = (
+    "give rows with negatives, or mine some (with a dataset): negatives: {type: mined, "
+    "retriever: ...}"
+)
+
+
 def file_examples(
     section_examples: Mapping[str, Any],
     dataset: Dataset,
@@ -43,7 +50,7 @@ def file_examples(
     lists = None
     if source.lists is not None:
         if open_lists is None:
-            raise ConfigError(f"{where}.retriever: there is nothing here to open it with")
+            raise ConfigError(f"{where}.retriever: cannot be opened here")
         lists = open_lists(source.lists, f"{where}.retriever")
     return source.of_epoch(dataset, seed, epoch, lists, folder)
 
@@ -78,6 +85,11 @@ def first_rows(spec: Mapping[str, Any]) -> Iterator[Row]:
     return _source(spec, "examples", None).first_rows()
 
 
+def stream(spec: Mapping[str, Any] | None, where: str, allow: Allow = None) -> Iterator[Row] | None:
+    """Return all rows of a section's files; None where there are none, or examples are made."""
+    return None if spec is None else _source(spec, where, allow).stream()
+
+
 def example_files(spec: Mapping[str, Any] | None) -> list[Path]:
     """Return the files that a section ``examples`` names; they decide what is learnt."""
     return [] if spec is None else list(_source(spec, "examples", None).paths)
@@ -98,24 +110,19 @@ def refuse_unlearnable(
     alone: str,
     where: str = "examples",
     *,
-    minable: bool = True,
     across: bool = False,
 ) -> None:
     """Raise ``DataError`` if no example has a negative of its own.
 
     For cross-encoders and losses over a query's own documents; ``alone`` says which, in a clause.
-    ``minable``: there is a corpus to mine negatives from. ``across``: the loss compares documents
+    ``across``: the loss compares documents
     of different queries too, by their grades.
     """
     negative = any(label <= 0 for example in examples for label in example.labels)
     grades = [set(example.labels) for example in examples]
     graded = any(len(own) > 1 for own in grades) or (across and len(set().union(*grades)) > 1)
     if not negative and not graded:
-        raise DataError(
-            f"{where}: none of {len(examples):,} examples has a negative, and {alone}; give "
-            "rows with negatives, or mine some"
-            f"{'' if minable else ' (with a dataset)'}: negatives: {{type: mined, retriever: ...}}"
-        )
+        raise DataError(f"{where}: no example has {NEGATIVE}; {alone}; {MORE_NEGATIVES}")
 
 
 def _source(spec: Mapping[str, Any], where: str, allow: Allow) -> ExampleSource:

@@ -147,9 +147,7 @@ def check_trainer(trainer: Mapping[str, Any]) -> None:
         hint = known[key]
         optional = type(None) in get_args(hint)
         if not fits(value, hint) or (value is None and not optional):
-            number = " (YAML reads 2e-5 as text: write 2.0e-5)" if isinstance(value, str) else ""
-            note = number if float in (hint, *get_args(hint)) else ""
-            raise ConfigError(f"trainer.{key}: {misfit(value, hint)}{note}")
+            raise ConfigError(f"trainer.{key}: {misfit(value, hint)}")
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"trainer.{key}: {value}; expected a finite number")
         if isinstance(value, (int, float)) and value < LEAST.get(key, value):

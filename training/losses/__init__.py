@@ -5,12 +5,14 @@ May import: `training.batches` and below.
 
 from __future__ import annotations
 
+from sluice.encoders.foundation.build import Core
+
 LOSSES: dict[str, str] = {
     "adore": "sluice.training.losses.listwise.adore:Adore",
     "alignment": "sluice.training.losses.distillation.alignment:Alignment",
     "anchored_hinge": "sluice.training.losses.listwise.anchored_hinge:AnchoredHinge",
     "angle": "sluice.training.losses.contrastive.angle:AnglE",
-    "bce": "sluice.training.losses.contrastive.bce:BCE",
+    "bce": Core("sluice.training.losses.contrastive.bce:BCE"),
     "bixse": "sluice.training.losses.contrastive.bixse:BiXSE",
     "clp": "sluice.training.losses.composed.clp:CLP",
     "csr": "sluice.training.losses.composed.csr:CSR",
@@ -19,18 +21,20 @@ LOSSES: dict[str, str] = {
     "entries": "sluice.training.losses.distillation.entries:Entries",
     "grl": "sluice.training.losses.composed.grl:GRL",
     "hoc": "sluice.training.losses.distillation.hoc:HOC",
-    "info_nce": "sluice.training.losses.contrastive.info_nce:InfoNCE",
+    "info_nce": Core("sluice.training.losses.contrastive.info_nce:InfoNCE"),
     "judge_kl": "sluice.training.losses.distillation.kl_div:JudgeKL",
-    "kl_div": "sluice.training.losses.distillation.kl_div:KLDiv",
+    "kl_div": Core("sluice.training.losses.distillation.kl_div:KLDiv"),
     "lambda_distil": "sluice.training.losses.distillation.lambda_distil:LambdaDistil",
-    "lambda_loss": "sluice.training.losses.listwise.lambda_loss:LambdaLoss",
+    "lambda_loss": Core("sluice.training.losses.listwise.lambda_loss:LambdaLoss"),
     "list_mle": "sluice.training.losses.listwise.list_mle:ListMLE",
     "list_net": "sluice.training.losses.listwise.list_net:ListNet",
     "listwise_hinge": "sluice.training.losses.listwise.listwise_hinge:ListwiseHinge",
-    "localized_softmax": "sluice.training.losses.contrastive.localized_softmax:LocalizedSoftmax",
-    "margin_mse": "sluice.training.losses.distillation.margin_mse:MarginMSE",
+    "localized_softmax": Core(
+        "sluice.training.losses.contrastive.localized_softmax:LocalizedSoftmax"
+    ),
+    "margin_mse": Core("sluice.training.losses.distillation.margin_mse:MarginMSE"),
     "masked_language": "sluice.training.losses.masked_language:MaskedLanguage",
-    "matryoshka": "sluice.training.losses.composed.matryoshka:Matryoshka",
+    "matryoshka": Core("sluice.training.losses.composed.matryoshka:Matryoshka"),
     "matryoshka_2d": "sluice.training.losses.composed.matryoshka:Matryoshka2D",
     "misfits": "sluice.training.losses.composed.misfits:Misfits",
     "mixing": "sluice.training.losses.composed.mixing:Mixing",
@@ -45,6 +49,6 @@ LOSSES: dict[str, str] = {
     "spans": "sluice.training.losses.spans:Spans",
     "identifiers": "sluice.training.losses.identifiers:Identifiers",
     "star": "sluice.training.losses.contrastive.star:STAR",
-    "sum": "sluice.training.losses.composed.sum_of_losses:WeightedSum",
+    "sum": Core("sluice.training.losses.composed.sum_of_losses:WeightedSum"),
     "three_heads": "sluice.training.losses.composed.three_heads:ThreeHeads",
 }

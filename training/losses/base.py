@@ -210,6 +210,11 @@ def writes(loss: LossBase) -> bool:
     return loss.encoders is not None and set(loss.encoders) <= set(WRITERS)
 
 
+def compares_own(loss: LossBase) -> bool:
+    """Return whether a loss tells apart each query's own documents and no others."""
+    return loss.negatives == "own" and not loss.teacher_vectors
+
+
 HOOKS = tuple(n for n in vars(LossBase) if n[0] != "_" and n not in ("summary", "paper"))
 
 

@@ -165,7 +165,7 @@ class MiningReport:
             lines.append(f"  typical: rank {self.ranks.median(1)}{scored}")
         if self.short:
             missing, few = sum(self.short.values()), plural(len(self.short), "query")
-            lines.append(f"  missing: {missing:,} negatives, of {few}")
+            lines.append(f"  too few: {few}, {missing:,} negatives missing in all")
         odd = [f"{count:,} {text}" for count, text in self._oddities() if count]
         if self.positive_share:
             odd.append(f"{self.positive_share:.2%} of the negatives are known positives")

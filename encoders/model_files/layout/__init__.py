@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         SIDECAR as SIDECAR,
         VERSION as VERSION,
         length_in as length_in,
+        position_limit as position_limit,
         read_object as read_object,
         read_sidecar as read_sidecar,
         write_sidecar as write_sidecar,

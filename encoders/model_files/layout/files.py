@@ -14,6 +14,8 @@ FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, floa
 ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
 
+_OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer"}
+
 
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object of a model folder; {} if the file is missing."""
@@ -31,6 +33,13 @@ def length_in(settings: dict[str, Any], key: str, folder: Path) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
         raise ModelError(f"{folder}: {key} is {value!r}, expected a number of tokens")
     return value
+
+
+def position_limit(positions: Any, model_type: Any, padding: Any) -> int | None:
+    """Return the tokens that ``max_position_embeddings`` are for; None for a model without any."""
+    if not isinstance(positions, int) or positions <= 0:
+        return None  # RoBERTa's start after the padding index
+    return positions - ((padding or 0) + 1 if model_type in _OFFSET_POSITIONS else 0)
 
 
 def read_sidecar(folder: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def fill_head(head: nn.Module, folder: Path) -> None:
 
     file = folder / WEIGHTS
     if not file.exists():
-        raise ModelError(f"{file}: missing; a ranker's head is there: train the model again")
+        raise ModelError(f"{file}: missing; it holds the ranker's head: train the model again")
     try:
         head.load_state_dict(load_file(file))
     except (SafetensorError, RuntimeError, OSError) as error:

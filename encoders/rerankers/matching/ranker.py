@@ -171,7 +171,7 @@ class MatchingRanker(EncoderBase):
                 )
         inner = folder / INNER
         if not inner.is_dir():  # a name that is none might be found on the hub
-            raise ModelError(f"{inner}: missing; the encoder of the token vectors is there")
+            raise ModelError(f"{inner}: missing; it holds the encoder of the token vectors")
         source = source_in(inner, None, opening.options())
         try:
             check_arguments(cls.head, {"dim": 1, **settings}, where="settings", kind=cls.kind)

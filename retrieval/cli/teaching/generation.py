@@ -59,7 +59,7 @@ def prompt(
     if pairs < 5:
         raise ConfigError(f"--pairs: {pairs}, expected 5 or more: a fifth is held out")
     if output.exists():
-        raise ConfigError(f"{output}: is there already; remove it, or give another name")
+        raise ConfigError(f"{output}: exists already; remove it, or give another name")
     tuning = PromptTuning(
         tokens=tokens, text=text, shots=shots, choices=choices, epochs=epochs, patience=patience,
         learning_rate=learning_rate, batch=batch, length=length, document_length=document_length,

@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 
 
-def argument(metavar: str, help: str, default: str | None = None) -> Any:
-    """Describe a positional argument; ``default`` as for an option."""
-    return typer.Argument(metavar=metavar, help=help, show_default=default or True)
+def argument(
+    metavar: str, help: str, default: str | None = None, offer: Callable[..., Any] | None = None
+) -> Any:
+    """Describe a positional argument; ``offer`` returns what a shell completes a beginning to.
+
+    ``default`` is as for an option.
+    """
+    return typer.Argument(
+        metavar=metavar, help=help, show_default=default or True, autocompletion=offer
+    )
 
 
 def option(
@@ -87,9 +94,10 @@ Allow = Annotated[
     list[str] | None,
     option(
         "WHAT",
-        "What the folder may do beside reading: import MODULE:CLASS, reach a server (its URL, or "
-        "http for any; URL=VARIABLE sends the key in that environment variable), fetch models and "
-        "data from the hub (hub), write below a PATH, or have links there; may be repeated.",
+        "Permissions for code and services that the folder refers to: import MODULE:CLASS, reach a "
+        "server (its URL, or http for any; URL=VARIABLE sends the key in that environment "
+        "variable), fetch models and data from the hub (hub), write below a PATH, or have links "
+        "there; may be repeated.",
         "--allow",
         default="nothing",
     ),

@@ -9,9 +9,13 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sluice.encoders.foundation.build import Core, types_listed
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
-from sluice.retrieval.config.recipes import SCHEMA, configs, recipes
+from sluice.encoders.table import ENCODERS, TUNINGS
+from sluice.indexing.table import INDEXES
+from sluice.retrieval.config.component_types import EXAMPLES
+from sluice.retrieval.config.recipes import CORE as CORE_RECIPES, SCHEMA, configs, recipes
 from sluice.retrieval.config.schema.arguments import (
     Description,
     Schema,
@@ -19,11 +23,22 @@ from sluice.retrieval.config.schema.arguments import (
     components,
     first_sentence,
 )
+from sluice.retrieval.pipelines.table import SCORERS, STAGES
+from sluice.training.losses import LOSSES
 
 OF_SCHEMA = (  # kinds that are in the schema's file, so that listing them imports nothing
     "losses", "encoders", "rerankers", "indexes", "examples", "negatives", "tunings", "rankers",
     "teachers", "executors", "launchers",
 )  # fmt: skip
+TABLES: Mapping[str, Mapping[str, str]] = {
+    "losses": LOSSES, "encoders": ENCODERS, "rerankers": SCORERS, "indexes": INDEXES,
+    "examples": EXAMPLES, "tunings": TUNINGS, "stages": STAGES,
+}  # fmt: skip
+OPERATORS = {
+    "a | b": "Fuse by reciprocal ranks.",
+    "a % 100": "Keep the first 100.",
+    "a >> b": "Give what a finds to b, a reranker: cross(depth=50), a name under rerankers.",
+}
 WIDTH = 100  # columns of a component's page
 Entries = dict[str, str]  # names and what each is, in one line
 
@@ -38,6 +53,15 @@ def published() -> Schema:
 def kinds() -> list[str]:
     """Return the kinds of things that ``entries`` lists."""
     return [*OF_SCHEMA, *_others()]
+
+
+def core(kind: str) -> list[str]:
+    """Return the names of a kind that most people need; all where no few are marked."""
+    if kind == "recipes":
+        return [name for name in recipes() if name in CORE_RECIPES]
+    table = TABLES.get(kind, {})
+    marked = [name for name, place in table.items() if isinstance(place, Core)]
+    return ([*OPERATORS, *marked] if kind == "stages" else marked) or list(entries(kind))
 
 
 def entries(kind: str) -> Entries:
@@ -63,7 +87,8 @@ def entry(kind: str, name: str) -> Description:
     known = _of_schema(kind) if kind in OF_SCHEMA else _functions() if kind == "stages" else {}
     names = known or entries(kind)
     if name not in names:
-        raise ConfigError(f"{kind}: no {name!r}; known: {', '.join(names)}{suggest(name, names)}")
+        known_by = types_listed(TABLES.get(kind, dict.fromkeys(names, "")))
+        raise ConfigError(f"{kind}: no {name!r}{suggest(name, names)}; known: {known_by}")
     return known[name] if known else Description(name, entries(kind)[name], {})
 
 
@@ -112,18 +137,11 @@ def _of_schema(kind: str) -> dict[str, Description]:
 
 
 def _functions() -> dict[str, Description]:
-    from sluice.retrieval.pipelines.table import STAGES
-
     return {each.name: each for each in components(STAGES)}
 
 
 def _stages() -> Entries:
-    operators = {
-        "a | b": "Fuse by reciprocal ranks.",
-        "a % 100": "Keep the first 100.",
-        "a >> b": "Give what a finds to b, a reranker: cross(depth=50), a name under rerankers.",
-    }
-    return operators | {name: each.summary for name, each in _functions().items()}
+    return OPERATORS | {name: each.summary for name, each in _functions().items()}
 
 
 def _measures() -> Entries:

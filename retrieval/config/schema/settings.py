@@ -75,7 +75,7 @@ _REFRESH = keys(
             "integer", minimum=0,
         ),
         "max_age": key(
-            "In place of lag: negatives are used as soon as they are there, and training waits "
+            "In place of lag: negatives are used as soon as they exist, and training waits "
             "where they would be older than so many steps.",
             "integer", minimum=2,
         ),
@@ -205,7 +205,7 @@ TRAINER: Schema = {
             "Batches of a step, to train as if batches were larger.", "integer", minimum=1
         ),
         "learning_rate": key(
-            "The peak learning rate; write 2.0e-5, since YAML reads 2e-5 as text.", "number",
+            "The peak learning rate.", "number",
             exclusiveMinimum=0, default=2e-5,
         ),
         "warmup_steps": key("Steps, or a share of them, until the peak.", "number", minimum=0),

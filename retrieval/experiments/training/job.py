@@ -55,6 +55,7 @@ from sluice.retrieval.training_data.examples import OpenJudge
 from sluice.retrieval.training_data.refreshing.miner import COPIES, OtherMiner
 from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
+from sluice.training.losses.base import compares_own
 from sluice.training.protocol import ListWriter, PairEncoder
 
 if TYPE_CHECKING:
@@ -164,13 +165,9 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
             examples = live_examples(examples, train)
             live = live_candidates(encoder, train, examples, section.negatives or {}, where=where)
         else:
-            of_own = loss.negatives == "own" and not loss.teacher_vectors
-            if isinstance(encoder, PairEncoder) or of_own:
+            if isinstance(encoder, PairEncoder) or compares_own(loss):
                 alone = f"{section.loss['type']} learns from each query's own documents"
-                minable = parts[0].with_dataset
-                refuse_unlearnable(
-                    examples, alone, f"{where}examples", minable=minable, across=loss.across_queries
-                )
+                refuse_unlearnable(examples, alone, f"{where}examples", across=loss.across_queries)
         overlap = contamination_of(examples, job.tested()) if rank() == 0 else Contamination()
         warn_of(overlap, f"{where}examples")
         teacher = _batch_teacher(job, loss, parts)

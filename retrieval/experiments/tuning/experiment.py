@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
 from sluice.encoders.foundation.disk.csv_text import csv_text
 from sluice.encoders.foundation.disk.figures import save_figure
@@ -20,6 +19,7 @@ from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, 
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.components import check_measures
 from sluice.retrieval.config.sections import ExperimentConfig, TuneConfig
+from sluice.retrieval.config.yaml_file import yaml_text
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Scores, evaluate
@@ -233,7 +233,7 @@ def _settings(config: TuneConfig, systems: dict[str, Trial]) -> str:
     chosen = {name: trial.pipeline for name, trial in systems.items()}
     settings["pipelines"] = {**alone, **config.pipelines, **chosen}
     settings["evaluate"]["baseline"] = next(iter(alone), None)
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    return yaml_text(settings)
 
 
 def _report(config: TuneConfig, dataset: Dataset, found: Tuning, table: Table) -> str:

@@ -134,7 +134,7 @@ class EncodingEstimate(NamedTuple):
             of = self.reading
             parts.append(
                 f"about {percent(of.cut / of.documents)} longer than {of.limit:,} tokens, "
-                f"{percent(of.unread_share)} of the text not read ({of.cure} reads all)"
+                f"{percent(of.unread_share)} of the text not read ({of.cure} reads everything)"
             )
         return ", ".join(parts)
 

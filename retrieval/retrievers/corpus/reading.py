@@ -75,7 +75,7 @@ class Reading(NamedTuple):
 def warn_of_cuts(name: str, reading: Reading | None, *, cure: bool = True) -> None:
     """Log one warning if documents are cut."""
     if reading is not None and reading.cut:
-        advice = f" ({reading.cure} reads all)" if cure else ""
+        advice = f" ({reading.cure} reads everything)" if cure else ""
         log.warning("%s: %s%s", name, reading, advice)
 
 

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,7 @@ from sluice.retrieval.training_data.files.negative_queries import (
     drawn,
     without_right_ones,
 )
-from sluice.retrieval.training_data.files.rows import Labelled, Row
+from sluice.retrieval.training_data.files.rows import NO_SCORE, Labelled, Row
 from sluice.retrieval.training_data.files.score_limits import (
     below_limits,
     check_limits,
@@ -120,6 +120,13 @@ class FileExamples(ExampleSource):
         for path in self.paths:
             _, rows = rows_of(path, self.format, self.columns)
             yield next(rows)
+
+    def stream(self) -> Iterator[Row]:
+        """Yield the rows, without the scores where ``scores`` is off."""
+        read = (rows_of(path, self.format, self.columns)[1] for path in self.paths)
+        for row in islice(chain.from_iterable(read), self.rows):
+            bare = tuple(one._replace(score=NO_SCORE) for one in row.documents)
+            yield row if self.scores else row._replace(documents=bare)
 
     def examples(self, dataset: Dataset, seed: int) -> list[Example]:
         """Return the files' examples, in their order.

@@ -54,6 +54,10 @@ class ExampleSource:
         """Yield the rows that show before any work whether its files can be read."""
         return iter(())
 
+    def stream(self) -> Iterator[Row] | None:
+        """Return the rows as they are in its files; None where examples are made otherwise."""
+        return None
+
     def of_epoch(
         self,
         dataset: Dataset,

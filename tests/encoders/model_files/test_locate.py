@@ -47,5 +47,5 @@ def test_a_name_with_an_organisation_is_tried_as_it_is(asked: list[str]) -> None
 
 
 def test_the_refusal_of_a_short_name_lists_both(asked: list[str]) -> None:
-    with pytest.raises(ModelError, match=r"typo: .* no such model \(nor is there a sentence-trans"):
+    with pytest.raises(ModelError, match=r"typo: .* no such model \(nor does sentence-trans"):
         find("typo")

@@ -9,7 +9,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.recipes import configs, recipe_or_file, shown
-from sluice.retrieval.config.schema.catalogue import entries, entry, kinds
+from sluice.retrieval.config.schema.catalogue import core, entries, entry, kinds
 from sluice.retrieval.evaluation.measure_table import MEASURES
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.table import SCORERS, STAGES
@@ -42,10 +42,36 @@ def test_every_argument_is_described(kind: str) -> None:
         assert set(each.required) <= set(each.arguments)
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("list losses ", set(core("losses"))),
+        ("list losses ado", {"adore"}),  # others where none of the usual begins so
+        ("list lo", {"losses"}),
+        ("init tr", {"train", "train-cross-encoder", "train-dense", "train-splade"}),
+    ],
+)
+def test_a_shell_completes_the_usual_names(
+    words: str, offered: set[str], sluice: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_, **__: ("bash", "/bin/bash"))
+    monkeypatch.setenv("COMP_WORDS", f"sluice config {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) + 1))
+    monkeypatch.setenv("_SLUICE_COMPLETE", "complete_bash")
+    assert {line.split(" ")[0] for line in sluice()[1].splitlines()} == offered
+
+
 def test_on_the_command_line(sluice: Call) -> None:
     code, out, _ = sluice("config", "list", "losses")
     assert code == 0
     assert "\ninfo_nce           Softmax of the positive" in out
+    assert "adore" not in out
+    assert out.endswith(f"\nand {len(LOSSES) - 8} more: sluice config list losses --all\n")
+    out = sluice("config", "list", "losses", "--all")[1]
+    assert [line.split(" ")[0] for line in out.splitlines()][:2] == ["bce", "info_nce"]
+    assert {line.split(" ")[0] for line in out.splitlines()} == set(LOSSES)
+    assert "encoders   bm25, dense, splade, tokens and" in sluice("config", "list")[1]
+    assert ", towers, vocabulary\n" in sluice("config", "list", "--all")[1]
     assert {"losses", "stages", "recipes"} < set(sluice("config", "list")[1].split())
     out = sluice("config", "list", "losses", "info_nce")[1]
     assert "  learning_rate          number | null, default 0.001\n" in out

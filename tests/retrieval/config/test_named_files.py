@@ -11,6 +11,7 @@ import pytest
 from command_line import Call
 from small_world import write_beir
 
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.named_files import FILES, NAMES, PARTS, found_beside
 from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.config.sections import TuneConfig
@@ -42,10 +43,10 @@ def _values(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("key", sorted({*FILES, *NAMES}))
 def test_each_key_is_found_beside_the_file(away: Path, key: str) -> None:
-    section = {"encoder": {"type": "dense", "query": {key: "a.json"}}, key: ["deep/c.json", "no"]}
+    section = {"tower": {"type": "dense", "query": {key: "a.json"}}, key: ["deep/c.json", "no"]}
     for values in ({"train": {"t": section}}, section):
         found = _values(away, values).get("train", {"t": _values(away, values)})["t"]
-        assert found["encoder"]["query"] == {key: str(away / "a.json")}
+        assert found["tower"]["query"] == {key: str(away / "a.json")}
         assert found[key] == [str(away / "deep/c.json"), "no"]
 
 
@@ -74,7 +75,7 @@ def test_names_stay_names(away: Path) -> None:
         "output": "o",
         "retrievers": {
             "dense": {"encoder": {"type": "dense", "model": "t"}, "encoding": {"cache": "deep"}},
-            "file": "gpt",  # a retriever's own name is no key
+            "file": "bm25",  # a retriever's own name is no key
         },
         "rerankers": {
             "gold.txt": {"type": "max_sim", "retriever": "dense"},
@@ -85,6 +86,35 @@ def test_names_stay_names(away: Path) -> None:
     }
     (away / "t").mkdir()
     assert _values(away, values) == values
+
+
+def test_variables_in_paths(away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWAY", str(away))
+    monkeypatch.delenv("UNSET", raising=False)
+    (away / "conf").mkdir(exist_ok=True)
+    file = away / "conf" / "x.yaml"
+    file.write_text(
+        "dataset: {corpus: $AWAY/c.csv}\noutput: ${AWAY}/o\n"
+        "retrievers: {d: $AWAY/t, e: {encoder: {type: dense, model: $AWAY/t, prefix: $AWAY}}}\n"
+        "pipelines: {p: \"synonyms(d, file='$AWAY/s.txt')\"}\n"
+    )
+    values = load_values(file)
+    assert values["dataset"]["corpus"] == f"{away}/c.csv"
+    assert values["output"] == f"{away}/o"
+    assert values["retrievers"]["d"] == f"{away}/t"
+    encoder = values["retrievers"]["e"]["encoder"]
+    assert (encoder["model"], encoder["prefix"]) == (f"{away}/t", "$AWAY")  # which is no path
+    assert f"'{away}/s.txt'" in values["pipelines"]["p"]
+    assert load_values(file, variables=False)["output"] == "${AWAY}/o"  # somebody's saved config
+    file.write_text("output: ~/o\n")
+    assert load_values(file) == {"output": str(Path.home() / "o")}
+    file.write_text("output: a\nexamples: ${UNSET}/pairs.csv\n")
+    with pytest.raises(ConfigError, match=r"x\.yaml: examples: \$UNSET is not set; export it"):
+        load_values(file)
+    (away / "a$UNSET").write_text("x")  # a name with a dollar sign is itself
+    monkeypatch.chdir(away)
+    file.write_text("examples: a$UNSET\n")
+    assert load_values(file) == {"examples": "a$UNSET"}
 
 
 def test_files_of_expressions(away: Path) -> None:

@@ -131,7 +131,7 @@ def test_lengths() -> None:
 @pytest.mark.parametrize(
     ("job", "data", "message"),
     [
-        ("tran dense", {}, "not a job; expected one of .*did you mean 'train dense'"),
+        ("tran dense", {}, "not a job; did you mean 'train dense'.; expected one of"),
         ("hybrid", {"dataset": "mine", "pairs": "pairs.csv"}, "give one of"),
         ("hybrid", {"pairs": "pairs.csv"}, "--pairs: is for training"),
         ("hybrid", {"documents": "nowhere"}, "--documents: no file or folder nowhere"),
@@ -182,6 +182,10 @@ def test_the_schema_is_found_from_anywhere(tmp_path: Path) -> None:
 def test_on_the_command_line(sluice: Call, work: Path) -> None:
     code, out, _ = sluice("config", "init")
     assert (code, sluice("config", "init", "--list")[1]) == (0, out)
+    *lines, last = out.splitlines()
+    assert [line.split("  ")[0] for line in lines] == list(jobs(core=True))
+    assert last == f"and {len(jobs()) - len(lines)} more: sluice config init --all"
+    out = sluice("config", "init", "--all")[1]
     assert {line.split("  ")[0] for line in out.splitlines()} == set(jobs())
     assert set(JOBS) | {"quickstart"} <= set(jobs())
     code, out, _ = sluice("config", "init", "hybrid", "--dataset", "mine")

@@ -208,7 +208,7 @@ def test_on_the_command_line(
     assert sluice("run", "bm25", "dataset=beir")[0] == 0
     code, out, err = sluice("config", "check", "bm25", "dataset=beir")
     assert out.count("there already, reused") == 2
-    assert "in all: everything is there already\n" in out
+    assert "in all: everything exists already\n" in out
     assert sluice("config", "check", "bmm25")[2] == (
         "error: bmm25: no such file; did you mean 'bm25'?\n"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sluice.encoders.foundation.build import types_listed
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.config.components import Allow, make_loss, towers_in, trained_kind
@@ -12,6 +13,7 @@ from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
+from sluice.training.losses import LOSSES
 from sluice.training.losses.base import WRITERS
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def check_loss(section: TrainingSection, prefix: str, allow: Allow) -> LossBase:
             raise ConfigError(f"{prefix}sparsity: live candidates are frozen vectors; leave it out")
     elif loss.ranks == "columns":
         raise ConfigError(
-            f"{prefix}loss: {name} counts places in a retrieved list: give negatives: {{type: "
+            f"{prefix}loss: {name} counts places in a retrieved list; give negatives: {{type: "
             "live}, or ranks: scores"
         )
     named = listed((section.negatives or {}).get("retriever"))
@@ -71,7 +73,7 @@ def _check_kind(loss: LossBase, kind: str | None, own: str, name: str, prefix: s
         called = f"{own} encoder" if own == kind else f"{own} encoder, trained as {kind},"
         raise ConfigError(
             f"{prefix}loss: {name} trains {', '.join(encoders)}; a {called} takes "
-            f"{', '.join(losses_for(kind, own))}"
+            f"{types_listed({name: LOSSES[name] for name in losses_for(kind, own)})}"
         )
 
 

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.config.components import Allow, check_retriever
+from sluice.retrieval.config.components import Allow, check_retriever, trained_kind
 from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.retrievers.folder import HEAD
-from sluice.retrieval.training_data.example_sources import first_rows, searched_with
+from sluice.retrieval.training_data.example_sources import (
+    MORE_NEGATIVES,
+    NEGATIVE,
+    first_rows,
+    searched_with,
+    stream,
+)
 from sluice.retrieval.training_data.files.quality_examples import check_quality
 from sluice.retrieval.training_data.own_pairs import OF_CORPUS
 from sluice.retrieval.training_data.teachers.teachers import teacher_models
+from sluice.training.losses.base import compares_own
 
 if TYPE_CHECKING:
     from sluice.training.losses.base import LossBase
 
 ONE_RETRIEVER = "a name under retrievers or pipelines, a retriever folder or {encoder, index}"
+SCORE, UNANSWERED = "a teacher's score", "negative_queries"  # what a row may lack
+REMEDIES = {
+    NEGATIVE: MORE_NEGATIVES,
+    SCORE: "name a teacher (teacher: MODEL), or a file that `sluice teach distil` wrote",
+    UNANSWERED: "`sluice teach describe` writes them",
+}
 
 
 def check_sources(section: TrainingSection, prefix: str, allow: Allow = None) -> None:
@@ -32,7 +46,7 @@ def check_sources(section: TrainingSection, prefix: str, allow: Allow = None) ->
     spec = section.examples
     if by == "examples" and (spec is None or spec.get("type") == "texts"):
         raise ConfigError(
-            f"{prefix}evaluate.by: examples: there are none with queries; add examples, or leave "
+            f"{prefix}evaluate.by: examples: none has a query; add examples, or leave "
             "by out, and the dev split's judgements are used"
         )
 
@@ -52,6 +66,42 @@ def check_list_scores(section: TrainingSection, loss: LossBase, prefix: str) -> 
     if "scale" in spec and (not learnt or section.teacher is not None):
         why = "that the teacher's replace" if learnt else f"which {name} does not learn from"
         raise ConfigError(f"{prefix}examples.scale: is of the list's scores, {why}; leave it out")
+
+
+def check_learnable(section: TrainingSection, loss: LossBase, where: str, allow: Allow) -> None:
+    """Raise ``ConfigError`` if no row of the files of ``examples`` has what the loss declares.
+
+    The rows are read until each need is met, so files that meet none are read to their end.
+    """
+    rows = stream(section.examples, where, allow)
+    name, needs = section.loss["type"], dict[str, str]()  # what a row has, what is learnt from it
+    paired = not compares_own(loss) and trained_kind(section.encoder) == "cross_encoder"
+    if (paired or compares_own(loss) or loss.wants_answered) and section.negatives is None:
+        needs[NEGATIVE] = "each query's own documents"
+    if loss.needs_teacher and section.teacher is None:
+        needs[SCORE] = "a teacher's scores"
+    if loss.wants_negative_queries:
+        needs[UNANSWERED] = "queries that a positive does not answer"
+    if not rows or not needs:
+        return
+    lacking, grades = dict(needs), dict[str, float]()  # the first grade of a query
+    for row in rows:
+        key = "" if loss.across_queries else row.query.key if row.graded else row.place
+        labels = [one.label for one in row.documents]
+        if any(label <= 0 or grades.setdefault(key, label) != label for label in labels):
+            lacking.pop(NEGATIVE, None)
+        if any(math.isfinite(one.score) for one in row.documents):
+            lacking.pop(SCORE, None)
+        if row.negative_queries:
+            lacking.pop(UNANSWERED, None)
+        if not lacking:
+            return
+    learns = f"{name} on a cross_encoder" if paired else name
+    raise ConfigError(
+        f"{where}: no row has {' or '.join(lacking)}; {learns} learns from "
+        f"{' and '.join(needs[each] for each in lacking)}; "
+        f"{'; '.join(REMEDIES[each] for each in lacking)}"
+    )
 
 
 def check_negative_queries(section: TrainingSection, loss: LossBase, prefix: str) -> None:

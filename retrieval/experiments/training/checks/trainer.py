@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.config.other_names import TRAINER_NAMES
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 
@@ -26,6 +27,9 @@ def check_trainer(section: TrainingSection, prefix: str) -> None:
     """Make the trainer's arguments as training will, and check what they let pass."""
     from sluice.training.loop.arguments import training_arguments
 
+    for key in section.trainer:
+        if (name := TRAINER_NAMES.get(key, key)) != key:
+            raise ConfigError(f"{prefix}trainer.{key}: unknown key; here it is called {name}")
     _check_reporting(section.trainer.get("report_to"), f"{prefix}trainer.report_to")
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -13,6 +13,7 @@ from sluice.retrieval.config.components import (
     START_KEY,
     Allow,
     check_head,
+    check_lengths,
     check_measures,
     check_new_heads,
     check_towers,
@@ -27,6 +28,7 @@ from sluice.retrieval.experiments.training.checks.negatives import (
     check_refresh,
 )
 from sluice.retrieval.experiments.training.checks.sources import (
+    check_learnable,
     check_list_scores,
     check_negative_queries,
     check_sources,
@@ -69,6 +71,7 @@ def check_training(
         encoder["model"] = START_KEY  # is made when training begins
     check(encoder, {**ENCODERS, **RERANKERS}, where=f"{prefix}encoder", allow=allow)
     check_towers(encoder, where=f"{prefix}encoder")
+    check_lengths(encoder, where=f"{prefix}encoder")
     check_new_heads(encoder, f"{prefix}encoder")
     kind = trained_kind(encoder)
     _check_encoder(encoder, kind, f"{prefix}encoder")
@@ -103,6 +106,7 @@ def check_training(
     check_scoring(section, loss, prefix)
     check_list_scores(section, loss, prefix)
     check_negative_queries(section, loss, prefix)
+    check_learnable(section, loss, f"{prefix}examples", allow)
     check_cache(section, loss, prefix)
     check_spans(section, loss, prefix)
     check_identifiers(section, prefix, allow, with_dataset=with_dataset)

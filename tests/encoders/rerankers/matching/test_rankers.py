@@ -268,10 +268,12 @@ def test_damaged_folders_are_named(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"outer\.bias has values that are not finite"):
         open_encoder(folder)
     (folder / "head.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"head\.safetensors: missing; a ranker's head is there"):
+    with pytest.raises(ModelError, match=r"head\.safetensors: missing; it holds the ranker's head"):
         open_encoder(folder)
     shutil.rmtree(folder / "encoder")
-    with pytest.raises(ModelError, match="encoder: missing; the encoder of the token vectors"):
+    with pytest.raises(
+        ModelError, match="encoder: missing; it holds the encoder of the token vectors"
+    ):
         open_encoder(folder)
 
 

@@ -154,9 +154,9 @@ def test_judgements_choose_where_there_are_any(config: dict[str, Any], tmp_path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"examples": None, "evaluate": {"by": "examples"}}, "evaluate.by: examples: there are"),
+        ({"examples": None, "evaluate": {"by": "examples"}}, "evaluate.by: examples: none has"),
         ({"encoder": {"type": "splade", "model": "m"}, "loss": "masked_language",
-          "examples": "texts", "evaluate": {"by": "examples"}}, "evaluate.by: examples: there are"),
+          "examples": "texts", "evaluate": {"by": "examples"}}, "evaluate.by: examples: none has"),
         ({"evaluate": {"by": "test"}}, "evaluate.by: 'test'; expected"),
         ({"examples": {"type": "corpus", "retriever": "bm25"}}, "examples.retriever: 'bm25' does"),
         ({"examples": {"type": "corpus", "retriever": "self"}}, "examples.retriever: 'self'; exp"),

@@ -11,7 +11,7 @@ import pytest
 from small_training import BM25, TRAINER, refused, short_training
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval import Experiment, train
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
@@ -170,5 +170,5 @@ def test_graded_pairs_of_one_document_each_teach_angle(
     train(config)
     assert all(line["loss"] > 0 for line in logged(config))
     (tmp_path / "g.csv").write_text("query,document,grade\nword,river,1\nother,sea,1\n")
-    with pytest.raises(DataError, match="none of 2 examples has a negative"):
+    with pytest.raises(ConfigError, match="no row has a negative; angle learns"):
         train(config)

@@ -53,9 +53,9 @@ def test_what_is_cut_is_said_and_noted(
     with caplog.at_level(logging.WARNING, "sluice"):
         built = Retriever.build(dense, docs, path=tmp_path / "dense")
     said = [record.getMessage() for record in caplog.records]
-    assert said == [f"dense: {reading} ({reading.cure} reads all)"]
+    assert said == [f"dense: {reading} ({reading.cure} reads everything)"]
     assert f"{reading.cut} of 40 documents are longer than 40 tokens; " in said[0]
-    assert "passages: {length: 32, overlap: 8} reads all" in said[0]
+    assert "passages: {length: 32, overlap: 8} reads everything" in said[0]
     assert Reading.noted(Retriever.open(tmp_path / "dense").head.origin) == reading
 
     caplog.clear()
@@ -127,7 +127,7 @@ def test_a_reranker_says_how_many_pairs_it_cuts(
     (said,) = (record.getMessage() for record in caplog.records)
     cut = spans[0].inner[-1].facts["pairs cut"]
     assert 0 < cut <= 20
-    assert said.startswith(f"cross: {cut} of 20 pairs are longer than 12 tokens; ")
+    assert said.startswith(f"cross: {cut} of 20 pairs exceed 12 tokens and are cut; ")
     caplog.clear()
     with caplog.at_level(logging.WARNING, "sluice"):
         stage.search("gold river")  # of a search alone it is said once

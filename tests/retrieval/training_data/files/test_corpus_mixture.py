@@ -129,7 +129,7 @@ def test_any_stage_searches_the_corpus(bm25: Retriever) -> None:
 def test_what_cannot_search_the_corpus_is_refused() -> None:
     with pytest.raises(ConfigError, match="is a run, which has no lists for queries that are made"):
         made(Run({"q": [("d00", 1.0)]}), retriever="x.trec")
-    with pytest.raises(ConfigError, match=r"examples\.retriever: there is nothing here to open it"):
+    with pytest.raises(ConfigError, match=r"examples\.retriever: cannot be opened here"):
         made(retriever="bm25")
 
 

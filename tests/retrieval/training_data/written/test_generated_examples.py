@@ -88,7 +88,7 @@ def test_verbs_learn_and_use_a_prompt(
     assert code == 0, err
     assert "for 3 documents" in out
     for call, message in (
-        (["teach", "prompt", gpt2, data, "--output", prompt], "is there already"),
+        (["teach", "prompt", gpt2, data, "--output", prompt], "exists already"),
         (["teach", "prompt", gpt2, data, "--output", tmp_path / "p", "--pairs", 4], "5 or more"),
         ([*called[:2], "key-sentences", *called[3:]], "--soft-prompt: key-sentences"),
         ([*called[:-1], tmp_path / "data"], "no soft prompt"),
