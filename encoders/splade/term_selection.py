@@ -70,6 +70,16 @@ class TermSelection:
         return heaviest(terms, weights, self.top_k)
 
 
+def selections(
+    lexical: str, query_top_k: int | None, *others: float | None
+) -> dict[str, TermSelection]:
+    """Return the selection of each side; ``others`` are the limits of documents, in order."""
+    return {
+        "query": TermSelection(lexical in ("query", "both"), top_k=query_top_k),
+        "document": TermSelection(lexical in ("document", "both"), *others),
+    }
+
+
 def keep_top(vectors: Tensor, limit: int) -> Tensor:
     """Keep the ``limit`` largest weights of each row and zero the rest; ties: the lower column."""
     if limit < 1:

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from sluice.encoders.model_files.layout.files import (
         ADAPTER as ADAPTER,
         FLOORS as FLOORS,
+        OWN_HOME as OWN_HOME,
+        REFUSED as REFUSED,
         SETTINGS as SETTINGS,
         SIDECAR as SIDECAR,
         VERSION as VERSION,
+        append_module as append_module,
         length_in as length_in,
+        own_modules as own_modules,
         read_object as read_object,
         read_sidecar as read_sidecar,
         write_sidecar as write_sidecar,
@@ -41,8 +45,10 @@ if TYPE_CHECKING:
         refuse_others as refuse_others,
     )
     from sluice.encoders.model_files.layout.write import (
+        NETWORK as NETWORK,
         write_dense as write_dense,
         write_lower_case as write_lower_case,
+        write_ranker as write_ranker,
         write_splade as write_splade,
     )
 else:

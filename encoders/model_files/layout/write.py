@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import write_json
-from sluice.encoders.model_files.layout.files import SETTINGS
+from sluice.encoders.model_files.layout.files import OWN_HOME, REFUSED, SETTINGS, append_module
 from sluice.encoders.model_files.layout.modules import OWN
 from sluice.encoders.model_files.layout.read import POOLINGS
-from sluice.encoders.model_files.router import write_prompts
+from sluice.encoders.model_files.router import PROMPTS, write_prompts
+
+NETWORK = "0_Transformer"  # the folder of a network that opens no reranker by itself
 
 
 def write_dense(
@@ -21,7 +23,7 @@ def write_dense(
     pool_prompt: bool,
     layers: Sequence[str] = (),
     normalize: bool,
-    max_length: int,
+    lengths: Mapping[str, int],
     prompts: dict[str, str],
     similarity: str,
     lower_case: bool,
@@ -46,7 +48,7 @@ def write_dense(
         config["pooling_mode"] = [POOLINGS[ours][1] for ours in modes]
     config["include_prompt"] = pool_prompt
     write_json(folder / "1_Pooling" / "config.json", config)
-    _write_settings(folder, "SentenceTransformer", prompts, similarity, max_length, lower_case)
+    _write_settings(folder, "SentenceTransformer", prompts, similarity, lengths, lower_case)
     return [folder / f"{number}_{kind}" for number, kind in enumerate(layers, start=2)]
 
 
@@ -56,31 +58,35 @@ def write_splade(
     vocabulary: int,
     pooling: str,
     activation: str,
-    max_length: int,
+    lengths: Mapping[str, int],
     prompts: dict[str, str],
     lower_case: bool,
-    term_frequency: bool = False,
 ) -> None:
     """Write the module files of a SPLADE encoder."""
-    pooling_type = "sentence_transformers.sparse_encoder.models.SpladePooling"
-    _write_modules(
-        folder,
-        [
-            ("Transformer", "sentence_transformers.models.Transformer"),
-            ("SpladePooling", pooling_type),
-            *([("TermFrequency", "")] if term_frequency else []),
-        ],
-    )
+    kinds = ("MLMTransformer", "SpladePooling")
+    home = "sentence_transformers.sparse_encoder.models"
+    _write_modules(folder, [(kind, f"{home}.{kind}") for kind in kinds])
     config = {
         "pooling_strategy": pooling,
         "activation_function": activation,
-        "embedding_dimension": vocabulary,
+        "word_embedding_dimension": vocabulary,
     }
     write_json(folder / "1_SpladePooling" / "config.json", config)
     # Without a model type, sentence-transformers would try to convert the folder.
-    _write_settings(
-        folder, "SparseEncoder", prompts, "dot", max_length, lower_case, task="fill-mask"
-    )
+    _write_settings(folder, "SparseEncoder", prompts, "dot", lengths, lower_case)
+
+
+def write_ranker(folder: Path, part: str, target: str = f"{OWN_HOME}.{REFUSED}") -> Path:
+    """Write the module files of a reranker that is not a sequence classifier alone.
+
+    Its network may lie in ``NETWORK``. Return the folder of ``part``, see ``append_module``.
+    """
+    if (folder / NETWORK).is_dir():
+        kind = "sentence_transformers.models.Transformer"
+        first = {"idx": 0, "name": "0", "path": NETWORK, "type": kind}
+        write_json(folder / "modules.json", [first])
+    write_json(folder / PROMPTS, {"model_type": "CrossEncoder"})
+    return append_module(folder, part, target)
 
 
 def write_lower_case(folder: Path, lower_case: bool) -> None:
@@ -94,18 +100,13 @@ def _write_settings(
     model_type: str,
     prompts: dict[str, str],
     similarity: str,
-    max_length: int,
+    lengths: Mapping[str, int],
     lower_case: bool,
-    task: str | None = None,
 ) -> None:
     write_prompts(folder, model_type, prompts, similarity)
-    settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": lower_case}
-    if task:
-        settings |= {
-            "transformer_task": task,
-            "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
-            "module_output_name": "token_embeddings",
-        }
+    settings = {"max_seq_length": max(lengths.values()), "do_lower_case": lower_case}
+    if len(set(lengths.values())) > 1:  # read by sentence-transformers 6
+        settings |= {f"{side}_length": length for side, length in lengths.items()}
     write_json(folder / SETTINGS, settings)
 
 
@@ -116,7 +117,7 @@ def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
         if path:
             (folder / path).mkdir(exist_ok=True)
         if kind in OWN:
-            target = f"sluice.{kind}"
+            target = f"{OWN_HOME}.{kind}"
             write_json(folder / path / "config.json", {"opened_by": "sluice"})
         entries.append({"idx": number, "name": str(number), "path": path, "type": target})
     write_json(folder / "modules.json", entries)
