@@ -21,8 +21,6 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.model_files.adapters import added_modules, noted_weights
 from sluice.encoders.model_files.layout import (
     ADAPTER,
-    NETWORK,
-    OWN_HOME,
     read_layout,
     write_lower_case,
     write_ranker,
@@ -302,10 +300,9 @@ class CrossEncoder(TransformerModel, EncoderBase):
         """
         head = self.similarity_head
         part = self.own_pass or (ADAPTER if added_modules(self.model) else "")
+        part = part or ("" if head is None else type(head).__name__)
         with replaced_folder(Path(path)) as folder:
-            # Elsewhere than at the top, where a classifier of random weights would be made of it.
-            home = folder / NETWORK if part or head is not None else folder
-            home.mkdir(exist_ok=True)
+            home = write_ranker(folder, "Transformer", part) if part else folder
             config = self.model.config
             # Without this key, sentence-transformers applies a sigmoid to one-label models.
             config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
@@ -317,10 +314,6 @@ class CrossEncoder(TransformerModel, EncoderBase):
             self.tokenizer.save_pretrained(home)
             self.tokenizer.model_max_length = limit
             write_lower_case(home, lowers(self.tokenizer))
-            if part:
-                write_ranker(folder, part)
-            elif head is not None:
-                write_ranker(folder, "SimilarityHead", f"{OWN_HOME}.SimilarityHead")
             if head is not None:
                 head.save(folder, self._separators.tolist(), segments=self._segments)
             write_sidecar(folder, {**self.facts(), **self.save_backend(folder)})

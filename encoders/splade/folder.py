@@ -20,7 +20,6 @@ from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     FLOORS,
-    OWN_HOME,
     Layout,
     append_module,
     read_object,
@@ -189,7 +188,7 @@ def save_splade(encoder: SpladeEncoder, folder: Path) -> None:
     if encoder.prune_quantile is not None or (static and encoder.top_k["query"] is not None):
         append_module(network, "pruning")
     elif any(value not in (None, "none", "shared", "idf") for value in settings.values()):
-        place = append_module(network, "TermWeights", f"{OWN_HOME}.TermWeights")
+        place = append_module(network, "TermWeights")
         special = sorted(i for i in encoder.tokenizer.all_special_ids if i < encoder.dim)
         write_json(place / "config.json", {"settings": settings, "special": special})
     if encoder.term_floors is not None:

@@ -21,9 +21,10 @@ from sentence_transformers import (
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer import modules as theirs
 from tiny_generators import save_t5
+from tiny_models import save_model
 
 import sluice.encoders.sentence_transformers as modules
-from sluice.encoders import BM25Encoder, as_encoder, as_scorer
+from sluice.encoders import BM25Encoder, CrossEncoder as Ranker, as_encoder, as_scorer
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout.modules import OWN
@@ -228,6 +229,24 @@ def test_scores_there_are_ours_or_the_folder_is_refused(
         there.save_pretrained(str(folder / "again"))
         same(opened(kind, folder / "again", trusted=True), encoder, kind)
     assert open_encoder(folder).fingerprint == encoder.fingerprint
+
+
+def test_of_two_labels_both_logits_are_there(tmp_path: Path) -> None:
+    folder = save_model(tmp_path / "m", "ForSequenceClassification", num_labels=2)
+    encoder = as_scorer(folder)
+    encoder.save_pretrained(tmp_path / "saved")
+    logits = CrossEncoder(str(tmp_path / "saved"), device="cpu").predict(PAIRS)
+    np.testing.assert_allclose(logits[:, 1] - logits[:, 0], encoder.score(PAIRS), atol=1e-5)
+
+
+def test_a_head_of_an_earlier_version_is_read(bert: Path, tmp_path: Path) -> None:
+    encoder = Ranker.from_pretrained(bert, head="similarity")
+    encoder.save_pretrained(tmp_path / "m")
+    (tmp_path / "m" / "1_SimilarityHead").rename(tmp_path / "m" / "similarity_head")
+    for file in (tmp_path / "m" / "0_Transformer").iterdir():
+        file.rename(tmp_path / "m" / file.name)
+    (tmp_path / "m" / "modules.json").unlink()
+    assert open_encoder(tmp_path / "m").fingerprint == encoder.fingerprint
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         ADAPTER as ADAPTER,
         FLOORS as FLOORS,
         OWN_HOME as OWN_HOME,
-        REFUSED as REFUSED,
+        RUN_THERE as RUN_THERE,
         SETTINGS as SETTINGS,
         SIDECAR as SIDECAR,
         VERSION as VERSION,
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
         refuse_others as refuse_others,
     )
     from sluice.encoders.model_files.layout.write import (
-        NETWORK as NETWORK,
         write_dense as write_dense,
         write_lower_case as write_lower_case,
+        write_modules as write_modules,
         write_ranker as write_ranker,
         write_splade as write_splade,
     )

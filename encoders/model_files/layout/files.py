@@ -15,6 +15,7 @@ FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, floa
 ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
 OWN_HOME = "sluice.encoders.sentence_transformers"  # of modules that sentence-transformers lacks
+RUN_THERE = frozenset({"SimilarityHead", "TermWeights"})  # by a class of that home
 REFUSED = "OnlySluice"  # the one at whose name it refuses a folder; here it is passed over
 
 
@@ -57,13 +58,15 @@ def own_modules(folder: Path) -> set[str]:
     return set(re.findall(rf"{re.escape(OWN_HOME)}\.(\w+)", "".join(texts)))
 
 
-def append_module(folder: Path, name: str, target: str = f"{OWN_HOME}.{REFUSED}") -> Path:
+def append_module(folder: Path, name: str, target: str = "") -> Path:
     """Add a module of the class ``target`` to ``modules.json``; return its folder, not yet made.
 
-    Without ``target`` other libraries refuse the model, which they would open without its ``name``.
+    By default it is ours, and where we have none of that ``name`` other libraries refuse the model.
     """
+    kinds = {"Transformer": "sentence_transformers.models.Transformer"}
+    own = kinds.get(name, f"{OWN_HOME}.{name if name in RUN_THERE else REFUSED}")
     entries = read_model_json(folder / "modules.json") or []
     number = len(entries)
-    entry = {"idx": number, "name": str(number), "path": f"{number}_{name}", "type": target}
+    entry = {"idx": number, "name": str(number), "path": f"{number}_{name}", "type": target or own}
     write_json(folder / "modules.json", [*entries, entry])
     return folder / f"{number}_{name}"

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import write_json
-from sluice.encoders.model_files.layout.files import OWN_HOME, REFUSED, SETTINGS, append_module
+from sluice.encoders.model_files.layout.files import OWN_HOME, SETTINGS, append_module
 from sluice.encoders.model_files.layout.modules import OWN
 from sluice.encoders.model_files.layout.read import POOLINGS
 from sluice.encoders.model_files.router import PROMPTS, write_prompts
-
-NETWORK = "0_Transformer"  # the folder of a network that opens no reranker by itself
 
 
 def write_dense(
@@ -39,7 +37,7 @@ def write_dense(
     kinds += ["Normalize"] if normalize else []
     kinds += ["TopLayers"] if top_layers > 1 else []
     kinds += own
-    _write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
+    write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
     config: dict[str, Any] = {"word_embedding_dimension": hidden * top_layers}
     modes = [pooling] if isinstance(pooling, str) else list(pooling)
     if modes == [ours for ours in POOLINGS if ours in modes]:
@@ -65,7 +63,7 @@ def write_splade(
     """Write the module files of a SPLADE encoder."""
     kinds = ("MLMTransformer", "SpladePooling")
     home = "sentence_transformers.sparse_encoder.models"
-    _write_modules(folder, [(kind, f"{home}.{kind}") for kind in kinds])
+    write_modules(folder, [(kind, f"{home}.{kind}") for kind in kinds])
     config = {
         "pooling_strategy": pooling,
         "activation_function": activation,
@@ -76,17 +74,16 @@ def write_splade(
     _write_settings(folder, "SparseEncoder", prompts, "dot", lengths, lower_case)
 
 
-def write_ranker(folder: Path, part: str, target: str = f"{OWN_HOME}.{REFUSED}") -> Path:
-    """Write the module files of a reranker that is not a sequence classifier alone.
+def write_ranker(folder: Path, *parts: str) -> Path:
+    """Write the module files of a reranker that other libraries run as all of ``parts`` or not.
 
-    Its network may lie in ``NETWORK``. Return the folder of ``part``, see ``append_module``.
+    Return the folder of the first, which is made: elsewhere than at the top, where a classifier of
+    random weights would be taken for it.
     """
-    if (folder / NETWORK).is_dir():
-        kind = "sentence_transformers.models.Transformer"
-        first = {"idx": 0, "name": "0", "path": NETWORK, "type": kind}
-        write_json(folder / "modules.json", [first])
+    places = [append_module(folder, part) for part in parts]
+    places[0].mkdir()
     write_json(folder / PROMPTS, {"model_type": "CrossEncoder"})
-    return append_module(folder, part, target)
+    return places[0]
 
 
 def write_lower_case(folder: Path, lower_case: bool) -> None:
@@ -110,14 +107,16 @@ def _write_settings(
     write_json(folder / SETTINGS, settings)
 
 
-def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
-    entries = []
+def write_modules(folder: Path, modules: list[tuple[str, str]]) -> dict[str, Path]:
+    """Write ``modules.json`` and make the folders; return the last of each kind."""
+    entries, places = list[dict[str, Any]](), dict[str, Path]()
     for number, (kind, target) in enumerate(modules):
-        path = "" if number == 0 else f"{number}_{kind}"
-        if path:
-            (folder / path).mkdir(exist_ok=True)
+        path = f"{number}_{kind}" if number else ""
+        places[kind] = folder / path
+        places[kind].mkdir(exist_ok=True)
         if kind in OWN:
             target = f"{OWN_HOME}.{kind}"
-            write_json(folder / path / "config.json", {"opened_by": "sluice"})
+            write_json(places[kind] / "config.json", {"opened_by": "sluice"})
         entries.append({"idx": number, "name": str(number), "path": path, "type": target})
     write_json(folder / "modules.json", entries)
+    return places

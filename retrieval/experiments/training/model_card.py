@@ -11,7 +11,7 @@ import yaml
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.provenance import provenance
-from sluice.encoders.model_files.layout import own_modules
+from sluice.encoders.model_files.layout import RUN_THERE, own_modules
 from sluice.encoders.table import KNOWN, RERANKERS, TYPES
 from sluice.retrieval.experiments.training.summary import without_folders
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 CARD: Final = "README.md"
 HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
-RUN: Final = {"TermWeights", "SimilarityHead"}  # modules of ours that sentence-transformers runs
 MEASURED: Final = 20  # lines of dev measures at most
 _TWO_SIDES: Final = """\
 from sentence_transformers import SentenceTransformer
@@ -87,7 +86,7 @@ def model_card(
     ``facts`` are those of ``summary.facts_of``. It holds no path of this machine.
     """
     own = own_modules(folder)
-    loads = facts["type"] in THEIRS and own <= RUN
+    loads = facts["type"] in THEIRS and own <= RUN_THERE
     parts = [_metadata(facts, loads=loads), _head(section, facts, encoder, seed)]
     measures = _measures(history)
     if measures:
