@@ -28,7 +28,7 @@ class TermWeights(Module):
     """Makes a SPLADE encoder's vectors of the weights that ``SpladePooling`` pooled.
 
     A query's for the task ``query``, which ``encode_query`` names, else a document's. ``settings``
-    are as in ``sluice.json``; ``special`` are the ids of tokens that are no terms.
+    are as in ``sluice.json``; ``special`` are the ids of special tokens, which are never terms.
     """
 
     config_keys = ["settings", "special"]  # noqa: RUF012
@@ -85,7 +85,8 @@ class SimilarityHead(Module, similarity_head.SimilarityHead):
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> Self:
         """Read the head from its folder in a model, on this machine or the hub."""
-        hub = {name: options.get(name) for name in ("token", "cache_folder", "revision")}
+        names = ("token", "cache_folder", "revision", "local_files_only")
+        hub = {name: options[name] for name in names if name in options}
         module = super().load(model_name_or_path, subfolder=subfolder, **options)
         return cls.load_torch_weights(model_name_or_path, subfolder, model=module, **hub)
 

@@ -22,6 +22,7 @@ from sluice.encoders.model_files.layout import (
     FLOORS,
     Layout,
     append_module,
+    length_in,
     read_object,
     read_sidecar,
     transformer_folder,
@@ -125,7 +126,8 @@ class SpladeFolder(NamedTuple):
     ) -> dict[str, Any]:
         """Return the settings that the folder notes, replaced by those of ``arguments``."""
         given = {key: value for key, value in arguments.items() if value is not None}
-        most = read_object(self.network / PROMPTS).get("max_active_dims")
+        prompts = self.network / PROMPTS
+        most = length_in(read_object(prompts), "max_active_dims", prompts)
         settings = {
             **({} if most is None else {"query_top_k": most, "document_top_k": most}),
             "pooling": layout.splade_pooling or "max",
