@@ -24,7 +24,7 @@ except ImportError:  # before 5.4
 LIMITS = ("lexical", "query_top_k", "prune_below", "prune_ratio", "document_top_k")
 
 
-class TermWeights(Module):
+class TermWeights(Module):  # type: ignore[misc]
     """Makes a SPLADE encoder's vectors of the weights that ``SpladePooling`` pooled.
 
     A query's for the task ``query``, which ``encode_query`` names, else a document's. ``settings``
@@ -62,7 +62,7 @@ class TermWeights(Module):
         self.save_config(output_path)
 
 
-class SimilarityHead(Module, similarity_head.SimilarityHead):
+class SimilarityHead(Module, similarity_head.SimilarityHead):  # type: ignore[misc]
     """Scores pairs by the states of their tokens, ``hidden`` wide.
 
     ``separators`` are the ids around the texts, ``segments`` whether the tokenizer numbers both.
@@ -87,16 +87,17 @@ class SimilarityHead(Module, similarity_head.SimilarityHead):
         """Read the head from its folder in a model, on this machine or the hub."""
         names = ("token", "cache_folder", "revision", "local_files_only")
         hub = {name: options[name] for name in names if name in options}
-        module = super().load(model_name_or_path, subfolder=subfolder, **options)
-        return cls.load_torch_weights(model_name_or_path, subfolder, model=module, **hub)
+        module: Self = super().load(model_name_or_path, subfolder=subfolder, **options)
+        cls.load_torch_weights(model_name_or_path, subfolder, model=module, **hub)
+        return module
 
     def save(self, output_path: str, *args: Any, **options: Any) -> None:  # type: ignore[override]
         """Write settings and weights."""
-        self.save_config(output_path)
-        self.save_torch_weights(output_path)
+        Module.save_config(self, output_path)
+        Module.save_torch_weights(self, output_path)
 
 
-class OnlySluice(Module):
+class OnlySluice(Module):  # type: ignore[misc]
     """A part that no other library can run: a model that has it is refused."""
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -70,9 +70,7 @@ class TermSelection:
         return heaviest(terms, weights, self.top_k)
 
 
-def selections(
-    lexical: str, query_top_k: int | None, *others: float | None
-) -> dict[str, TermSelection]:
+def selections(lexical: str, query_top_k: int | None, *others: Any) -> dict[str, TermSelection]:
     """Return the selection of each side; ``others`` are the limits of documents, in order."""
     return {
         "query": TermSelection(lexical in ("query", "both"), top_k=query_top_k),
