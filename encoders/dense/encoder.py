@@ -159,6 +159,7 @@ class DenseEncoder(TextEncoder):
             head = draw_projection(width, projection, seed)
         else:
             head = read_layers(layout.layers, width)
+        dim = layout.truncate_dim if dim is None else dim
         head, shortened = cut_vectors(head, width, dim, layout.sidecar)
         ends = layout.sidecar.get("append_eos") if append_eos is None else append_eos
         if "last" in pooling_names(poolings) or ends is not None:
@@ -367,7 +368,7 @@ class DenseEncoder(TextEncoder):
                 pool_prompt=self.pool_prompt,
                 layers=kinds_of(projection),
                 normalize=self.normalize,
-                max_length=max(self.lengths.values()),
+                lengths=self.lengths,
                 prompts=self.prompts,
                 similarity=self.similarity,
                 lower_case=lowers(self.tokenizer),

@@ -30,7 +30,7 @@ from sluice.encoders.generative.list_order import (
     places_won,
     written_order,
 )
-from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
+from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_ranker, write_sidecar
 from sluice.encoders.model_files.loading import save
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
@@ -328,6 +328,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
             save(self.model, folder)
             self.tokenizer.save_pretrained(folder)
             write_sidecar(folder, {"type": self.kind, **self.settings()})
+            write_ranker(folder, "prompt")
             write_probes(folder, self)
 
 

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
+from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_ranker, write_sidecar
 from sluice.encoders.model_files.loading import save
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
@@ -174,4 +174,5 @@ class TrueFalseRanker(TransformerModel, EncoderBase):
             prompt = {} if self.prompt is None else {"prompt": self.prompt}
             words = {"answers": list(self.words), "max_length": self.max_length}
             write_sidecar(folder, {"type": self.kind, **prompt, **words})
+            write_ranker(folder, "prompt")
             write_probes(folder, self)

@@ -17,6 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.generative.continuations import writes_in_order
 from sluice.encoders.model_files.layout import (
+    append_module,
     read_object,
     read_sidecar,
     transformer_folder,
@@ -125,6 +126,7 @@ class Writer(TransformerModel, EncoderBase):
             self.tokenizer.save_pretrained(folder)
             write_sidecar(folder, {"type": self.kind, **self.settings()})
             self._save_own(folder)
+            append_module(folder, "generation")
 
     def _save_own(self, folder: Path) -> None:
         """Write what a type has besides weights, tokenizer and settings."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.late_interaction.layout import TokenLayout
-from sluice.encoders.model_files.layout import SETTINGS, read_object, write_sidecar
+from sluice.encoders.model_files.layout import SETTINGS, read_object, write_modules, write_sidecar
 from sluice.encoders.model_files.router import PROMPTS
 from sluice.encoders.transformer.vector_layers import VectorLayer, write_layers
 
@@ -53,7 +52,7 @@ def _write_pylate(folder: Path, layout: TokenLayout, layers: int, lower_case: bo
         ("Transformer", "sentence_transformers.models.Transformer"),
         *[("Dense", "pylate.models.Dense.Dense")] * layers,
     ]
-    _write_modules(folder, kinds)
+    write_modules(folder, kinds)
     settings = {
         "model_type": "ColBERT",
         "prompts": {side: prompt for side, prompt in layout.prompts.items() if prompt},
@@ -80,7 +79,7 @@ def _write_native(folder: Path, layout: TokenLayout, layers: int, lower_case: bo
         *(["Normalize"] if layout.normalize else []),
         *(["HierarchicalTokenPooling"] if layout.pool_factor > 1 else []),
     ]
-    places = _write_modules(folder, [(name, _NATIVE[name]) for name in names])
+    places = write_modules(folder, [(name, _NATIVE[name]) for name in names])
     mask = {
         "skiplist_words": list(layout.skip_words), "skiplist_tasks": ["document"],
         "keep_only_token_ids": None,
@@ -119,15 +118,3 @@ def _write_native(folder: Path, layout: TokenLayout, layers: int, lower_case: bo
         **({"do_lower_case": True} if lower_case else {}),
     }
     write_json(folder / SETTINGS, own)
-
-
-def _write_modules(folder: Path, kinds: list[tuple[str, str]]) -> dict[str, Path]:
-    """Write ``modules.json`` and make the folders; return the last of each kind."""
-    entries, places = list[dict[str, Any]](), dict[str, Path]()
-    for number, (kind, target) in enumerate(kinds):
-        path = f"{number}_{kind}" if number else ""
-        places[kind] = folder / path
-        places[kind].mkdir(exist_ok=True)
-        entries.append({"idx": number, "name": str(number), "path": path, "type": target})
-    write_json(folder / "modules.json", entries)
-    return places

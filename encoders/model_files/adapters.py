@@ -153,8 +153,8 @@ def write_adapter(model: Any, folder: Path) -> None:
     settings = {"version": 1, "tuning": model.tuned.settings}
     write_json(place / SETTINGS, settings)
     log.warning(
-        "%s: its %s cannot be merged and is saved as %s/; other tools, sentence-transformers among "
-        "them, read the model without it",
+        "%s: its %s cannot be merged and is saved as %s/; sentence-transformers refuses the model, "
+        "and other tools may read it without",
         type(model).__name__, model.tuned.kind, ADAPTER,
     )  # fmt: skip
 

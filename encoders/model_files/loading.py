@@ -352,7 +352,8 @@ def side_settings(loaded: Loaded, layout: Layout, **options: str | int | None) -
     prompts = side_prompts(layout, folder)
     settings: dict[str, Any] = {f"{side}_prompt": prompt for side, prompt in prompts.items()}
     for side in ("query_length", "document_length"):
-        settings[side] = min(length_in(layout.sidecar, side, folder) or usual, limit)
+        noted = length_in(layout.sidecar, side, folder) or layout.lengths.get(side)
+        settings[side] = min(noted or usual, limit)
     settings |= {key: value for key, value in options.items() if value is not None}
     for side in ("query_length", "document_length"):
         if not 3 <= settings[side] <= limit:

@@ -18,8 +18,14 @@ from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
-from sluice.encoders.model_files.adapters import noted_weights
-from sluice.encoders.model_files.layout import read_layout, write_lower_case, write_sidecar
+from sluice.encoders.model_files.adapters import added_modules, noted_weights
+from sluice.encoders.model_files.layout import (
+    ADAPTER,
+    read_layout,
+    write_lower_case,
+    write_ranker,
+    write_sidecar,
+)
 from sluice.encoders.model_files.loading import (
     Loaded,
     is_head,
@@ -60,6 +66,7 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
     """
 
     kind = "cross_encoder"
+    own_pass = ""  # what other libraries would leave out of the scores
     head_parameters = ("classifier", "pooler", "score", "similarity_head")
 
     def __init__(
@@ -290,20 +297,26 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
     def save_pretrained(self, path: str | Path) -> None:
         """Write a folder that sentence-transformers' CrossEncoder loads with raw logits.
 
-        With a similarity head, which it does not know, only ``from_pretrained`` loads it.
+        It runs a similarity head with ``trust_remote_code=True``, and refuses what it cannot run.
         """
+        head = self.similarity_head
+        part = self.own_pass or (ADAPTER if added_modules(self.model) else "")
+        part = part or ("" if head is None else type(head).__name__)
         with replaced_folder(Path(path)) as folder:
+            home = write_ranker(folder, "Transformer", part) if part else folder
             config = self.model.config
             # Without this key, sentence-transformers applies a sigmoid to one-label models.
             config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
-            save(self.model, folder)
+            if head is not None:
+                config.num_labels = 1
+            save(self.model, home)
             limit = int(self.tokenizer.model_max_length)
             self.tokenizer.model_max_length = self.max_length  # where CrossEncoder reads it
-            self.tokenizer.save_pretrained(folder)
+            self.tokenizer.save_pretrained(home)
             self.tokenizer.model_max_length = limit
-            write_lower_case(folder, lowers(self.tokenizer))
-            if self.similarity_head is not None:
-                self.similarity_head.save(folder)
+            write_lower_case(home, lowers(self.tokenizer))
+            if head is not None:
+                head.save(folder, self._separators.tolist(), segments=self._segments)
             write_sidecar(folder, {**self.facts(), **self.save_backend(folder)})
             write_probes(folder, self)
 

@@ -57,7 +57,7 @@ class PyramidEncoder(CrossEncoder):
     Pyramid-ERNIE: Zou et al., 2021, arXiv 2105.11108; its summaries are ``summarised`` here.)
     """
 
-    kind = "pyramid"
+    kind = own_pass = "pyramid"
 
     shape: Shape
     memory_mb: int

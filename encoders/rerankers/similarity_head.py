@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ModelError
 
-FOLDER = "similarity_head"  # in the folder of a cross-encoder
+FOLDER = "1_SimilarityHead"  # in the folder of a cross-encoder
+EARLIER = "similarity_head"
 WEIGHTS = "model.safetensors"
 SCALE = 10.0  # of both similarities at the start: their sum is spread like a trained one's logits
 
@@ -48,14 +50,16 @@ class SimilarityHead(nn.Module):
             scores: Tensor = likeness @ self.scales + rest
         return scores
 
-    def save(self, folder: Path) -> None:
-        """Write ``similarity_head/`` into a model folder."""
+    def save(self, folder: Path, separators: list[int], *, segments: bool) -> None:
+        """Write the head's folder into a model folder; the rest is for sentence-transformers."""
         from safetensors.torch import save_file
 
         home = folder / FOLDER
         home.mkdir(exist_ok=True)
         weights = {name: value.detach().cpu() for name, value in self.state_dict().items()}
         save_file(weights, home / WEIGHTS, {"format": "pt"})
+        facts = {"hidden": self.inner.in_features, "separators": separators, "segments": segments}
+        write_json(home / "config.json", facts)
 
     @classmethod
     def read(cls, folder: Path, hidden: int) -> SimilarityHead:
@@ -66,7 +70,8 @@ class SimilarityHead(nn.Module):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        file = folder / FOLDER / WEIGHTS
+        place = EARLIER if (folder / EARLIER).is_dir() else FOLDER
+        file = folder / place / WEIGHTS
         if not file.exists():
             raise ModelError(f"{file}: missing; sluice.json says that the model has this head")
         head = cls(hidden)

@@ -38,7 +38,7 @@ from sluice.encoders.splade.settings import (
 )
 from sluice.encoders.splade.static_queries import StaticQueries, bags
 from sluice.encoders.splade.term_frequency import TermFrequency
-from sluice.encoders.splade.term_selection import TermSelection, joined_rows, prune_terms
+from sluice.encoders.splade.term_selection import joined_rows, prune_terms, selections
 from sluice.encoders.splade.vocabulary_product import VocabularyProduct, last_layer, pass_through
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.network import with_modules
@@ -102,12 +102,8 @@ class SpladeEncoder(TextEncoder):
         )
         check_pruning(query_top_k, document_top_k, prune_quantile, term_floors)
         check_trained_idf(query_model, train_idf=train_idf, learning_rate=idf_learning_rate)
-        self._selections = {
-            "query": TermSelection(lexical in ("query", "both"), top_k=query_top_k),
-            "document": TermSelection(
-                lexical in ("document", "both"), prune_below, prune_ratio, document_top_k
-            ),
-        }
+        limits = (query_top_k, prune_below, prune_ratio, document_top_k)
+        self._selections = selections(lexical, *limits)
         decoder = last_layer(model)
         size, queries, parts = decoder.out_features, None, model
         if term_floors is not None and term_floors.shape != (size,):

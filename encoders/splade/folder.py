@@ -16,10 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import map_array
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     FLOORS,
     Layout,
+    append_module,
+    length_in,
     read_object,
     read_sidecar,
     transformer_folder,
@@ -28,6 +31,7 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.loading import Loaded, lowers, save
 from sluice.encoders.model_files.router import (
+    PROMPTS,
     is_router,
     read_routes,
     route_folder,
@@ -122,7 +126,10 @@ class SpladeFolder(NamedTuple):
     ) -> dict[str, Any]:
         """Return the settings that the folder notes, replaced by those of ``arguments``."""
         given = {key: value for key, value in arguments.items() if value is not None}
+        prompts = self.network / PROMPTS
+        most = length_in(read_object(prompts), "max_active_dims", prompts)
         settings = {
+            **({} if most is None else {"query_top_k": most, "document_top_k": most}),
             "pooling": layout.splade_pooling or "max",
             "activation": layout.activation,
             **{key: layout.sidecar[key] for key in NOTED if key in layout.sidecar},
@@ -161,10 +168,9 @@ def save_splade(encoder: SpladeEncoder, folder: Path) -> None:
         vocabulary=encoder.dim,
         pooling=encoder.pooling,
         activation=encoder.activation,
-        max_length=encoder.lengths["document"] if static else max(encoder.lengths.values()),
+        lengths={"document": encoder.lengths["document"]} if static else encoder.lengths,
         prompts=encoder.prompts,
         lower_case=lowers(encoder.tokenizer),
-        term_frequency=encoder.term_frequency is not None,
     )
     facts = {
         "type": encoder.kind,
@@ -180,6 +186,13 @@ def save_splade(encoder: SpladeEncoder, folder: Path) -> None:
     }
     if encoder.term_frequency is not None:
         facts["term_frequency"] = asdict(encoder.term_frequency)
+    settings = {key: facts.get(key) for key in NOTED}
+    if encoder.prune_quantile is not None or (static and encoder.top_k["query"] is not None):
+        append_module(network, "pruning")
+    elif any(value not in (None, "none", "shared", "idf") for value in settings.values()):
+        place = append_module(network, "TermWeights")
+        special = sorted(i for i in encoder.tokenizer.all_special_ids if i < encoder.dim)
+        write_json(place / "config.json", {"settings": settings, "special": special})
     if encoder.term_floors is not None:
         np.save(network / FLOORS, encoder.term_floors)
     write_sidecar(folder, {**facts, **encoder.save_backend(folder)})

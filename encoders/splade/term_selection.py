@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -68,6 +68,14 @@ class TermSelection:
             heavy = weights >= weights.max() * np.float32(self.ratio)
             terms, weights = terms[heavy], weights[heavy]
         return heaviest(terms, weights, self.top_k)
+
+
+def selections(lexical: str, query_top_k: int | None, *others: Any) -> dict[str, TermSelection]:
+    """Return the selection of each side; ``others`` are the limits of documents, in order."""
+    return {
+        "query": TermSelection(lexical in ("query", "both"), top_k=query_top_k),
+        "document": TermSelection(lexical in ("document", "both"), *others),
+    }
 
 
 def keep_top(vectors: Tensor, limit: int) -> Tensor:

@@ -289,7 +289,7 @@ class GaussianEncoder(TextEncoder):
                 pool_prompt=self.pool_prompt,
                 layers=kinds_of(self.projection),
                 normalize=self.unit_means,
-                max_length=max(self.lengths.values()),
+                lengths=self.lengths,
                 prompts={side: each.removeprefix(token) for side, each in self.prompts.items()},
                 similarity=self.similarity,
                 lower_case=lowers(self.tokenizer),

@@ -271,7 +271,7 @@ class Hypencoder(TextEncoder):
                 pool_prompt=True,
                 layers=kinds_of(self.projection),
                 normalize=self.unit_documents,
-                max_length=max(self.lengths.values()),
+                lengths=self.lengths,
                 prompts=self.prompts,
                 similarity="dot",
                 lower_case=lowers(self.tokenizer),

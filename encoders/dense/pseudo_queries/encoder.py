@@ -296,7 +296,7 @@ class PseudoQueryEncoder(TextEncoder):
                 pool_prompt=self.pool_prompt,
                 layers=kinds_of(self.projection),
                 normalize=self.unit_vectors,
-                max_length=max(self.lengths.values()),
+                lengths=self.lengths,
                 prompts=self.prompts,
                 similarity="dot",
                 lower_case=lowers(self.tokenizer),

@@ -115,6 +115,7 @@ class StaticEncoder(EncoderBase):
             head = read_layers(layout.layers, width)
         else:
             head = draw_projection(width, projection, seed)
+        dim = layout.truncate_dim if dim is None else dim
         head, shortened = cut_vectors(head, width, dim, layout.sidecar)
         prompts = side_prompts(layout, folder)
         given = {"query": query_length, "document": document_length}

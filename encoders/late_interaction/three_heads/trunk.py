@@ -254,7 +254,7 @@ class Trunk(TextEncoder):
                 pooling="cls",
                 pool_prompt=True,
                 normalize=True,
-                max_length=max(self.lengths.values()),
+                lengths=self.lengths,
                 prompts=self.prompts,
                 similarity="cosine",
                 lower_case=lowers(self.tokenizer),

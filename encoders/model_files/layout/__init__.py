@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from sluice.encoders.model_files.layout.files import (
         ADAPTER as ADAPTER,
         FLOORS as FLOORS,
+        OWN_HOME as OWN_HOME,
+        RUN_THERE as RUN_THERE,
         SETTINGS as SETTINGS,
         SIDECAR as SIDECAR,
         VERSION as VERSION,
+        append_module as append_module,
         length_in as length_in,
+        own_modules as own_modules,
         position_limit as position_limit,
         read_object as read_object,
         read_sidecar as read_sidecar,
@@ -44,6 +48,8 @@ if TYPE_CHECKING:
     from sluice.encoders.model_files.layout.write import (
         write_dense as write_dense,
         write_lower_case as write_lower_case,
+        write_modules as write_modules,
+        write_ranker as write_ranker,
         write_splade as write_splade,
     )
 else:

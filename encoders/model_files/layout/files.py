@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ VERSION = 1  # of the sidecar
 FLOORS = "term_floors.npy"  # what SPLADE's prune_quantile cuts weights at, float32 [vocab]
 ADAPTER = "adapter"  # a folder: parts of a tuned model that could not be merged
 SETTINGS = "sentence_bert_config.json"
+OWN_HOME = "sluice.encoders.sentence_transformers"  # of modules that sentence-transformers lacks
+RUN_THERE = frozenset({"SimilarityHead", "TermWeights"})  # by a class of that home
+REFUSED = "OnlySluice"  # the one at whose name it refuses a folder; here it is passed over
 
 _OFFSET_POSITIONS = {"roberta", "xlm-roberta", "camembert", "mpnet", "longformer"}
 
@@ -53,3 +57,25 @@ def write_sidecar(folder: Path, facts: dict[str, Any]) -> None:
     """Write ``sluice.json``: the kind of encoder and what the layout cannot express."""
     adapter = {"adapter": ADAPTER} if (folder / ADAPTER).is_dir() else {}
     write_json(folder / SIDECAR, {"version": VERSION, **facts, **adapter})
+    if adapter:
+        append_module(folder, ADAPTER)
+
+
+def own_modules(folder: Path) -> set[str]:
+    """Return the names of the classes of ``OWN_HOME`` that a model is made of, all its parts'."""
+    texts = [file.read_text(encoding="utf-8") for file in folder.rglob("modules.json")]
+    return set(re.findall(rf"{re.escape(OWN_HOME)}\.(\w+)", "".join(texts)))
+
+
+def append_module(folder: Path, name: str, target: str = "") -> Path:
+    """Add a module of the class ``target`` to ``modules.json``; return its folder, not yet made.
+
+    By default it is ours, and where we have none of that ``name`` other libraries refuse the model.
+    """
+    kinds = {"Transformer": "sentence_transformers.models.Transformer"}
+    own = kinds.get(name, f"{OWN_HOME}.{name if name in RUN_THERE else REFUSED}")
+    entries = read_model_json(folder / "modules.json") or []
+    number = len(entries)
+    entry = {"idx": number, "name": str(number), "path": f"{number}_{name}", "type": target or own}
+    write_json(folder / "modules.json", [*entries, entry])
+    return folder / f"{number}_{name}"

@@ -9,32 +9,36 @@ from typing import Literal
 
 from sluice.encoders.foundation.disk.files import read_model_json
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.model_files.layout.files import read_object
+from sluice.encoders.model_files.layout.files import REFUSED, read_object
 from sluice.encoders.model_files.router import PROMPTS, is_router, network_folder
 
 AUTOENCODER = "SparseAutoEncoder"  # sentence-transformers' module of CSR encoders
 # The orders of modules that our encoders run in.
 MODULE_ORDER = re.compile(
-    r"|(MLM)?Transformer( SpladePooling( TermFrequency)?| Pooling( Dense| LayerNorm| Normalize)*"
+    r"|(MLM)?Transformer( SpladePooling( TermFrequency| TermWeights)?"
+    r"| Pooling( Dense| LayerNorm| Normalize)*"
     r"( TopLayers( Experts| Concepts)?| Concepts| Experts| Gaussian| HyperHead| PseudoQueries"
     r"| SparseAutoEncoder)?)?"
     r"|StaticEmbedding( Dense| LayerNorm| Normalize)*"
 )
+RANKER_ORDER = re.compile(r"|Transformer( SimilarityHead)?")
 VECTOR_MODULES = ("Dense", "LayerNorm", "Normalize")  # each maps vectors of texts to others
-# What sentence-transformers has no module for. It refuses a folder that names one, where without
-# it would return other vectors; their settings are in ``sluice.json``.
+# What sentence-transformers has no module for, by the key of their settings in ``sluice.json``. It
+# runs some of them (``encoders.sentence_transformers``), and refuses a folder with another.
 OWN = {
     "Concepts": "concepts", "Experts": "experts", "Gaussian": "gaussian", "HyperHead": "hyper_head",
-    "PseudoQueries": "pseudo_queries", "TermFrequency": "term_frequency", "TopLayers": "top_layers",
+    "PseudoQueries": "pseudo_queries", "SimilarityHead": "head", "TermFrequency": "term_frequency",
+    "TermWeights": "query_model", "TopLayers": "top_layers",
 }  # fmt: skip
 
 
 def check_modules(folder: Path, modules: Sequence[str]) -> None:
     """Raise ``ModelError`` for modules that no encoder here is made of, or in another order."""
-    if MODULE_ORDER.fullmatch(" ".join(modules)):
+    ranks = read_object(folder / PROMPTS).get("model_type") == "CrossEncoder"
+    if (RANKER_ORDER if ranks else MODULE_ORDER).fullmatch(" ".join(modules)):
         return
     known = {
-        *re.findall(r"[A-Z]\w+", MODULE_ORDER.pattern),
+        *re.findall(r"[A-Z]\w+", "" if ranks else MODULE_ORDER.pattern),
         "Transformer",
         "MLMTransformer",
         "Router",
@@ -43,7 +47,8 @@ def check_modules(folder: Path, modules: Sequence[str]) -> None:
     if others:
         raise ModelError(
             f"{folder / 'modules.json'}: Sluice has no module {', '.join(others)}; in Python, give "
-            f"the opened model as the encoder: SentenceTransformer({str(folder)!r})"
+            f"the opened model as the {'reranker' if ranks else 'encoder'}: "
+            f"{'CrossEncoder' if ranks else 'SentenceTransformer'}({str(folder)!r})"
         )
     raise ModelError(
         f"{folder / 'modules.json'}: modules {', '.join(modules)}; expected Transformer, Pooling, "
@@ -73,7 +78,7 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
         except (OSError, ValueError) as error:  # too long, a NUL character
             raise ModelError(f"{path}: path {place!r:.80} cannot be a folder's: {error}") from error
         modules.append((kind.rsplit(".", 1)[-1], folder / place))
-    return modules
+    return [module for module in modules if module[0] != REFUSED]
 
 
 def token_layout(folder: Path) -> Literal["pylate", "modules", "colbert"] | None:

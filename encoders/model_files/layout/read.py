@@ -69,6 +69,8 @@ class Layout:
     normalize: bool = False  # whether vectors have length 1 in the end
     gaussian: Path | None = None  # the folder of what makes variances
     max_length: int | None = None
+    lengths: dict[str, int | None] = field(default_factory=dict)  # of a side, by its setting
+    truncate_dim: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     similarity: str | None = None
@@ -114,7 +116,10 @@ def read_layout(folder: Path) -> Layout:
         layout.layers = layout.layers[:-1]
     own = read_object(transformer_folder(folder) / SETTINGS)
     layout.max_length = length_in(own, "max_seq_length", folder) or None
+    sides = ("query_length", "document_length")
+    layout.lengths = {side: length_in(own, side, folder) for side in sides}
     settings = read_object(folder / PROMPTS)
+    layout.truncate_dim = length_in(settings, "truncate_dim", folder)
     prompts = settings.get("prompts") or {}
     default = settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not isinstance(default, str | None):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import write_json
-from sluice.encoders.model_files.layout.files import SETTINGS
+from sluice.encoders.model_files.layout.files import OWN_HOME, SETTINGS, append_module
 from sluice.encoders.model_files.layout.modules import OWN
 from sluice.encoders.model_files.layout.read import POOLINGS
-from sluice.encoders.model_files.router import write_prompts
+from sluice.encoders.model_files.router import PROMPTS, write_prompts
 
 
 def write_dense(
@@ -21,7 +21,7 @@ def write_dense(
     pool_prompt: bool,
     layers: Sequence[str] = (),
     normalize: bool,
-    max_length: int,
+    lengths: Mapping[str, int],
     prompts: dict[str, str],
     similarity: str,
     lower_case: bool,
@@ -37,7 +37,7 @@ def write_dense(
     kinds += ["Normalize"] if normalize else []
     kinds += ["TopLayers"] if top_layers > 1 else []
     kinds += own
-    _write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
+    write_modules(folder, [(kind, f"sentence_transformers.models.{kind}") for kind in kinds])
     config: dict[str, Any] = {"word_embedding_dimension": hidden * top_layers}
     modes = [pooling] if isinstance(pooling, str) else list(pooling)
     if modes == [ours for ours in POOLINGS if ours in modes]:
@@ -46,7 +46,7 @@ def write_dense(
         config["pooling_mode"] = [POOLINGS[ours][1] for ours in modes]
     config["include_prompt"] = pool_prompt
     write_json(folder / "1_Pooling" / "config.json", config)
-    _write_settings(folder, "SentenceTransformer", prompts, similarity, max_length, lower_case)
+    _write_settings(folder, "SentenceTransformer", prompts, similarity, lengths, lower_case)
     return [folder / f"{number}_{kind}" for number, kind in enumerate(layers, start=2)]
 
 
@@ -56,31 +56,34 @@ def write_splade(
     vocabulary: int,
     pooling: str,
     activation: str,
-    max_length: int,
+    lengths: Mapping[str, int],
     prompts: dict[str, str],
     lower_case: bool,
-    term_frequency: bool = False,
 ) -> None:
     """Write the module files of a SPLADE encoder."""
-    pooling_type = "sentence_transformers.sparse_encoder.models.SpladePooling"
-    _write_modules(
-        folder,
-        [
-            ("Transformer", "sentence_transformers.models.Transformer"),
-            ("SpladePooling", pooling_type),
-            *([("TermFrequency", "")] if term_frequency else []),
-        ],
-    )
+    kinds = ("MLMTransformer", "SpladePooling")
+    home = "sentence_transformers.sparse_encoder.models"
+    write_modules(folder, [(kind, f"{home}.{kind}") for kind in kinds])
     config = {
         "pooling_strategy": pooling,
         "activation_function": activation,
-        "embedding_dimension": vocabulary,
+        "word_embedding_dimension": vocabulary,
     }
     write_json(folder / "1_SpladePooling" / "config.json", config)
     # Without a model type, sentence-transformers would try to convert the folder.
-    _write_settings(
-        folder, "SparseEncoder", prompts, "dot", max_length, lower_case, task="fill-mask"
-    )
+    _write_settings(folder, "SparseEncoder", prompts, "dot", lengths, lower_case)
+
+
+def write_ranker(folder: Path, *parts: str) -> Path:
+    """Write the module files of a reranker that other libraries run as all of ``parts`` or not.
+
+    Return the folder of the first, which is made: elsewhere than at the top, where a classifier of
+    random weights would be taken for it.
+    """
+    places = [append_module(folder, part) for part in parts]
+    places[0].mkdir()
+    write_json(folder / PROMPTS, {"model_type": "CrossEncoder"})
+    return places[0]
 
 
 def write_lower_case(folder: Path, lower_case: bool) -> None:
@@ -94,29 +97,26 @@ def _write_settings(
     model_type: str,
     prompts: dict[str, str],
     similarity: str,
-    max_length: int,
+    lengths: Mapping[str, int],
     lower_case: bool,
-    task: str | None = None,
 ) -> None:
     write_prompts(folder, model_type, prompts, similarity)
-    settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": lower_case}
-    if task:
-        settings |= {
-            "transformer_task": task,
-            "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
-            "module_output_name": "token_embeddings",
-        }
+    settings = {"max_seq_length": max(lengths.values()), "do_lower_case": lower_case}
+    if len(set(lengths.values())) > 1:  # read by sentence-transformers 6
+        settings |= {f"{side}_length": length for side, length in lengths.items()}
     write_json(folder / SETTINGS, settings)
 
 
-def _write_modules(folder: Path, modules: list[tuple[str, str]]) -> None:
-    entries = []
+def write_modules(folder: Path, modules: list[tuple[str, str]]) -> dict[str, Path]:
+    """Write ``modules.json`` and make the folders; return the last of each kind."""
+    entries, places = list[dict[str, Any]](), dict[str, Path]()
     for number, (kind, target) in enumerate(modules):
-        path = "" if number == 0 else f"{number}_{kind}"
-        if path:
-            (folder / path).mkdir(exist_ok=True)
+        path = f"{number}_{kind}" if number else ""
+        places[kind] = folder / path
+        places[kind].mkdir(exist_ok=True)
         if kind in OWN:
-            target = f"sluice.{kind}"
-            write_json(folder / path / "config.json", {"opened_by": "sluice"})
+            target = f"{OWN_HOME}.{kind}"
+            write_json(places[kind] / "config.json", {"opened_by": "sluice"})
         entries.append({"idx": number, "name": str(number), "path": path, "type": target})
     write_json(folder / "modules.json", entries)
+    return places

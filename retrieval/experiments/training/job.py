@@ -177,7 +177,7 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         _save(encoder, loss, section, model_path)
         seconds = time.monotonic() - start
         facts = facts_of(section, parts, len(examples), report, seconds, overlap, peak())
-        card = model_card(section, facts, encoder, report.history, job.seed)
+        card = model_card(model_path, section, facts, encoder, report.history, job.seed)
         write_text(model_path / CARD, card)
         names = [part.data.train.name for part in parts]
         settings = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.provenance import provenance
+from sluice.encoders.model_files.layout import RUN_THERE, own_modules
 from sluice.encoders.table import KNOWN, RERANKERS, TYPES
 from sluice.retrieval.experiments.training.summary import without_folders
 
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 
 CARD: Final = "README.md"
 HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
-# Tunings that sentence-transformers cannot load.
-UNMERGED: Final = ("adapter", "gated_prefix", "iaa", "prefix")
 MEASURED: Final = 20  # lines of dev measures at most
 _TWO_SIDES: Final = """\
 from sentence_transformers import SentenceTransformer
@@ -74,6 +74,7 @@ print(model.order("a question", ["a text", "another text"]))  # places, the best
 
 
 def model_card(
+    folder: Path,
     section: TrainingSection,
     facts: Mapping[str, Any],
     encoder: Any,
@@ -84,12 +85,13 @@ def model_card(
 
     ``facts`` are those of ``summary.facts_of``. It holds no path of this machine.
     """
-    loads = _loads_elsewhere(section, facts, encoder)
+    own = own_modules(folder)
+    loads = facts["type"] in THEIRS and own <= RUN_THERE
     parts = [_metadata(facts, loads=loads), _head(section, facts, encoder, seed)]
     measures = _measures(history)
     if measures:
         parts.append(f"## Measures on the dev queries\n\n{measures}")
-    parts.append(f"## Use\n\n{_use(facts, encoder, loads=loads)}")
+    parts.append(f"## Use\n\n{_use(facts, encoder, loads=loads, trusted=bool(own))}")
     settings = without_folders(section.model_dump(exclude_defaults=True))
     settings = {k: v for k, v in settings.items() if k not in ("output", "seed")}
     text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
@@ -97,22 +99,6 @@ def model_card(
     versions = ", ".join(f"{name} {version}" for name, version in packages)
     parts.append(f"## Settings\n\n```yaml\n{text}```\n\nMade with {versions}.")
     return "\n\n".join(parts) + "\n"
-
-
-def _loads_elsewhere(section: TrainingSection, facts: Mapping[str, Any], encoder: Any) -> bool:
-    """Return whether sentence-transformers makes the same vectors or scores of the folder."""
-    from sluice.encoders.transformer.text_encoder import TextEncoder
-
-    tuned = (section.tuning or {}).get("type")
-    by_words = section.encoder.get("query_model") == "bow"
-    compared = facts["type"] == "cross_encoder" and encoder.similarity_head is not None
-    refused = any(  # whose settings the base model may bring
-        {"top_layers", "term_frequency"} & part.settings().keys()
-        for part in [*hooks_of(encoder).towers.values(), encoder]
-        if isinstance(part, TextEncoder)
-    )
-    theirs = facts["type"] in THEIRS and tuned not in UNMERGED
-    return theirs and not (by_words or compared or refused)
 
 
 def _metadata(facts: Mapping[str, Any], *, loads: bool) -> str:
@@ -181,7 +167,7 @@ def _measures(history: Sequence[Mapping[str, float]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---:"] * len(head), *rows])
 
 
-def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool) -> str:
+def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool, trusted: bool) -> str:
     parts = []
     kind = "towers" if facts["towers"] else str(facts["type"])
     if kind == "listwise":
@@ -205,8 +191,11 @@ def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool) -> str:
     else:
         parts.append("With Sluice: `sluice.encoders.model_files.registry.open_encoder(FOLDER)`.")
     if loads:
-        code = THEIRS[facts["type"]]
-        parts.append(f"With sentence-transformers, equally:\n\n```python\n{code}\n```")
+        code, also = THEIRS[facts["type"]], ""
+        if trusted:
+            code = code.replace('"FOLDER"', '"FOLDER", trust_remote_code=True')
+            also = " where Sluice is installed too, whose code it runs"
+        parts.append(f"With sentence-transformers, equally{also}:\n\n```python\n{code}\n```")
     else:
         what = "scores" if kind in RERANKERS else "vectors"
         parts.append(f"sentence-transformers does not make the same {what} of this folder.")

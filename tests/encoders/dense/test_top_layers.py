@@ -65,27 +65,6 @@ def test_it_is_saved(options: dict[str, Any], bert: Path, texts: list[str], tmp_
     assert open_encoder(tmp_path / "again").fingerprint == encoder.fingerprint
 
 
-def test_sentence_transformers_refuses_what_it_would_read_wrongly(
-    bert: Path, masked_bert: Path, tmp_path: Path
-) -> None:
-    from sentence_transformers import SentenceTransformer, SparseEncoder
-
-    from sluice.encoders.splade.encoder import SpladeEncoder
-
-    DenseEncoder.from_pretrained(bert, top_layers=2).save_pretrained(tmp_path / "dense")
-    with pytest.raises((ImportError, ValueError, AttributeError), match="TopLayers"):
-        SentenceTransformer(str(tmp_path / "dense"), device="cpu")
-    for number, query_model in enumerate(("shared", "idf")):
-        folder = tmp_path / f"splade{number}"
-        sparse = SpladeEncoder.from_pretrained(
-            masked_bert, term_frequency=True, query_model=query_model
-        )
-        sparse.save_pretrained(folder)
-        with pytest.raises((ImportError, ValueError, AttributeError), match="TermFrequency"):
-            SparseEncoder(str(folder), device="cpu")
-        assert open_encoder(folder).fingerprint == sparse.fingerprint
-
-
 def test_token_vectors_are_as_wide(bert: Path) -> None:
     encoder = DenseEncoder.from_pretrained(bert, top_layers=2)
     assert token_states(encoder, ["gold river"], "document").values.shape[1] == 64
@@ -122,7 +101,7 @@ def test_without_its_settings_it_is_refused(bert: Path, masked_bert: Path, tmp_p
     DenseEncoder.from_pretrained(bert, top_layers=2).save_pretrained(tmp_path / "dense")
     sparse = SpladeEncoder.from_pretrained(masked_bert, term_frequency=True)
     sparse.save_pretrained(tmp_path / "splade")
-    for name, setting in (("dense", "top_layers"), ("splade", "term_frequency")):
+    for name, setting in (("dense", "top_layers"), ("splade", "query_model")):
         (tmp_path / name / "sluice.json").unlink()
         with pytest.raises(ModelError, match=rf"has no {setting}.*copy sluice\.json"):
             open_encoder(tmp_path / name)

@@ -273,7 +273,7 @@ def test_bad_heads_are_named(bert: Path, tmp_path: Path) -> None:
     similar(bert).save_pretrained(tmp_path / "m")
     with pytest.raises(ConfigError, match="head: similarity cannot be exported as ONNX"):
         export_onnx(tmp_path / "m", tmp_path / "graph")
-    file = tmp_path / "m" / "similarity_head" / "model.safetensors"
+    file = tmp_path / "m" / "1_SimilarityHead" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(ModelError, match="does not fit the model beside it"):
         open_encoder(tmp_path / "m")

@@ -107,12 +107,16 @@ def test_a_model_that_sentence_transformers_refuses_says_so(
     frequent = {"type": "splade", "model": str(masked_bert), "term_frequency": {"length": 20}}
     towers = {"type": "towers", "query": top, "document": top}
     plain = config["encoder"]
-    expected = ((top, False), (frequent, False), (towers, False), (plain, True))
+    expected = ((top, False), (frequent, True), (towers, False), (plain, True))
     for number, (encoder, loads) in enumerate(expected):
         output = f"{config['output']}-{number}"
         folder = train({**config, "encoder": encoder, "output": output})
         card = (folder / "README.md").read_text(encoding="utf-8")
         assert ("With sentence-transformers, equally" in card) == loads
+        assert ('"FOLDER", trust_remote_code=True' in card) == (encoder is frequent)
+        if loads:
+            code = card.split("```python\n")[2].split("```")[0]
+            exec(compile(code.replace("FOLDER", str(folder)), "card", "exec"), {})
         assert open_encoder(folder).encode_documents(["gold river"]).shape[0] == 1
 
 
