@@ -9,11 +9,14 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from locked import LOCK, ROOT, Pin, read_pins
+from locked import LOCK, ROOT, Pin, extras, normal, read_pins
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from table import record
 
 WORK = ROOT / "build" / "lock"
+UV = str(Path(sys.executable).parent / "uv")
+# One resolution for every system and every Python from 3.11 on, of one version each if possible.
+EVERYWHERE = ("--universal", "--python-version", "3.11", "--fork-strategy", "fewest")
 # What torch's CUDA builds stand on: torch names these packages itself, by their exact versions.
 CUDA = re.compile(r"nvidia-|cuda-|triton$")
 HEADER = """\
@@ -34,6 +37,7 @@ def main() -> None:
     if faults := list(check(text)):
         sys.exit("\n".join(["error: constraints.txt is left as it was:", *faults]))
     LOCK.write_text(text, encoding="utf-8")
+    record()
     print(f"constraints.txt: {len(list(read_pins(text)))} packages")
 
 
@@ -45,23 +49,24 @@ def make(options: list[str]) -> str:
     (WORK / "build.txt").write_text("\n".join(map(str, system)), encoding="utf-8")
     (WORK / "all.txt").write_text(LOCK.read_text(encoding="utf-8"), encoding="utf-8")
     every = ["--all-extras", "--generate-hashes", "-c", "torch.txt", "build.txt", *options]
-    pins = resolve("all.txt", *every)
+    pins = resolve("all.txt", *EVERYWHERE, *every)
     (WORK / "pins.txt").write_text("\n".join(map(str, pins)), encoding="utf-8")
     needed: dict[str, list[str]] = {}
     for extra in asked:
         words = ["build.txt"] if extra == "base" else ["--extra", extra]
-        for pin in resolve(f"{extra}.txt", *words, "-c", "pins.txt"):
+        for pin in resolve(f"{extra}.txt", *EVERYWHERE, *words, "-c", "pins.txt"):
             if needed.get(pin.name) != ["base"]:
                 needed.setdefault(pin.name, []).append(extra)
     return HEADER + "".join(entry(pin, needed[pin.name]) for pin in pins)
 
 
 def resolve(output: str, *words: str) -> list[Pin]:
-    """Return what uv resolves for every Python from 3.11 on, without torch's CUDA packages."""
-    uv = [str(Path(sys.executable).parent / "uv"), "pip", "compile", str(ROOT / "pyproject.toml")]
-    always = ["--universal", "--python-version", "3.11", "--fork-strategy", "fewest"]
-    plain = ["--only-binary", ":all:", "--no-annotate", "--no-header", "--quiet", "-o", output]
-    done = subprocess.run([*uv, *always, *plain, *words], cwd=WORK, capture_output=True, text=True)
+    """Return what uv resolves, wheels only and without torch's CUDA packages."""
+    command = [UV, "pip", "compile", str(ROOT / "pyproject.toml"), "--only-binary", ":all:"]
+    plain = ["--no-annotate", "--no-header", "--quiet", "-o", output]
+    done = subprocess.run(
+        [*command, *plain, *words], cwd=WORK, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         sys.exit(done.stderr)
     pins = read_pins((WORK / output).read_text(encoding="utf-8"))
@@ -76,12 +81,9 @@ def entry(pin: Pin, needed: list[str]) -> str:
 
 def declared() -> tuple[list[Requirement], dict[str, list[Requirement]]]:
     """Return what the build needs, and what each extra (``base``: the library) asks for."""
+    asked = {extra: [Requirement(line) for line in lines] for extra, lines in extras().items()}
     content = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    lists = {"base": content["project"]["dependencies"]}
-    lists |= content["project"]["optional-dependencies"]
-    asked = {extra: [Requirement(line) for line in lines] for extra, lines in lists.items()}
-    system = [Requirement(line) for line in content["build-system"]["requires"]]
-    return system, asked
+    return [Requirement(line) for line in content["build-system"]["requires"]], asked
 
 
 def check(text: str) -> Iterator[str]:
@@ -90,7 +92,7 @@ def check(text: str) -> Iterator[str]:
     system, asked = declared()
     for extra, requirements in {**asked, "base": [*asked["base"], *system]}.items():
         for requirement in requirements:
-            name = canonicalize_name(requirement.name)
+            name = normal(requirement.name)
             found = [pin for pin in pins if pin.name == name]
             if not found:
                 yield f"{extra}: {requirement} has no line"

@@ -40,24 +40,42 @@ def read_pins(text: str) -> Iterator[Pin]:
         yield Pin(name, version, marker, tuple(re.findall(r"--hash=(\S+)", below)), words)
 
 
-def requirements(extras: Collection[str]) -> Iterator[str]:
+def requirements(wanted: Collection[str]) -> Iterator[str]:
     """Yield the lines of what the library and these extras need; torch is left out."""
     for pin in read_pins(LOCK.read_text(encoding="utf-8")):
-        if pin.name != "torch" and {"base", *extras} & set(pin.needed):
+        if pin.name != "torch" and {"base", *wanted} & set(pin.needed):
             yield " \\\n    ".join([str(pin), *(f"--hash={each}" for each in pin.hashes)])
+
+
+def extras() -> dict[str, list[str]]:
+    """Return the requirements of the library (``base``) and of each extra, as they are written."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return {"base": project["dependencies"], **project["optional-dependencies"]}
+
+
+def asked_by(*left_out: str) -> set[str]:
+    """Return the names of the packages that pyproject.toml asks for, but in some extras."""
+    lines = [line for extra, lines in extras().items() if extra not in left_out for line in lines]
+    return {normal(re.split(r"[^\w.-]", line)[0]) for line in lines}
+
+
+def normal(written: str) -> str:
+    """Return a package's name as indexes write it."""
+    return re.sub(r"[-_.]+", "-", written).lower()
 
 
 def main() -> None:
     if sys.argv[1:] == ["--pins"]:
         print("\n".join(map(str, read_pins(LOCK.read_text(encoding="utf-8")))))
         return
-    extras = sys.argv[1].split(",")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    if unknown := set(extras) - set(project["optional-dependencies"]):
-        known = ", ".join(project["optional-dependencies"])
-        print(f"error: no extra {min(unknown)!r} in pyproject.toml; it has {known}", file=sys.stderr)
+    wanted = sys.argv[1].split(",")
+    if unknown := set(wanted) - set(extras()):
+        known = ", ".join(list(extras())[1:])
+        print(
+            f"error: no extra {min(unknown)!r} in pyproject.toml; it has {known}", file=sys.stderr
+        )
         sys.exit(2)
-    print("\n".join(requirements(extras)))
+    print("\n".join(requirements(wanted)))
 
 
 if __name__ == "__main__":
