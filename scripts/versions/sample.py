@@ -26,11 +26,13 @@ SAMPLE = Path(__file__).with_name("sample.txt")
 def main() -> None:
     which, *options = sys.argv[1:]
     python = install(which)
-    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    places = {"PYTHONPATH": str(Path(__file__).parent), "NUMBA_CACHE_DIR": f"{python}-numba"}
     paths = options or [line for line in SAMPLE.read_text(encoding="utf-8").split() if line]
     command = [python, "-m", "pytest", "-p", "used_packages", "-p", "no:xdist", *paths]
     lines = []
-    with subprocess.Popen(command, cwd=ROOT, env=here, stdout=subprocess.PIPE, text=True) as tests:
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **places}, stdout=subprocess.PIPE, text=True
+    ) as tests:
         for line in tests.stdout or ():
             print(line, end="", flush=True)
             lines.append(line)
