@@ -30,7 +30,7 @@ def record(
     lines += ["", "| package | oldest | locked | newest |", "|---|---|---|---|"]
     for name in sorted(asked_by(*LEFT_OUT)):
         old = dict(zip(RUNS, rows.get(name, ("", "", ""))[::2], strict=True))
-        new = {**old, which: versions.get(name, "")} if versions is not None else old
+        new = {**old, which: versions.get(name, "not tried")} if versions is not None else old
         lines.append(f"| {name} | {new['oldest']} | {locked.get(name, '')} | {new['newest']} |")
     PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after, encoding="utf-8")
 
