@@ -19,7 +19,7 @@ from locked import LOCK, ROOT, extras, normal, read_pins
 from table import LEFT_OUT, record
 
 RESOLUTION = {"oldest": "lowest-direct", "newest": "highest"}
-TOOLS = ("pytest", "hypothesis", "bm25s", "pytrec-eval-terrier", "setuptools")
+TOOLS = ("pytest", "hypothesis", "bm25s", "setuptools")
 # The oldest datasets needs an old fsspec, which uv looks at too late: it would take new datasets.
 HELD = {"oldest": "fsspec<=2024.6.1", "newest": ""}
 SAMPLE = Path(__file__).with_name("sample.txt")
