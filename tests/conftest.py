@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     gc.enable()
     share_compiling()
-    if "sentence_transformers" in sys.modules:  # its README takes longer than a tiny model
+    if "sentence_transformers.base" in sys.modules:  # its README takes longer than a tiny model
         from sentence_transformers.base.model import BaseModel
 
         BaseModel._create_model_card = lambda *_, **__: None  # type: ignore[method-assign]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sluice.encoders.transformer.decoder_attention import cache_name
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -25,6 +27,7 @@ class Continuations:
         self._model = model
         self._copies = copies
         self._cache: Any = None
+        self._cache_name = cache_name(model)
         self._encoder_decoder = bool(model.config.is_encoder_decoder)
         self._texts, mask = read_features(model, ids, mask, before)
         self._mask = mask.repeat_interleave(copies, dim=0)
@@ -64,10 +67,10 @@ class Continuations:
             encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
             attention_mask=self._mask,
             decoder_input_ids=tokens[:, None],
-            past_key_values=self._cache,
             use_cache=True,
+            **{self._cache_name: self._cache},
         )
-        self._cache = output.past_key_values
+        self._cache = output.get(self._cache_name)
         return torch.log_softmax(output.logits[:, -1].float(), dim=-1)
 
     def _forward(self, texts: dict[str, Tensor], mask: Tensor) -> Any:
@@ -78,12 +81,12 @@ class Continuations:
             places["position_ids"] = positions[:, -width:]
         output = self._model(
             attention_mask=mask,
-            past_key_values=self._cache,
             use_cache=True,
+            **{self._cache_name: self._cache},
             **texts,
             **places,
         )
-        self._cache = output.past_key_values
+        self._cache = output.get(self._cache_name)
         return output
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.transformer.decoder_attention import cache_name
 
 
 class NextTokens:
@@ -34,6 +35,7 @@ class NextTokens:
         self._model = model
         self._keep = keep
         self._cache: Any = None
+        self._cache_name = cache_name(model)
         self._fixed: dict[str, Any] = {}
         self._device = device
         known = inspect.signature(model.forward).parameters
@@ -71,9 +73,9 @@ class NextTokens:
             if "logits_to_keep" in self._knows:  # all logits of a prompt would take gigabytes
                 options["logits_to_keep"] = 1
         if self._cache is not None:
-            options["past_key_values"] = self._cache
+            options[self._cache_name] = self._cache
         output = self._model(attention_mask=self._mask, use_cache=self._keep, **options)
-        self._cache = output.past_key_values if self._keep else None
+        self._cache = output.get(self._cache_name) if self._keep else None
         logits: Tensor = output.logits[:, -1]
         return logits
 

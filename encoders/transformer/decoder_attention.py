@@ -57,6 +57,12 @@ def with_positions(model: Any, features: dict[str, Tensor]) -> dict[str, Tensor]
     return {**features, "position_ids": positions}
 
 
+def cache_name(model: Any) -> str:
+    """Return what a model's ``forward`` and outputs call the keys and values of earlier tokens."""
+    known = inspect.signature(model.forward).parameters
+    return "cache" if "cache" in known else "past_key_values"  # the name before transformers 5.2x
+
+
 @contextmanager
 def causal_attention(model: Any) -> Iterator[None]:
     """Run the block with every token of a decoder attending to those before it alone."""

@@ -108,7 +108,8 @@ def _in_words(text: str, error: yaml.YAMLError) -> yaml.YAMLError:
     except yaml.YAMLError as plain:
         return plain
     except RecursionError:
-        pass
+        where = getattr(error, "problem_mark", None)
+        return yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=where)
     return error
 
 

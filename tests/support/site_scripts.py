@@ -1,4 +1,4 @@
-"""The scripts that make the documentation, as modules."""
+"""The scripts that make the documentation and the lock, as modules."""
 
 import importlib
 import sys
@@ -8,8 +8,8 @@ from places import ROOT
 
 
 def site_script(name: str) -> ModuleType:
-    """Return ``scripts/NAME.py`` or ``scripts/site/NAME.py``."""
-    for folder in (str(ROOT / "scripts"), str(ROOT / "scripts" / "site")):
+    """Return ``scripts/NAME.py``, ``scripts/site/NAME.py`` or ``scripts/versions/NAME.py``."""
+    for folder in (str(ROOT / "scripts" / each) for each in ("", "site", "versions")):
         if folder not in sys.path:
             sys.path.append(folder)
     return importlib.import_module(name)

