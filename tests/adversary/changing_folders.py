@@ -173,7 +173,7 @@ def _searched(case: Case, retriever: Retriever, corpus: Corpus, thin: bool) -> s
     kept = np.array([fits(each) for each in documents], bool)
     for k, condition in ((chance.choice([1, 5, 2000]), None), (10, where)):
         run = retriever.run(queries, None, k, where=condition)
-        case.tally.tried["searches"] += len(queries)
+        case.tally.counts["searches"] += len(queries)
         mask = kept if condition else np.ones(len(documents), bool)
         for at, (name, ranking) in enumerate(run.items()):
             fits_query = mask & (truth[at] > 0) if thin else mask & ~blank[at]
@@ -181,7 +181,7 @@ def _searched(case: Case, retriever: Retriever, corpus: Corpus, thin: bool) -> s
             if fault:
                 return f"{queries[name]!r}, {k}, {condition}: {fault}"
     whole = retriever.run(queries)
-    case.tally.tried["searches"] += len(queries)
+    case.tally.counts["searches"] += len(queries)
     return _pipelines(case, retriever, queries, whole, thin) if documents else ""
 
 
@@ -228,7 +228,7 @@ def _pipelines(
     ]
     for name, stage, expected in ways:
         found = stage.run(queries)
-        case.tally.tried["searches"] += len(queries)
+        case.tally.counts["searches"] += len(queries)
         if any(list(found[query]) != list(expected[query]) for query in queries):
             return f"{name} % {cut} is not that of its runs"
     depth = case.chance.choice([0, 2, 9])
@@ -243,7 +243,7 @@ def _pipelines(
         asked = prf(retriever, k=2).run(queries)
         if any(len(asked[query]) != len(whole[query]) for query in queries):
             return "prf: another number of hits"
-    case.tally.tried["searches"] += 2 * len(queries)
+    case.tally.counts["searches"] += 2 * len(queries)
     query = next(iter(queries.values()))
     hits = (retriever % cut).search(query, 5)
     expected = (retriever % cut).run({"q": query}, None, 5)["q"]

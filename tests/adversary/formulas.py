@@ -96,7 +96,7 @@ def measures(case: Case) -> None:
     # In a child, because trec_eval's own memory is damaged by some judgements.
     done = forked(lambda: print(json.dumps(evaluator(qrels, ASKED).evaluate(run))))
     if done.code:
-        case.tally.tried["pytrec_eval crashed"] += 1
+        case.tally.counts["pytrec_eval crashed"] += 1
         return
     expected = json.loads(done.out)
     lines = [
@@ -262,7 +262,7 @@ def numbers(case: Case) -> None:
         if not kind and scale == 1.0 and metric != "cosine":  # FAISS refuses other lengths than 1
             raise
         return
-    case.tally.tried["searches"] += 3
+    case.tally.counts["searches"] += 3
     if kind in ("nan", "inf", "flat"):
         case.wrong(f"{type(index).__name__}: {kind} was accepted")
     finite = np.where(np.isneginf(hits.scores), -3.5e38, hits.scores.astype(np.float64))
@@ -292,7 +292,7 @@ def texts(case: Case) -> None:
     for query in [*chosen, "gold river"]:
         forms = [unicodedata.normalize(form, query[:2_000]) for form in ("NFC", "NFD")]
         found = [retriever.search(each, 5) for each in forms]
-        case.tally.tried["searches"] += 2
+        case.tally.counts["searches"] += 2
         if found[0] != found[1]:
             case.wrong(f"{language}: NFC and NFD find other documents", query=query[:50])
         if not all(math.isfinite(hit.score) for hit in found[0]):
