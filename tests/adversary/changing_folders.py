@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +21,18 @@ from sluice.encoders.foundation.disk.files import fingerprint_of, write_json
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.indexing.table import INDEXES
 from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
+from sluice.retrieval.exchange.sparse_retrievers import export_retriever, import_retriever
 from sluice.retrieval.pipelines.fusion import Fusion
+from sluice.retrieval.retrievers.folder import verify_retriever
 from sluice.retrieval.stages.feedback.dense import prf
 
 Matrix = NDArray[Any]
 FLAT = {"type": "flat"}
+DENSE: list[dict[str, Any]] = [  # exact, each by its metric
+    FLAT, {**FLAT, "metric": "cosine"}, {**FLAT, "metric": "l2"}, {**FLAT, "first_pass": "int8"},
+    {"type": "faiss", "factory": "Flat"}, {"type": "faiss", "factory": "IVF1,Flat"},
+    {"type": "funnel", "dimensions": 6, "depth": 10_000}, {"type": "auto"},
+]  # fmt: skip
 
 
 class Counts:
@@ -87,7 +95,11 @@ class Corpus:
         """Return documents of new ids, and a share of known ones."""
         chance, made = self.chance, dict[str, Document]()
         while len(made) < count:
-            name = chance.choice([f"d{chance.randrange(9999)}", f"é{chance.randrange(999)}/x"])
+            number = chance.randrange(9999)
+            name = chance.choice((
+                f"d{number}", f"d{number}", f"é{number}/x", f"ID:{number}", f"\U0001f600{number}",
+                f"-{number}", f"{number % 99}", f"{number % 10}" * 40,
+            ))  # fmt: skip
             if self.documents and chance.random() < known:
                 name = chance.choice([*self.documents])
             elif name in self.documents:
@@ -124,16 +136,19 @@ def retrievers(case: Case) -> None:
     chance = case.chance
     thin = chance.random() < 0.5
     encoder: Any = Counts()
-    spec: dict[str, Any] = chance.choice([FLAT, {"type": "faiss", "factory": "Flat"}])
+    spec: dict[str, Any] = chance.choice(DENSE)
     if thin:
         encoder = BM25Encoder(k1=chance.choice([0.0, 0.9, 2.0]), b=chance.choice([0.0, 0.4, 1.0]))
         spec = {"type": "inverted", "block_size": chance.choice([None, 2, 16])}
     corpus, path = Corpus(chance), case.folder / "r"
+    shards = chance.choice([None, None, None, 2, 3]) if thin or spec is FLAT else None
 
     def built() -> Retriever:
         given = list(corpus.documents.values())
         fresh = BM25Encoder(k1=encoder.k1, b=encoder.b) if thin else encoder
-        return Retriever.build(fresh, given, index=build(spec, INDEXES, where="index"), path=path)
+        index = build(spec, INDEXES, where="index")
+        most = shards and min(shards, len(given))
+        return Retriever.build(fresh, given, index=index, path=path, shards=most)
 
     roads: dict[str, Callable[[], Retriever]] = {
         "open": lambda: Retriever.open(path, allow=ALLOW),
@@ -142,23 +157,39 @@ def retrievers(case: Case) -> None:
     }
     corpus.put(corpus.new(chance.choice([1, 5, 40, 120])))
     retriever = built()
-    trail = [str(spec), str(len(corpus.documents))]
+    trail = [str(spec), str(len(corpus.documents)), f"shards {shards}"]
     for _ in range(chance.randint(2, 5)):
-        does = chance.choice([*roads, "add", "update", "delete", "compact"])
+        does = chance.choice([*roads, "add", "update", "delete", "compact", "verify", "export"])
         trail.append(does)
+        fault = ""
         if does in roads:
             retriever = roads[does]()
+        elif does == "verify":
+            verify_retriever(path, ALLOW)
+        elif does == "export":
+            fault = _exported(case, retriever) if thin and not shards and corpus.documents else ""
         else:
             corpus.change(does, retriever)
-        fault = _searched(case, retriever, corpus, thin)
-        if list(retriever) != list(corpus.documents.values()):
+        fault = fault or _searched(case, retriever, corpus, thin, spec.get("metric", "ip"))
+        kept = {each.id: each for each in retriever}
+        if kept != corpus.documents or (not shards and [*kept] != [*corpus.documents]):
             fault = "other documents"
         if fault:
             case.wrong(fault, trail=trail)
             return
 
 
-def _searched(case: Case, retriever: Retriever, corpus: Corpus, thin: bool) -> str:
+def _exported(case: Case, retriever: Retriever) -> str:
+    """Export a retriever, import what was exported, and say how the two differ."""
+    vectors, back = case.folder / "vectors", case.folder / "back"
+    for each in (vectors, back):
+        shutil.rmtree(each, ignore_errors=True)
+    export_retriever(retriever, vectors, "vectors")
+    other = import_retriever(vectors, back, "vectors")
+    return "" if len(other) == len(retriever) else f"{len(other)} documents were imported"
+
+
+def _searched(case: Case, retriever: Retriever, corpus: Corpus, thin: bool, metric: str) -> str:
     """Search by every road, and say what is wrong."""
     chance, documents = case.chance, list(corpus.documents.values())
     queries = {f"q{at}": text(chance, 5) for at in range(12)}
@@ -168,12 +199,12 @@ def _searched(case: Case, retriever: Retriever, corpus: Corpus, thin: bool) -> s
     if thin:
         left, right = left.toarray(), right.toarray()
     blank = np.array([not query.strip() for query in queries.values()])
-    truth = scores_of(left, right, "ip") if documents else np.zeros((len(queries), 0))
+    truth = scores_of(left, right, metric) if documents else np.zeros((len(queries), 0))
     where, fits = chance.choice(WHERES)
     kept = np.array([fits(each) for each in documents], bool)
     for k, condition in ((chance.choice([1, 5, 2000]), None), (10, where)):
         run = retriever.run(queries, None, k, where=condition)
-        case.tally.tried["searches"] += len(queries)
+        case.tally.counts["searches"] += len(queries)
         mask = kept if condition else np.ones(len(documents), bool)
         for at, (name, ranking) in enumerate(run.items()):
             fits_query = mask & (truth[at] > 0) if thin else mask & ~blank[at]
@@ -181,8 +212,9 @@ def _searched(case: Case, retriever: Retriever, corpus: Corpus, thin: bool) -> s
             if fault:
                 return f"{queries[name]!r}, {k}, {condition}: {fault}"
     whole = retriever.run(queries)
-    case.tally.tried["searches"] += len(queries)
-    return _pipelines(case, retriever, queries, whole, thin) if documents else ""
+    case.tally.counts["searches"] += len(queries)
+    fed = not thin and metric == "ip"  # feedback adds vectors
+    return _pipelines(case, retriever, queries, whole, fed) if documents else ""
 
 
 WHERES: list[tuple[dict[str, Any], Callable[[Document], bool]]] = [
@@ -212,7 +244,7 @@ def _ranked(
 
 
 def _pipelines(
-    case: Case, retriever: Retriever, queries: dict[str, str], whole: Run, thin: bool
+    case: Case, retriever: Retriever, queries: dict[str, str], whole: Run, fed: bool
 ) -> str:
     """Run stages over a retriever, and compare them with what its own run gives by formula."""
     cut = case.chance.choice([1, 4, 30])
@@ -228,7 +260,7 @@ def _pipelines(
     ]
     for name, stage, expected in ways:
         found = stage.run(queries)
-        case.tally.tried["searches"] += len(queries)
+        case.tally.counts["searches"] += len(queries)
         if any(list(found[query]) != list(expected[query]) for query in queries):
             return f"{name} % {cut} is not that of its runs"
     depth = case.chance.choice([0, 2, 9])
@@ -239,11 +271,11 @@ def _pipelines(
         head = sorted(names[:depth], key=lambda each: -(len(texts[each]) // 10))
         if list(ranking.doc_ids) != head + names[depth:]:
             return f"rerank at {depth}: {list(ranking.doc_ids)[:9]}, expected {head[:9]}"
-    if not thin:
+    if fed:
         asked = prf(retriever, k=2).run(queries)
         if any(len(asked[query]) != len(whole[query]) for query in queries):
             return "prf: another number of hits"
-    case.tally.tried["searches"] += 2 * len(queries)
+    case.tally.counts["searches"] += 2 * len(queries)
     query = next(iter(queries.values()))
     hits = (retriever % cut).search(query, 5)
     expected = (retriever % cut).run({"q": query}, None, 5)["q"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import random
@@ -19,7 +20,7 @@ from scipy import sparse, stats
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.indexing import FaissIndex, FlatIndex, Index, InvertedIndex
-from sluice.retrieval import Document, Retriever, Run, evaluate
+from sluice.retrieval import Document, Rerank, Retriever, Run, evaluate
 from sluice.retrieval.evaluation import significance as tests
 from sluice.retrieval.pipelines.fusion import Fusion
 
@@ -96,9 +97,10 @@ def measures(case: Case) -> None:
     # In a child, because trec_eval's own memory is damaged by some judgements.
     done = forked(lambda: print(json.dumps(evaluator(qrels, ASKED).evaluate(run))))
     if done.code:
-        case.tally.tried["pytrec_eval crashed"] += 1
+        case.tally.counts["pytrec_eval crashed"] += 1
         return
     expected = json.loads(done.out)
+    _by_ir_measures(case, run, qrels)
     lines = [
         f"{query} Q0 {name} 0 {score!r} t\n"
         for query, hits in run.items()
@@ -115,6 +117,23 @@ def measures(case: Case) -> None:
                     what = f"{ours} is {found[ours][query]}, trec_eval's {values[name]}"
                     case.wrong(what, way=way, run=run[query], qrels=qrels[query])
                     return
+
+
+IR_MEASURES = ("nDCG@10", "RR@10", "P@5", "R@5", "Judged@10")
+
+
+def _by_ir_measures(case: Case, run: Rankings, qrels: Qrels) -> None:
+    """Compare with ir_measures, which breaks ties in its own way: where float32 has none."""
+    import ir_measures
+
+    if any(len(set(np.float32([*hits.values()]).tolist())) < len(hits) for hits in run.values()):
+        return
+    found = evaluate(Run(run), qrels, list(IR_MEASURES)).per_query
+    measures = {ir_measures.parse_measure(name): name for name in IR_MEASURES}
+    for each in ir_measures.iter_calc([*measures], qrels, run):
+        ours = found[measures[each.measure]].get(each.query_id, each.value)
+        if not math.isclose(ours, each.value, rel_tol=1e-6, abs_tol=1e-7):
+            case.wrong(f"{each.measure} is {ours}, ir_measures' {each.value}", query=each.query_id)
 
 
 def significance(case: Case) -> None:
@@ -203,6 +222,63 @@ def fusion(case: Case) -> None:
             case.wrong(f"{method}: order {ranking[:9]}")
 
 
+SCORERS: dict[str, Callable[[int], Any]] = {  # what a reranker may return for so many pairs
+    "falling": lambda count: [float(count - at) for at in range(count)],
+    "rising": lambda count: [float(at) for at in range(count)],
+    "ties": lambda count: [1.0] * count,
+    "nan": lambda count: [math.nan] * count,
+    "inf": lambda count: [math.inf] * count,
+    "-inf": lambda count: [-math.inf] * count,
+    "huge": lambda count: [1e300 * (at + 1) for at in range(count)],
+    "few": lambda count: [1.0] * (count - 1),
+    "many": lambda count: [1.0] * (count + 1),
+    "none": lambda count: None,
+    "texts": lambda count: ["a"] * count,
+    "columns": lambda count: [[1.0]] * count,
+}
+
+
+class Given:
+    """A scorer that returns what it was given."""
+
+    name = fingerprint = "given"
+
+    def __init__(self, scores: Callable[[int], Any]) -> None:
+        self.scores = scores
+
+    def score(self, pairs: list[tuple[str, str]]) -> Any:
+        """Return the scores, whatever they are."""
+        return self.scores(len(pairs))
+
+
+def rerankers(case: Case) -> None:
+    """Scores that are none are refused; others order the head, and the tail stays."""
+    chance = case.chance
+    count, depth = chance.randint(1, 30), chance.choice([1, 2, 5, 30, 100])
+    kind = chance.choice([*SCORERS])
+    given = [Document(f"d{at}", "", f"gold {'river ' * (count - at)}") for at in range(count)]
+    retriever = Retriever.build(BM25Encoder(), given)
+    first = retriever.run({"q": "river gold"}, None, 100)["q"].doc_ids
+    cascade = retriever % 100 >> Rerank(Given(SCORERS[kind]), depth=depth)
+    case.tally.counts["searches"] += 2
+    try:
+        ranking = cascade.run({"q": "river gold"})["q"]
+    except SluiceError as error:
+        if kind in ("falling", "rising", "ties"):
+            case.wrong(f"{kind}: refused: {error}")
+        return
+    if kind not in ("falling", "rising", "ties", "columns"):
+        case.wrong(f"{kind}: accepted")
+    head, tail = list(ranking.doc_ids)[:depth], list(ranking.doc_ids)[depth:]
+    if sorted(head) != sorted(first[:depth]) or tail != list(first[depth:]):
+        case.wrong(f"{kind}: other documents, or another tail", depth=depth, ids=ranking.doc_ids)
+    if any(a < b for a, b in itertools.pairwise(score for _, score in ranking)):
+        case.wrong(f"{kind}: scores rise", ranking=list(ranking))
+    expected = {"falling": list(first[:depth]), "rising": list(first[:depth])[::-1]}
+    if head != expected.get(kind, head):
+        case.wrong(f"{kind}: order {head}")
+
+
 def run_files(case: Case) -> None:
     """A run that is saved is read back the same, and trec_eval would order it so."""
     run = Run(judged_run(case.chance)[0])
@@ -262,12 +338,19 @@ def numbers(case: Case) -> None:
         if not kind and scale == 1.0 and metric != "cosine":  # FAISS refuses other lengths than 1
             raise
         return
-    case.tally.tried["searches"] += 3
+    case.tally.counts["searches"] += 3
     if kind in ("nan", "inf", "flat"):
         case.wrong(f"{type(index).__name__}: {kind} was accepted")
     finite = np.where(np.isneginf(hits.scores), -3.5e38, hits.scores.astype(np.float64))
     if np.isnan(finite).any() or (np.diff(finite, axis=1) > 0).any():
         case.wrong(f"{type(index).__name__} at {scale:g}: NaN, or scores rise", kind=kind)
+    if isinstance(index, FlatIndex) and kind in ("", "columns") and 1e-20 < scale <= 1e18:
+        truth = scores_of(asked, vectors, metric)
+        best = -np.sort(-truth, axis=1)[:, : hits.scores.shape[1]]
+        sizes = np.outer(np.linalg.norm(asked, axis=1), np.linalg.norm(vectors, axis=1))
+        room = 1e-5 * max(np.abs(truth).max(), sizes.max() if metric == "ip" else 0)
+        if not np.allclose(hits.scores[:, : best.shape[1]], best, rtol=1e-4, atol=room):
+            case.wrong(f"{metric} at {scale:g}: {hits.scores[:, :3]}, expected {best[:, :3]}")
 
 
 ODD = [
@@ -292,7 +375,7 @@ def texts(case: Case) -> None:
     for query in [*chosen, "gold river"]:
         forms = [unicodedata.normalize(form, query[:2_000]) for form in ("NFC", "NFD")]
         found = [retriever.search(each, 5) for each in forms]
-        case.tally.tried["searches"] += 2
+        case.tally.counts["searches"] += 2
         if found[0] != found[1]:
             case.wrong(f"{language}: NFC and NFD find other documents", query=query[:50])
         if not all(math.isfinite(hit.score) for hit in found[0]):
@@ -305,5 +388,6 @@ def texts(case: Case) -> None:
 
 KINDS: dict[str, tuple[Callable[[Case], None], int]] = {
     "measures": (measures, 3), "significance": (significance, 2), "fusion": (fusion, 3),
-    "run files": (run_files, 2), "numbers": (numbers, 4), "texts": (texts, 2),
+    "run files": (run_files, 2), "rerankers": (rerankers, 2),
+    "numbers": (numbers, 4), "texts": (texts, 2),
 }  # fmt: skip

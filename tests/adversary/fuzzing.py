@@ -31,6 +31,7 @@ QUIET = {
     "OPENBLAS_NUM_THREADS": "1", "TQDM_DISABLE": "1",
 }  # fmt: skip
 SHOWN = 3  # findings of one sort that are printed
+KEPT = 2.0  # seconds between two writings of a tally
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Outcome:
         last = (self.err.strip().splitlines() or [""])[-1][:200]
         if self.hung:
             return "no answer in time"
+        if self.err.startswith(("error: no such verb", "error: no such option")):
+            return f"the fuzzer names what is no more: {last}"  # or each case would end so, unseen
         if self.code < 0:
             return f"ended by {signal.Signals(-self.code).name}"
         if "Traceback (most recent call last)" in self.err:
@@ -69,8 +72,10 @@ class Tally:
     seed: int
     file: Path | None = None
     next: int = 0
-    tried: Counter[str] = field(default_factory=Counter)
+    tried: Counter[str] = field(default_factory=Counter)  # cases, by kind
+    counts: Counter[str] = field(default_factory=Counter)  # of what happens within cases
     wrong: list[dict[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
 
     @classmethod
     def resumed(cls, fuzzer: str, seed: int, file: Path) -> Tally:
@@ -78,7 +83,8 @@ class Tally:
         if not file.exists():
             return cls(fuzzer, seed, file)
         kept = json.loads(file.read_text(encoding="utf-8"))
-        return cls(fuzzer, seed, file, kept["next"], Counter(kept["tried"]), kept["wrong"])
+        counts = Counter(kept["tried"]), Counter(kept["counts"])
+        return cls(fuzzer, seed, file, kept["next"], *counts, kept["wrong"], kept["seconds"])
 
     def fail(self, kind: str, number: int, what: str, **more: object) -> None:
         """Record a finding; the first few of a sort are printed."""
@@ -94,7 +100,10 @@ class Tally:
         if self.file is None:
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        facts = {"next": self.next, "tried": dict(self.tried), "wrong": self.wrong}
+        facts = {
+            "next": self.next, "tried": self.tried, "counts": self.counts,
+            "seconds": round(self.seconds, 1), "wrong": self.wrong,
+        }  # fmt: skip
         draft = self.file.with_suffix(".draft")
         draft.write_text(json.dumps(facts, indent=1), encoding="utf-8")
         draft.replace(self.file)
@@ -104,6 +113,8 @@ class Tally:
         bad = Counter(each["kind"] for each in self.wrong)
         for kind, count in sorted(self.tried.items()):
             yield f"  {kind}: {count} tried, {bad[kind]} wrong"
+        for what, count in sorted(self.counts.items()):
+            yield f"  {count:,} {what}"
         yield f"{self.fuzzer}: {sum(self.tried.values())} tried, {len(self.wrong)} wrong"
 
 
@@ -139,10 +150,11 @@ class Fuzzer:
         count: int,
         seed: int = 1,
         only: Sequence[str] = (),
+        first: int = 0,
         minutes: float = 1e9,
         file: Path | None = None,
     ) -> Tally:
-        """Run cases ``tally.next`` to ``count``; work is a folder of its own."""
+        """Run cases from ``first``, or where the tally was, to ``count``; work is a folder."""
         tally = Tally.resumed(self.name, seed, file) if file else Tally(self.name, seed)
         unknown = set(only) - set(self.kinds)
         if unknown:
@@ -152,9 +164,10 @@ class Fuzzer:
         world = work / "world"
         world.mkdir(parents=True, exist_ok=True)
         self.prepare(world)
-        ends = time.monotonic() + 60 * minutes
-        for number in range(tally.next, count):
-            if time.monotonic() > ends:
+        begun, before = time.monotonic(), tally.seconds
+        kept = begun
+        for number in range(max(first, tally.next), count):
+            if time.monotonic() > begun + 60 * minutes:
                 break
             chance = random.Random(f"{self.name}:{seed}:{number}")
             kind = chance.choices(chosen, weights)[0]
@@ -166,8 +179,10 @@ class Fuzzer:
                 except Exception as error:
                     case.wrong(f"{type(error).__name__}: {error}", trace=traceback.format_exc())
             tally.next = number + 1
-            if number % 10 == 9:
+            tally.seconds = before + time.monotonic() - begun
+            if time.monotonic() > kept + KEPT:
                 tally.keep()
+                kept = time.monotonic()
         tally.keep()
         return tally
 

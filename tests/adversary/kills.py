@@ -41,6 +41,8 @@ def kill(case: Case, name: str) -> None:
             *((strike_at, box, at, number) if by_change else (strike_after, after, number))
         )
         outcome = writers.ran(task.words, box, act, program=task.program)
+        case.tally.counts["commands disturbed"] += 1
+        case.tally.counts["kills"] += outcome.code != 0  # the others were over before
         where = f"change {at} of {known.events}" if by_change else f"{after:.3f} s"
         trail.append(f"{number.name} at {where}, exit {outcome.code}")
         fault = outcome.fault((0, 2, 130, 143)) if number != signal.SIGKILL else ""

@@ -148,9 +148,9 @@ def folder(case: Case, seconds: float = SECONDS) -> None:
         faults |= their_faults
     for child in children:
         child.join()
-    case.tally.tried["answers"] += sum(counts)
-    case.tally.tried["changes"] += turn
-    case.tally.tried["states that were seen"] += len(found & committed)
+    case.tally.counts["answers"] += sum(counts)
+    case.tally.counts["changes"] += turn
+    case.tally.counts["states that were seen"] += len(found & committed)
     for fault in faults:
         case.wrong(fault)
     if found - committed:

@@ -1,12 +1,14 @@
 """Run the fuzzers of this folder, all or those named, one after the other.
 
 Each keeps its tally and goes on where it was; the exit code is 1 where one found something.
+``scripts/long_counts.py`` runs slices of them, and adds up what was run.
 """
 
 import argparse
 import importlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -16,6 +18,7 @@ from fuzzing import QUIET, Fuzzer  # noqa: E402
 
 FUZZERS = (
     "kills",
+    "served",
     "faults",
     "power_loss",
     "mutations",
@@ -23,7 +26,12 @@ FUZZERS = (
     "searches",
     "readers",
 )  # modules of this folder, each with a FUZZER
-SHORT = 60  # without --long, a sixtieth of the long run's cases
+SHORT = 60  # without --count, a sixtieth of the long run's cases
+
+
+def tally_file(place: Path, fuzzer: str, seed: int, only: Sequence[str] = ()) -> Path:
+    """Return where the tally of a fuzzer and a seed is kept."""
+    return place / f"{'-'.join([fuzzer, *only, str(seed)])}.json"
 
 
 def main() -> int:
@@ -31,8 +39,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/adversary", description=__doc__)
     parser.add_argument("fuzzers", nargs="*", metavar="FUZZER", help=", ".join(FUZZERS))
     parser.add_argument("--place", type=Path, required=True, help="folder for work and tallies")
-    parser.add_argument("--long", action="store_true", help="the full counts: hours")
-    parser.add_argument("--count", type=int, help="so many cases of each fuzzer instead")
+    parser.add_argument("--count", type=int, help="so many cases of each fuzzer")
+    parser.add_argument("--case", type=int, help="this case of the seed alone, and no tally")
     parser.add_argument("--only", default="", help="kinds of cases, comma-separated")
     parser.add_argument("--minutes", type=float, default=1e9, help="stop each after so many")
     parser.add_argument("--seed", type=int, default=1)
@@ -41,11 +49,13 @@ def main() -> int:
     ended = 0
     for name in asked.fuzzers or FUZZERS:
         fuzzer: Fuzzer = importlib.import_module(name).FUZZER
-        count = asked.count or (fuzzer.long if asked.long else max(1, fuzzer.long // SHORT))
+        count, first = asked.count or max(1, fuzzer.long // SHORT), 0
         only = [each for each in asked.only.split(",") if each]
-        file = asked.place / f"{'-'.join([name, *only, str(asked.seed)])}.json"
+        file = tally_file(asked.place, name, asked.seed, only)
+        if asked.case is not None:
+            count, first, file = asked.case + 1, asked.case, None
         tally = fuzzer.run(
-            asked.place / name, count=count, seed=asked.seed, only=only,
+            asked.place / name, count=count, seed=asked.seed, only=only, first=first,
             minutes=asked.minutes, file=file,
         )  # fmt: skip
         print("\n".join(tally.lines()), flush=True)

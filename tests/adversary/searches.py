@@ -142,7 +142,7 @@ class Trial:
             keep = keep if self.chance.random() < 0.5 else np.flatnonzero(keep)
         k, params = self.chance.choice([0, 1, 3, 10, 50, 5000]), dict(self.subject.params)
         hits = self.index.search(self.given(queries), k, keep=keep, params=params)
-        self.case.tally.tried["searches"] += len(queries)
+        self.case.tally.counts["searches"] += len(queries)
         truth = scores_of(queries, self.rows, self.metric)
         for rows, scores, right in zip(*hits, truth, strict=True):
             fault = fault_in(self, rows, scores, right, allowed, k)
@@ -150,7 +150,7 @@ class Trial:
                 self.wrong(fault, k=k, keep=keep is not None)
         if self.chance.random() < 0.2 and len(queries) > 1 and self.subject.order and self.whole:
             alone = self.index.search(self.given(queries[-1:]), k, keep=keep, params=params)
-            self.case.tally.tried["searches"] += 1
+            self.case.tally.counts["searches"] += 1
             if not (alone.rows[0] == hits.rows[-1]).all():
                 self.wrong("one query is not its batch", k=k)
 

@@ -1,4 +1,4 @@
-"""A few of the wrong values in results.json; ``scripts/adversary results --long`` tries many."""
+"""A few of the wrong values in results.json; ``scripts/long_counts.py`` tries many."""
 
 from pathlib import Path
 

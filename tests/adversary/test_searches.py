@@ -10,4 +10,4 @@ from searches import FUZZER
 def test_nothing_differs_from_its_reference(tmp_path: Path, kind: str) -> None:
     tally = FUZZER.run(tmp_path, count=4 if kind == "retrievers" else 12, seed=5, only=[kind])
     assert tally.wrong == []
-    assert kind not in ("indexes", "retrievers") or tally.tried["searches"] > 300
+    assert kind not in ("indexes", "retrievers") or tally.counts["searches"] > 300
