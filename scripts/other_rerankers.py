@@ -84,8 +84,8 @@ def recipe(row: str, seed: int, asked: argparse.Namespace, output: Path) -> dict
 def joined(row: str, home: Path, model: str) -> Any:
     """Return the scorer of a row of ``PARTS``."""
     from sluice.encoders import CrossEncoder
-    from sluice.retrieval.stages.rerankers.cached import cached
     from sluice.retrieval.stages.rerankers.evidence import Evidence
+    from sluice.retrieval.stages.rerankers.score_cache import cached
 
     length = sum(LENGTHS.values())
     cross = CrossEncoder.from_pretrained(model, head="similarity", max_length=length)
@@ -99,7 +99,7 @@ def measured(scorer: Any, asked: argparse.Namespace, home: Path) -> dict[str, An
     from sluice.encoders import BM25Encoder
     from sluice.retrieval import Rerank, Retriever, evaluate, load_dataset
     from sluice.retrieval.pipelines.scorer import ScorerHooks
-    from sluice.retrieval.stages.rerankers.cached import cached
+    from sluice.retrieval.stages.rerankers.score_cache import cached
 
     dataset = load_dataset(asked.dataset, asked.split)
     first = Retriever.build(BM25Encoder(), dataset.corpus)

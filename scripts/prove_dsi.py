@@ -149,8 +149,7 @@ def texts_of(documents: Any, asked: argparse.Namespace) -> tuple[Any, Any, Any]:
     """Return examples, held-out queries and their judgements."""
     from sluice.training.example import Example, Text
     from sluice.training.generation.corpus_pairs import PairMaker
-    from sluice.training.generation.inverse_cloze import Passage
-    from sluice.training.generation.page_texts import page_texts
+    from sluice.training.generation.inverse_cloze import Passage, page_texts
 
     passages = [Passage(each.id, each.title, each.text) for each in documents]
     full = {each.id: Text(each.id, each.full_text) for each in documents}

@@ -90,7 +90,7 @@ def measured(systems: Mapping[str, Any], dataset: Any, title: str) -> dict[str, 
 def main() -> None:
     from sluice.retrieval import Retriever, load_dataset
     from sluice.retrieval.stages.feedback.dense import prf
-    from sluice.retrieval.stages.feedback.sparse import rm3
+    from sluice.retrieval.stages.feedback.stage import rm3
 
     asked = arguments()
     dataset = load_dataset(asked.dataset, "test")

@@ -57,7 +57,7 @@ class CompressedRows(ChunkedRows):
             self._extend(self._bytes(vectors, norms), join)
 
     def _halves(self, vectors: Dense, norms: Norms) -> tuple[NDArray[np.uint16], Dense]:
-        from sluice.indexing.flat.rounding import round_all_to_bfloat16
+        from sluice.indexing.flat.tile import round_all_to_bfloat16
 
         codes = np.empty(vectors.shape, np.uint16)
         losses = np.empty(len(vectors), np.float32)
@@ -69,7 +69,7 @@ class CompressedRows(ChunkedRows):
         return codes, losses
 
     def _bytes(self, vectors: Dense, norms: Norms) -> tuple[NDArray[np.int8], Dense, Dense]:
-        from sluice.indexing.flat.rounding import round_all_to_int8
+        from sluice.indexing.flat.tile import round_all_to_int8
 
         codes = np.empty(vectors.shape, np.int8)
         losses, scales = np.empty((2, len(vectors)), np.float32)

@@ -11,8 +11,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.flat.rounding import ANY_ORDER, round_to_bfloat16, whole_to_bfloat16, widen
-from sluice.indexing.flat.tile import DOCUMENTS, LANES, multiply, reaching
+from sluice.indexing.flat.tile import (
+    ANY_ORDER,
+    DOCUMENTS,
+    LANES,
+    multiply,
+    reaching,
+    round_to_bfloat16,
+    whole_to_bfloat16,
+    widen,
+)
 from sluice.indexing.kernels.exact_score import COSINE, DISTANCE, exact_score
 from sluice.indexing.kernels.heap import offer, signed_key, signed_score
 

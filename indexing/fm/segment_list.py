@@ -1,4 +1,4 @@
-"""The segments of an FM-index: how they are built, joined, read together, written and opened."""
+"""The segments of an FM-index: built, joined, read together, saved; frequent n-grams remembered."""
 
 from __future__ import annotations
 
@@ -188,3 +188,46 @@ def open_segments(folder: Path, described: Sequence[Mapping[str, Any]]) -> Segme
         segments.append(Placed(segment, -1 if deleted else row))
         row += 0 if deleted else segment.texts
     return tuple(segments)
+
+
+REMEMBERED: Final = 1 << 26  # bytes of lists
+
+
+class Continuations(NamedTuple):
+    """The tokens that follow an n-gram, ascending, int32, and how often each does, int64."""
+
+    tokens: NDArray[np.int32]
+    counts: NDArray[np.int64]
+
+
+class Remembered:
+    """What follows n-grams, by their ranges in one state of the segments.
+
+    An index and its readers share one, so that the bytes are those of all. It may be read while
+    another thread keeps something, whose caller holds the index's lock.
+    """
+
+    def __init__(self) -> None:
+        # Replaced together: ranges mean something in their segments only.
+        self._held: tuple[Segments, dict[Ranges, Continuations]] = (), {}
+        self.bytes = 0
+
+    def find(self, segments: Segments, ranges: Ranges) -> Continuations | None:
+        """Return what follows the n-gram of some ranges; None if it is not remembered."""
+        of, lists = self._held
+        return lists.get(ranges) if of is segments else None
+
+    def keep(self, segments: Segments, ranges: Ranges, found: Continuations) -> None:
+        """Remember a list, and forget those of other segments, and the oldest beyond the bytes."""
+        if self._held[0] is not segments:
+            self._held, self.bytes = (segments, {}), 0
+        lists = self._held[1]
+        if ranges not in lists:
+            lists[ranges] = found
+            self.bytes += _bytes(found)
+        while self.bytes > REMEMBERED:
+            self.bytes -= _bytes(lists.pop(next(iter(lists))))
+
+
+def _bytes(found: Continuations) -> int:
+    return sum(array.nbytes for array in found)

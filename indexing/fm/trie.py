@@ -15,7 +15,7 @@ from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.encoders.foundation.token_vectors import Ngram, TokenSequences, WeightedNgrams
 from sluice.indexing.fm.intersection import Part
-from sluice.indexing.fm.remembered import Continuations
+from sluice.indexing.fm.segment_list import Continuations
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Mask, Rows

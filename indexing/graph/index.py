@@ -14,17 +14,20 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.q_net import QNet, QNetShape
 from sluice.indexing.checks import Dense, checked_dense
-from sluice.indexing.graph.best import Best
-from sluice.indexing.graph.neighbours import Build, Neighbours, checked_build
-from sluice.indexing.graph.recall import DEPTHS, QUERIES, GraphRecall, mean_share
-from sluice.indexing.graph.settings import (
+from sluice.indexing.graph.neighbours import (
     PARAMETERS,
+    Best,
+    Build,
     Mode,
+    Neighbours,
+    Score,
     SearchSettings,
     check_parameters,
+    checked_build,
     checked_settings,
+    walk,
 )
-from sluice.indexing.graph.walk import Score, walk
+from sluice.indexing.graph.recall import DEPTHS, QUERIES, GraphRecall, mean_share
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Mask, Rows

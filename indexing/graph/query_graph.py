@@ -12,12 +12,9 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
-from sluice.indexing.graph.best import Best
 from sluice.indexing.graph.index import GraphIndex
-from sluice.indexing.graph.neighbours import Build
+from sluice.indexing.graph.neighbours import Best, Build, Score, SearchSettings, best_first_walk
 from sluice.indexing.graph.projected import ProjectedLinks
-from sluice.indexing.graph.settings import SearchSettings
-from sluice.indexing.graph.walk import Score, best_first_walk
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.rows import DenseRows

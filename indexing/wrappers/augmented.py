@@ -17,7 +17,7 @@ from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact
 from sluice.indexing.table import AUGMENTATIONS
 from sluice.indexing.wrappers.augmentations import Augmentation
-from sluice.indexing.wrappers.inner import (
+from sluice.indexing.wrappers.funnel import (
     WrappingIndex,
     inner_index,
     metric_of,

@@ -17,7 +17,7 @@ from sluice.indexing.index import MOST_PLACES, Index, Parameters
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.arrays import fact, write_array
 from sluice.indexing.table import INDEXES
-from sluice.indexing.wrappers.inner import WrappingIndex, open_inner, write_inner
+from sluice.indexing.wrappers.funnel import WrappingIndex, open_inner, write_inner
 
 INNER = "passages"  # folder of the inner index, below the folder of this one
 FIRST_ROWS = "first_rows.npy"

@@ -20,7 +20,7 @@ from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import exact_scores
 from sluice.indexing.tokens.index import TokenIndex
 from sluice.indexing.tokens.storage.segment import checked_tokens
-from sluice.indexing.wrappers.inner import (
+from sluice.indexing.wrappers.funnel import (
     Spec,
     WrappingIndex,
     inner_index,

@@ -25,13 +25,13 @@ from sluice.indexing.wrappers.fan_out import (
     PARTIAL,
     Ask,
     Patience,
+    ShardRows,
     ask_all,
     check_patience,
 )
 from sluice.indexing.wrappers.joined_parts import JoinedParts, stacked
 from sluice.indexing.wrappers.partial import note_absent
 from sluice.indexing.wrappers.remote import RemoteIndex
-from sluice.indexing.wrappers.shard_rows import ShardRows
 
 log = logging.getLogger("sluice")
 

@@ -115,10 +115,9 @@ def agreement(
     from sluice.retrieval.cli.outputs.score import DEFAULT
     from sluice.retrieval.runs.run import Run
     from sluice.retrieval.runs.trec_files import read_qrels
-    from sluice.retrieval.studies.judging.circularity import circular, rankers_of_run
+    from sluice.retrieval.studies.judging.judge_runs import circular, rankers_of_run
     from sluice.retrieval.studies.judging.label_agreement import label_agreement
-    from sluice.retrieval.studies.judging.labelling import read_note
-    from sluice.retrieval.studies.judging.system_agreement import system_agreement
+    from sluice.retrieval.studies.judging.labelling import read_note, system_agreement
 
     labels, others = read_qrels(first), read_qrels(second)
     figures = label_agreement(labels, others, samples=samples, seed=seed)

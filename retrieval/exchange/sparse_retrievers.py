@@ -17,8 +17,13 @@ from sluice.retrieval.exchange.dense.vectors import FORMS as DENSE
 from sluice.retrieval.exchange.query_vectors import terms_of, write_query_vectors
 from sluice.retrieval.exchange.sparse.ciff import CiffFile, write_ciff
 from sluice.retrieval.exchange.sparse.impact_json import ImpactFiles, write_impact_json
-from sluice.retrieval.exchange.sparse.sparse_vectors import Quantiser, Survey, surveyed
-from sluice.retrieval.exchange.sparse.vectors_folder import VectorsFolder, write_vectors
+from sluice.retrieval.exchange.sparse.vectors_folder import (
+    Quantiser,
+    Survey,
+    VectorsFolder,
+    surveyed,
+    write_vectors,
+)
 from sluice.retrieval.retrievers.retriever import Retriever
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.abstain import Abstain
 from sluice.retrieval.stages.feedback.dense import VectorFeedback
-from sluice.retrieval.stages.feedback.sparse import TermFeedback
+from sluice.retrieval.stages.feedback.stage import TermFeedback
 from sluice.retrieval.stages.variance_exit import Certainty, VarianceExit
 from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.teachers.judges import check_judge

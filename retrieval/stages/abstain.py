@@ -18,7 +18,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.stages.confidence import KINDS, TEMPERED, WIDTH, Confidence, Kind, auroc
+from sluice.retrieval.stages.adaptive_depth import KINDS, TEMPERED, WIDTH, Confidence, Kind, auroc
 from sluice.retrieval.stages.variance_exit import VARIANCE, Certainty, certainty, check_unsure
 
 AnswerKind = Literal[Kind, "variance"]

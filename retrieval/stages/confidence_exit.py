@@ -18,7 +18,7 @@ from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_f
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.stages.confidence import KINDS, LEAST, WIDTH, Confidence, Kind
+from sluice.retrieval.stages.adaptive_depth import KINDS, LEAST, WIDTH, Confidence, Kind
 from sluice.retrieval.stages.variance_exit import VARIANCE, VarianceExit
 
 ExitKind = Literal[Kind, "variance"]

@@ -12,7 +12,7 @@ from sluice.encoders.foundation.numbers import finite_number
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.runs.queries import Queries
-from sluice.retrieval.stages.confidence import LEAST
+from sluice.retrieval.stages.adaptive_depth import LEAST
 
 VARIANCE: Final = "variance"
 OTHERS: Final = {"exit": "margin", "abstain": "energy"}  # the usual kind of confidence

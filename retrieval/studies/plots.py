@@ -19,16 +19,18 @@ from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, checked
 from sluice.retrieval.evaluation.comparison import baseline_of
 from sluice.retrieval.evaluation.measures import parse_measure
-from sluice.retrieval.evaluation.plots.depths import draw_depths
-from sluice.retrieval.evaluation.plots.differences import draw_differences
-from sluice.retrieval.evaluation.plots.tradeoff import Point, draw_tradeoff
+from sluice.retrieval.evaluation.plots.tradeoff import (
+    Point,
+    draw_depths,
+    draw_differences,
+    draw_tradeoff,
+)
 from sluice.retrieval.evaluation.table import Table, add_costs
 from sluice.retrieval.experiments.output.results import RESULTS, read_results
 from sluice.retrieval.experiments.tuning.experiment import FOLDER as TUNE
 from sluice.retrieval.experiments.tuning.plot import draw_cascades
 from sluice.retrieval.experiments.tuning.tuner import Trial
-from sluice.retrieval.studies.report.distributions import recall_curves
-from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets
+from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets, recall_curves
 from sluice.training.journal.curves import read_trainings
 from sluice.training.journal.plot import draw_trainings
 

@@ -246,8 +246,7 @@ PAIRS = [(f"query {n % 4}", f"document text {'x' * n}") for n in range(60)]
 
 def cached_scores(file: Path) -> list[float]:
     """Return the scores of ``PAIRS`` through the cache ``file``."""
-    from sluice.retrieval.stages.rerankers.cached import Cached
-    from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
+    from sluice.retrieval.stages.rerankers.score_cache import Cached, ScoreCache
 
     cache = ScoreCache(file)
     values: list[float] = Cached(Lengths(), cache).score(PAIRS).tolist()

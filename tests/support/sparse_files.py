@@ -10,8 +10,7 @@ import scipy.sparse as sp
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.exchange.sparse.ciff import CiffFile
 from sluice.retrieval.exchange.sparse.impact_json import ImpactFiles
-from sluice.retrieval.exchange.sparse.sparse_vectors import Column
-from sluice.retrieval.exchange.sparse.vectors_folder import VectorsFolder
+from sluice.retrieval.exchange.sparse.vectors_folder import Column, VectorsFolder
 
 
 class SparseVectors(NamedTuple):

@@ -1,11 +1,12 @@
-"""Training pairs from documents alone: a sentence and its surroundings, a title and its body."""
+"""Training pairs from documents: a sentence and its surroundings, titles, links, page texts."""
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.example import Example, Text
@@ -125,3 +126,193 @@ def _rest(passage: Passage, parts: list[str], place: int) -> str:
 def _pair(name: str, query: str, document: str) -> Example:
     asked = Text(f"{name}-asked", query)
     return Example(asked, (Text(name, document),), relevant=frozenset({name}))
+
+
+LONGEST = 6  # words of a title that counts as a name
+_WORD = re.compile(r"\w+(?:\.\w+)*")  # dotted names are one word
+
+Links = Mapping[str, Sequence[str]]  # id of a document -> ids of those that it links to
+
+
+def mention_links(documents: Iterable[Passage]) -> dict[str, list[str]]:
+    """Return which documents each one names, in the order of the corpus.
+
+    A document's names are its id and the last two parts of a dotted id (``Path.open`` of
+    ``pathlib.Path.open``) where they have a dot and a letter, and a title of two to six words. A
+    name that several documents have counts for none; capitals do not matter for titles.
+    """
+    passages = list(documents)
+    names = Names.of(passages)
+    links: dict[str, list[str]] = {}
+    for passage in passages:
+        found = [name for name in names.named_in(passage.text) if name != passage.id]
+        if found:
+            links[passage.id] = found
+    return links
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of documents that no other one has, see ``mention_links``."""
+
+    owners: Mapping[str, str]  # name -> id
+    longest: int  # words of a name
+
+    @classmethod
+    def of(cls, passages: Iterable[Passage]) -> Names:
+        """Return the names of a corpus."""
+        owners: dict[str, set[str]] = {}
+        for passage in passages:
+            for name in _names(passage):
+                owners.setdefault(name, set()).add(passage.id)
+        unique = {name: next(iter(ids)) for name, ids in owners.items() if len(ids) == 1}
+        return cls(unique, max((len(name.split()) for name in unique), default=1))
+
+    def named_in(self, text: str) -> list[str]:
+        """Return the ids of the documents that a text names, in its order, each once."""
+        spans = _spans(text, self.longest)
+        return list(dict.fromkeys(self.owners[name] for name in spans if name in self.owners))
+
+
+def _names(passage: Passage) -> Iterator[str]:
+    parts = passage.id.split(".")
+    if len(parts) > 1 and _WORD.fullmatch(passage.id) and any(map(str.isalpha, passage.id)):
+        yield passage.id
+        if len(parts) > 2:
+            yield ".".join(parts[-2:])
+    words = _WORD.findall(passage.title.lower())
+    if 2 <= len(words) <= LONGEST:
+        yield " ".join(words)
+
+
+def _spans(text: str, longest: int) -> Iterator[str]:
+    """Yield a text's dotted words, and its runs of two to ``longest`` words in small letters."""
+    words = _WORD.findall(text)
+    yield from (word for word in words if "." in word)
+    small = [word.lower() for word in words]
+    for start in range(len(small)):
+        for stop in range(start + 2, min(start + longest, len(small)) + 1):
+            yield " ".join(small[start:stop])
+
+
+def linked_examples(
+    documents: Iterable[Passage], links: Links, seed: int, epoch: int
+) -> Iterator[Example]:
+    """Yield Wiki link prediction: a document's first sentence asks for one that is linked with it.
+
+    Links hold in both directions. Of a document's linked ones that have a text, one is drawn by
+    ``seed`` and ``epoch``; the others, and the document itself, never count as negatives. Documents
+    whose first sentence has fewer than four words, or without links, give none. (Chang et al.,
+    2020, arXiv 2002.03932, section 3.)
+    """
+    passages = {passage.id: passage for passage in documents}
+    linked = _both_ways(links, passages)
+    for name, passage in passages.items():
+        first = next(iter(sentences(passage.text)), "")
+        others = [other for other in linked.get(name, ()) if first not in _whole(passages[other])]
+        if len(first.split()) < WORDS or not others:
+            continue
+        chance = random.Random(f"wlp:{seed}:{epoch}:{name}")
+        chosen = chance.choice(others)
+        yield Example(
+            Text(f"{name}-asked", first),
+            (Text(chosen, _whole(passages[chosen])),),
+            relevant=frozenset({name, *linked[name]}),
+        )
+
+
+def _both_ways(links: Links, passages: Mapping[str, Passage]) -> dict[str, list[str]]:
+    """Return each document's linked ones that have a text, in both directions, each once."""
+    both: dict[str, dict[str, None]] = {}
+    for source, targets in links.items():
+        for target in targets:
+            if source == target or not {source, target} <= passages.keys():
+                continue
+            both.setdefault(source, {})[target] = None
+            both.setdefault(target, {})[source] = None
+    return {
+        name: [other for other in others if _whole(passages[other])]
+        for name, others in both.items()
+    }
+
+
+def _whole(passage: Passage) -> str:
+    return f"{passage.title} {passage.text}".strip()
+
+
+INNER: Final = 11  # words of an inner sentence, at least
+PARAGRAPH: Final = 3  # sentences of a paragraph, and of the window around a mention
+
+
+class PageText(NamedTuple):
+    """A text that stands for a query, and the document that it asks for."""
+
+    kind: str
+    query: str
+    document_id: str
+
+
+def start(passage: Passage, words: int) -> str:
+    """Return the first words of a document, its title before them."""
+    return " ".join(f"{passage.title} {passage.text}".split()[:words])
+
+
+def inner_sentences(passage: Passage, most: int, chance: random.Random) -> list[str]:
+    """Return sentences of more than ten words, drawn without order."""
+    parts = [part for part in sentences(passage.text) if len(part.split()) >= INNER]
+    return chance.sample(parts, min(most, len(parts)))
+
+
+def paragraphs(passage: Passage, most: int, chance: random.Random) -> list[str]:
+    """Return the lead paragraph and others, of three sentences each."""
+    parts = sentences(passage.text)
+    runs = [" ".join(parts[at : at + PARAGRAPH]) for at in range(0, len(parts), PARAGRAPH)]
+    return runs[:1] + chance.sample(runs[1:], min(most - 1, max(0, len(runs) - 1)))
+
+
+def windows(passage: Passage, names: Names) -> Iterator[tuple[str, str]]:
+    """Yield the sentences around each mention of another document, and that document's id.
+
+    A document that is named again is not repeated.
+    """
+    parts = sentences(passage.text)
+    known = {passage.id}
+    for at, part in enumerate(parts):
+        for target in names.named_in(part):
+            if target not in known:
+                known.add(target)
+                first = max(0, at - PARAGRAPH // 2)
+                yield " ".join(parts[first : at + PARAGRAPH // 2 + 1]), target
+
+
+def page_texts(
+    documents: Iterable[Passage], wanted: Mapping[str, int], seed: int
+) -> Iterator[PageText]:
+    """Yield texts of every document, as many as are ``wanted`` of each kind, each once.
+
+    The kinds are ``words`` (so many first words), ``sentences``, ``paragraphs`` and ``mentions``,
+    which ask for the document that is mentioned. They are a function of the documents and ``seed``.
+    (CorpusBrain; Chen et al. 2022, arXiv 2208.07652: its inner sentence selection, lead paragraph
+    selection and hyperlink identifier prediction, of which one identifier is the target.)
+    """
+    passages: Sequence[Passage] = list(documents)
+    names = Names.of(passages) if wanted.get("mentions") else None
+    for passage in passages:
+        chance = random.Random(f"pages:{seed}:{passage.id}")
+        made: list[PageText] = []
+        if wanted.get("words"):
+            made.append(PageText("words", start(passage, wanted["words"]), passage.id))
+        inner = inner_sentences(passage, wanted.get("sentences", 0), chance)
+        made += [PageText("sentences", text, passage.id) for text in inner]
+        if wanted.get("paragraphs"):
+            runs = paragraphs(passage, wanted["paragraphs"], chance)
+            made += [PageText("paragraphs", text, passage.id) for text in runs]
+        if names is not None:
+            linked = list(windows(passage, names))
+            drawn = chance.sample(linked, min(wanted["mentions"], len(linked)))
+            made += [PageText("mentions", text, target) for text, target in drawn]
+        known = set[tuple[str, str]]()
+        for each in made:
+            if each.query.strip() and (each.query, each.document_id) not in known:
+                known.add((each.query, each.document_id))
+                yield each

@@ -10,7 +10,7 @@ from torch.autograd.graph import increment_version
 from transformers import TrainerCallback
 
 from sluice.training.losses.base import LossBase
-from sluice.training.sparsity.head_bias import Steering
+from sluice.training.sparsity.regulariser import Steering
 
 
 class Conductor(TrainerCallback):  # type: ignore[misc]

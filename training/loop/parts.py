@@ -11,7 +11,6 @@ from transformers import TrainingArguments
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.batches.attention_scores import AttentionScoring
 from sluice.training.batches.collator import Batch, BiEncoderCollator, PairCollator, QueryCollator
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
 from sluice.training.batches.mixed_sampler import TEMPERATURE, MixedSampler
@@ -20,7 +19,7 @@ from sluice.training.batches.q_net_scores import QNetScoring
 from sluice.training.batches.sampler import BatchSampler
 from sluice.training.batches.scoring import Scoring
 from sluice.training.batches.teacher import BatchTeacher
-from sluice.training.batches.token_scores import TokenScoring
+from sluice.training.batches.token_scores import AttentionScoring, TokenScoring
 from sluice.training.example import Example
 from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.objective import Objective

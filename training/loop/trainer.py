@@ -55,8 +55,7 @@ from sluice.training.loop.parameter_groups import add_rates
 from sluice.training.loop.parts import choose_parts
 from sluice.training.loop.refresh import Beside, Refresh, refreshing
 from sluice.training.protocol import Loss, Trained, WithoutTerms
-from sluice.training.sparsity.head_bias import Steering
-from sluice.training.sparsity.regulariser import Regulariser
+from sluice.training.sparsity.regulariser import Regulariser, Steering
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 

@@ -24,20 +24,21 @@ from sluice.indexing.databases.pgvector.beside import (
     row_of,
     stored_weights,
 )
-from sluice.indexing.databases.pgvector.conditions import where_sql
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
 from sluice.indexing.databases.pgvector.lines import Row, digest_of, lines
 from sluice.indexing.databases.pgvector.notes import differences
 from sluice.indexing.databases.pgvector.search import MOST_EF, Asked, Walk, search
 from sluice.indexing.databases.pgvector.settings import DIMENSIONS, Column, Method, Settings
-from sluice.indexing.databases.pgvector.states import States, table_of_build
-from sluice.indexing.databases.pgvector.table import Table
-from sluice.indexing.databases.pgvector.vectors import decoded, encoded
-from sluice.indexing.databases.pgvector.verification import (
+from sluice.indexing.databases.pgvector.states import (
+    States,
     measured_recall,
+    table_of_build,
     verified,
+    where_sql,
     write_sample,
 )
+from sluice.indexing.databases.pgvector.table import Table
+from sluice.indexing.databases.pgvector.vectors import decoded, encoded
 from sluice.indexing.hits import Hits
 from sluice.indexing.inverted.statistics import Contribution
 from sluice.indexing.live_rows import LiveRows, Mask, Rows

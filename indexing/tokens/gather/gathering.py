@@ -22,6 +22,8 @@ from sluice.indexing.tokens.gather.recall import (
     DEPTHS,
     MeasuredRecall,
     Sample,
+    choose_depth,
+    choose_mode,
     query_count,
     sampled_documents,
 )
@@ -32,7 +34,6 @@ from sluice.indexing.tokens.gather.settings import (
     Mode,
     checked_mode,
 )
-from sluice.indexing.tokens.gather.tuning import choose_depth, choose_mode
 from sluice.indexing.tokens.storage.rows import TokenRows
 
 log = logging.getLogger("sluice")

@@ -265,8 +265,7 @@ def clicks(
     """
     from sluice.encoders.foundation.disk.files import writable, write_json
     from sluice.encoders.foundation.input.bounded import expanded
-    from sluice.retrieval.training_data.clicks.models import MODELS, estimate
-    from sluice.retrieval.training_data.clicks.report import looked_at, summary
+    from sluice.retrieval.training_data.clicks.models import MODELS, estimate, looked_at, summary
 
     check_choice(model, "--model", MODELS)
     check_choice(form, "--format", FORMS)

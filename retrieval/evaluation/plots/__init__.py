@@ -11,10 +11,10 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.encoders.foundation.disk.figures import save_figure as save_figure
-    from sluice.retrieval.evaluation.plots.depths import draw_depths as draw_depths
-    from sluice.retrieval.evaluation.plots.differences import draw_differences as draw_differences
     from sluice.retrieval.evaluation.plots.tradeoff import (
         Point as Point,
+        draw_depths as draw_depths,
+        draw_differences as draw_differences,
         draw_tradeoff as draw_tradeoff,
     )
 else:

@@ -1,4 +1,4 @@
-"""Draws what quality costs: points of systems or of one index's settings, joined to lines."""
+"""Plots of an evaluation: quality against latency, depths, and differences by query."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from sluice.encoders.foundation.disk.figures import (
     COLOURS,
+    DASHES,
     DECADE,
     GREY,
     MARKERS,
@@ -17,11 +20,104 @@ from sluice.encoders.foundation.disk.figures import (
     styled,
     tidied,
 )
-from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.evaluation.comparison import aligned
+from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.evaluation.scores import Scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+def draw_depths(
+    systems: Mapping[str, Sequence[float]],
+    depths: Sequence[int],
+    *,
+    quality: str = "mean recall",
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw each system's values at the first of ``depths``; return the figure.
+
+    A system may have fewer values than there are depths: its lists end there. Raises ``DataError``
+    where no system has a value, or one has more values than there are depths.
+    """
+    if not any(map(len, systems.values())):
+        raise DataError(f"{quality} by depth: no system has a value, so there is nothing to draw")
+    for name, values in systems.items():
+        if len(values) > len(depths):
+            raise DataError(
+                f"{quality} by depth: {name} has {len(values)} values for {len(depths)} depths; "
+                "expected one at most for each depth"
+            )
+    with styled("plotting recall by depth"):
+        axes = axes_of(ax)
+        for place, (name, values) in enumerate(systems.items()):
+            axes.plot(
+                depths[: len(values)], values, color=COLOURS[place % len(COLOURS)],
+                linestyle=DASHES[place % len(DASHES)], marker=MARKERS[place % len(MARKERS)],
+                markersize=4, linewidth=1.3, label=plain_text(name),
+            )  # fmt: skip
+        axes.set_xscale("log")
+        shown = [depth for depth in depths if str(depth)[0] == "1" or depth == depths[-1]]
+        axes.set_xticks(shown, [f"{depth:,}" for depth in shown])
+        axes.set_xlabel("depth, documents of the list")
+        axes.set_ylabel(quality)
+        return figure_of(tidied(axes))
+
+
+WIN, LOSS = "#0072B2", "#D55E00"
+
+
+def draw_differences(
+    scores: Scores,
+    baseline: Scores,
+    measure: str | None = None,
+    *,
+    names: tuple[str, str] = ("system", "baseline"),
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw a bar for each query, system minus baseline, from gain to loss; return the figure.
+
+    The mean is a dashed line; wins, ties and losses are counted above. ``measure`` is the first of
+    the scores unless named. Raises ``ConfigError`` for a measure that was not computed and
+    ``DataError`` for scores of different queries, or of none.
+    """
+    known = [name for name in scores.mean if name in baseline.mean]
+    chosen = next(iter(known), "") if measure is None else str(parse_measure(measure))
+    if chosen not in known:
+        raise ConfigError(
+            f"measure: {chosen!r} was not computed for both; there are {', '.join(known) or 'none'}"
+            f"{suggest(chosen, known)}"
+        )
+    one, base = aligned(baseline, scores, chosen), aligned(baseline, baseline, chosen)
+    if not len(base):
+        raise DataError(f"{chosen}: no query has a value, so there is nothing to draw")
+    values = np.sort(one - base)[::-1]
+    wins, losses = int((values > 0).sum()), int((values < 0).sum())
+    edges = np.arange(len(values) + 1)
+    with styled("plotting differences by query"):
+        axes = axes_of(ax)
+        axes.stairs(np.maximum(values, 0), edges, fill=True, color=WIN)
+        axes.stairs(np.minimum(values, 0), edges, fill=True, color=LOSS)
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.axhline(
+            float(values.mean()), color="black", linestyle="--", linewidth=0.9,
+            label=f"mean {values.mean():+.4f}",
+        )  # fmt: skip
+        axes.set_xlim(0, len(values))
+        axes.set_title(
+            f"{plural(wins, 'win')}, {plural(len(values) - wins - losses, 'tie')}, "
+            f"{losses:,} {'loss' if losses == 1 else 'losses'}",
+            fontsize=10,
+        )
+        axes.set_xlabel(f"{plural(len(values), 'query')}, sorted by difference")
+        axes.set_ylabel(f"{chosen}: {plain_text(names[0])} minus {plain_text(names[1])}")
+        tidied(axes)
+        axes.legend(fontsize=7, frameon=False)
+        return figure_of(axes)
+
 
 NAMED = 40  # more labels than these would cover each other
 

@@ -14,7 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.exchange.databases.form import Record
 from sluice.retrieval.exchange.dense_retrievers import is_decoded
 from sluice.retrieval.exchange.query_vectors import terms_of
-from sluice.retrieval.exchange.sparse.sparse_vectors import refuse_repeated, surveyed
+from sluice.retrieval.exchange.sparse.vectors_folder import refuse_repeated, surveyed
 from sluice.retrieval.exchange.sparse_retrievers import holds_terms, idf_of, stored_chunks
 from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
 

@@ -23,13 +23,13 @@ from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import distinct
 from sluice.retrieval.exchange.sparse import ciff_wire as wire
-from sluice.retrieval.exchange.sparse.sparse_vectors import (
+from sluice.retrieval.exchange.sparse.transposition import Transposition
+from sluice.retrieval.exchange.sparse.vectors_folder import (
     Column,
     checked_chunks,
     refuse_count,
     refuse_repeated,
 )
-from sluice.retrieval.exchange.sparse.transposition import Transposition
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

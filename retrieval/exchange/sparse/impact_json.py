@@ -17,7 +17,7 @@ from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import distinct, id_text
 from sluice.retrieval.documents.jsonl import field_of, read_objects
-from sluice.retrieval.exchange.sparse.sparse_vectors import (
+from sluice.retrieval.exchange.sparse.vectors_folder import (
     Column,
     checked_chunks,
     refuse_count,

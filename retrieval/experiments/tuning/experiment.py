@@ -42,8 +42,7 @@ from sluice.retrieval.pipelines.expression import (
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.dataset_runs import asked, run_on
 from sluice.retrieval.retrievers.latency import measure_latency
-from sluice.retrieval.stages.rerankers.cached import Cached
-from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
+from sluice.retrieval.stages.rerankers.score_cache import Cached, ScoreCache
 
 if TYPE_CHECKING:
     from sluice.retrieval.experiments.tuning.tuner import Tuning

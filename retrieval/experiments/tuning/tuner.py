@@ -29,8 +29,7 @@ from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.confidence_exit import NEVER, ConfidenceExit
-from sluice.retrieval.stages.rerankers.cached import Cached
-from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
+from sluice.retrieval.stages.rerankers.score_cache import Cached, ScoreCache
 
 COSTS = ("p95_ms", "p50_ms", "price")
 KEPT = 3  # fused first stages that cascades are made of, beside every retriever alone

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.disk.generations import open_generation
 from sluice.encoders.foundation.errors import IndexFormatError, SluiceError
 from sluice.indexing import open_index
 from sluice.indexing.index import Index
-from sluice.indexing.wrappers.shard_rows import ShardRows
+from sluice.indexing.wrappers.fan_out import ShardRows
 from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval.documents.store import DocumentStore, open_documents
 from sluice.retrieval.retrievers.folder import (

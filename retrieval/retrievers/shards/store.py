@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.numbers import plural, whole_number
-from sluice.indexing.wrappers.shard_rows import ShardRows
+from sluice.indexing.wrappers.fan_out import ShardRows
 from sluice.retrieval.documents.columns import Column, Mask
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.segment import id_hash

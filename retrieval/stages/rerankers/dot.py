@@ -15,8 +15,11 @@ from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_token
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking
-from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
-from sluice.retrieval.stages.rerankers.stored_vectors import VectorBlock, vector_blocks
+from sluice.retrieval.stages.rerankers.stored_vectors import (
+    StoredMaxSim,
+    VectorBlock,
+    vector_blocks,
+)
 
 
 class VectorDot:

@@ -18,7 +18,7 @@ from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.retrievers.corpus.token_scores import names_of, token_matches
-from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
+from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim
 
 if TYPE_CHECKING:
     from sluice.encoders.transformer.token_states import TokenStates

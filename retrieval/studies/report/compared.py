@@ -13,12 +13,11 @@ from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.evaluation.comparison import MARK, aligned
 from sluice.retrieval.evaluation.scores import Qrels, Scores, evaluate
 from sluice.retrieval.evaluation.table import Comparison
-from sluice.retrieval.studies.report.conclusion import short
+from sluice.retrieval.studies.report.data import short
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets
 from sluice.retrieval.studies.report.origin import origin_of
-from sluice.retrieval.studies.report.page import file_text, script_free_page
+from sluice.retrieval.studies.report.page import escaped, file_text, script_free_page
 from sluice.retrieval.studies.report.queries import QUERY, cut
-from sluice.retrieval.studies.report.static import escaped
 
 CHANGED = 5  # queries of each system that gained most, and as many that lost most
 COSTS = (("p50 ms", 1), ("p95 ms", 1), ("index MB", 2))

@@ -1,27 +1,151 @@
-"""Collects what the report shows of one dataset, as plain values for JSON."""
+"""What the report shows of one dataset: values for JSON, the result in a sentence, its columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.evaluation.comparison import MARK
+from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Table, add_costs
-from sluice.retrieval.studies.report.conclusion import conclusion
-from sluice.retrieval.studies.report.distributions import (
+from sluice.retrieval.studies.report.evaluated import (
+    EvaluatedSet,
     document_lengths,
     figures,
     recall_curves,
     score_histograms,
 )
-from sluice.retrieval.studies.report.evaluated import EvaluatedSet
 from sluice.retrieval.studies.report.failures import buckets, judges_few, reranked_depth
-from sluice.retrieval.studies.report.measure_texts import meanings
 from sluice.retrieval.studies.report.origin import origin_of
 from sluice.retrieval.studies.report.queries import QUERY, choose, cut, details, plotted
+
+
+def conclusion(evaluated: EvaluatedSet) -> str:
+    """Return the sentence: by the first measure the best system, and which is the fastest."""
+    systems = {str(each["name"]): each for each in evaluated.systems}
+    measure = next(iter(next(iter(systems.values()))["measures"]))
+    values = {name: float(each["measures"][measure]) for name, each in systems.items()}
+    best = max(values, key=values.__getitem__)
+    tied = [name for name, value in values.items() if value == values[best]]
+    value = f"{measure} {short(values[best])}"
+    if len(systems) == 1:
+        return f"{best} has {value}{_time(systems[best])}."
+    if len(tied) > 1:
+        verb = f"{', '.join(tied[:-1])} and {tied[-1]} are best: {value}"
+    elif best == evaluated.baseline:
+        verb = f"{best}, the baseline, is best: {value}{_time(systems[best])}"
+    else:
+        against = _against(evaluated.results.get("comparisons") or [], best, measure)
+        verb = f"{best} is best: {value}{against}{_time(systems[best])}"
+    cheapest = _cheapest(systems)
+    if cheapest == best:
+        return f"{verb}; it is the fastest too."
+    if cheapest is None:
+        return f"{verb}."
+    return f"{verb}; {cheapest} is the fastest{_time(systems[cheapest])}."
+
+
+def short(value: float, sign: str = "") -> str:
+    """Return a number as tables of results have it: .511, or 1.250."""
+    text = format(value, f"{sign}.3f").replace("-", "−")
+    return text.replace("0.", ".", 1) if abs(float(f"{value:.3f}")) < 1 else text
+
+
+def _against(comparisons: Sequence[Mapping[str, Any]], system: str, measure: str) -> str:
+    for each in comparisons:
+        if (each["system"], each["measure"]) != (system, measure):
+            continue
+        low, high = each.get("low"), each.get("high")
+        interval = (
+            "" if low is None or high is None else f" [{short(low, '+')}, {short(high, '+')}]"
+        )
+        doubt = "" if each["significant"] else ", which may be chance"
+        return f", {short(each['difference'], '+')}{interval} over {each['baseline']}{doubt}"
+    return ""
+
+
+def _time(system: Mapping[str, Any]) -> str:
+    median = (system.get("latency_ms") or {}).get("p50")
+    return "" if median is None else f", {_milliseconds(median)} a query"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f} ms" if value >= 10 else f"{value:.1f} ms"
+
+
+def _cheapest(systems: Mapping[str, Mapping[str, Any]]) -> str | None:
+    times = {
+        name: median
+        for name, each in systems.items()
+        if (median := (each.get("latency_ms") or {}).get("p50")) is not None
+    }
+    return min(times, key=times.__getitem__) if len(times) > 1 else None
+
+
+# docs/measures.md has the formulas and their sources; ``{at}`` is "the first 10" or "all".
+MEANINGS: Final = {
+    "nDCG": "gain of {at} documents, discounted by rank, over that of the best order; 1 is perfect",
+    "nDCG_exp": "as nDCG over {at} documents, with gains 2^grade - 1; 1 is perfect",
+    "P": "share of {at} documents that are relevant",
+    "R": "share of a query's relevant documents that are among {at}",
+    "R_cap": "relevant documents among {at}, over as many as could be there",
+    "Success": "share of queries with a relevant document among {at}",
+    "AP": "precision at each relevant document, averaged over a query's relevant documents",
+    "GMAP": "geometric mean of AP over queries: weak queries weigh more",
+    "RR": "1 / rank of the first relevant document among {at} (MRR)",
+    "Rprec": "precision at the rank that is a query's number of relevant documents",
+    "Bpref": "judged non-relevant documents below relevant ones; unjudged ones do not count",
+    "infAP": "AP estimated from a sampled pool of judgements",
+    "IPrec": "best precision at this recall or more",
+    "SetP": "share of all retrieved documents that are relevant",
+    "SetRelP": "relevant documents retrieved, over as many as could be",
+    "SetR": "share of a query's relevant documents that were retrieved",
+    "SetF": "weighted harmonic mean of precision and recall of all retrieved documents",
+    "SetAP": "precision times recall of all retrieved documents",
+    "NumRet": "documents retrieved, summed over queries",
+    "NumRel": "relevant documents in the judgements, summed over queries",
+    "NumRelRet": "relevant documents retrieved, summed over queries",
+    "ERR": "expected 1 / rank at which a user who is satisfied by grades stops",
+    "RBP": "gain of a user who continues to the next document with probability p",
+    "RBP_residual": "what RBP could gain if everything unjudged were relevant",
+    "Judged": "share of {at} documents that have a judgement",
+    "Hole": "share of {at} documents that have no judgement",
+}
+COSTS: Final = {
+    "p50 ms": "median time of one query alone, encoding included, in milliseconds",
+    "p95 ms": "19 of 20 queries take no longer, in milliseconds",
+    "p99 ms": "99 of 100 queries take no longer, in milliseconds",
+    "queries/s": "queries a second, all of them handed over at once",
+    "index MB": "size of every index that the system searches, in megabytes",
+    "bytes/doc": "size of the indexes for each document, in bytes",
+    "indexed docs/s": "documents a second when the indexes were built, encoding included",
+    "peak MB": "most memory of the process during the run, models included, in megabytes",
+}
+
+
+def meanings(columns: Iterable[str]) -> dict[str, str]:
+    """Return what each of the columns means; a user's own measures are left out."""
+    found = {}
+    for column in columns:
+        text = COSTS.get(column) or _of_measure(column)
+        if text:
+            found[column] = text
+    return found
+
+
+def _of_measure(column: str) -> str:
+    try:
+        measure = parse_measure(column)
+    except ConfigError:
+        return ""
+    at = f"the first {measure.cutoff:,}" if measure.cutoff else "all retrieved"
+    text = MEANINGS.get(measure.name, "").format(at=at)
+    level = f" (relevant is a grade of {measure.level} or more)" if measure.level != 1 else ""
+    return text + level if text else ""
+
 
 LISTED = 300  # queries of a failure bucket that the page lists
 POINTS = 300  # of a series of a training run

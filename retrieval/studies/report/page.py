@@ -1,4 +1,4 @@
-"""Writes the report of an evaluation: one self-contained HTML file that needs no network."""
+"""Writes the report of an evaluation: one HTML file, read without scripts and without network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,60 @@ from sluice.encoders.foundation.disk.files import write_text
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.trust import refuse_links
+from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.output.results import read_results
 from sluice.retrieval.studies.report.data import overview, results_table, set_data, trainings
 from sluice.retrieval.studies.report.evaluated import open_sets
-from sluice.retrieval.studies.report.static import static_report
+
+
+def static_report(
+    sets: Sequence[tuple[str, str, Table, Mapping[str, Any]]], overview: Mapping[str, Any]
+) -> str:
+    """Return HTML of datasets, each a name, its conclusion, its results and what was run.
+
+    ``overview`` has a suite's tables by measure, as the page's data.
+    """
+    parts: list[str] = []
+    for measure, table in overview.items():
+        parts += [f"<h2>{escaped(measure)} by dataset</h2>", _stored_table(table)]
+    for name, sentence, results, origin in sets:
+        parts += [f"<h2>{escaped(name)}</h2>", f'<p class="lead">{escaped(sentence)}</p>']
+        parts += ['<div class="scroll">', results.to_html(), "</div>"]
+        parts += [
+            *_details("What was run", [*origin["facts"], *origin["systems"], *origin["parts"]])
+        ]
+        parts.append(
+            f"<details><summary>Configuration</summary><pre>{escaped(origin['config'])}</pre></details>"
+        )
+    return "\n".join(parts)
+
+
+def pairs_table(pairs: Iterable[Sequence[str]]) -> str:
+    """Return a table of names and texts."""
+    rows = "".join(
+        f'<tr><th scope="row">{escaped(name)}</th><td class="text">{escaped(text)}</td></tr>'
+        for name, text in pairs
+    )
+    return f'<table class="facts"><tbody>{rows}</tbody></table>'
+
+
+def _details(title: str, pairs: Iterable[Sequence[str]]) -> list[str]:
+    return [f"<details><summary>{escaped(title)}</summary>", pairs_table(pairs), "</details>"]
+
+
+def _stored_table(stored: Mapping[str, Any]) -> str:
+    table = Table(columns=dict(stored["columns"]), caption=str(stored["caption"]))
+    table.rows = {
+        str(row["name"]): {column: row.get(column) for column in table.columns}
+        for row in stored["systems"]
+    }
+    return table.to_html()
+
+
+def escaped(value: Any) -> str:
+    """Return a value as text for HTML, where half surrogates have no place."""
+    return html.escape(re.sub("[\ud800-\udfff]", "\ufffd", str(value)))
+
 
 PAGE = "report.html"
 SHOWN = 700  # queries shown with documents, over all datasets

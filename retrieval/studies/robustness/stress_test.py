@@ -21,25 +21,23 @@ from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.studies.robustness.perturbation import (
+    CLEAN,
     DOCUMENT_PERTURBATIONS,
     QUERY_PERTURBATIONS,
-    Around,
-    StuffingFilter,
-    first_sentence,
-    perturbed_document,
-    perturbed_query,
-)
-from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
-from sluice.retrieval.studies.robustness.table import (
-    CLEAN,
     TOP,
+    Around,
     Filtering,
     Outcome,
     Robustness,
     Shift,
+    StuffingFilter,
     Values,
+    first_sentence,
     outcome_table,
+    perturbed_document,
+    perturbed_query,
 )
+from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
 
 log = logging.getLogger("sluice")
 

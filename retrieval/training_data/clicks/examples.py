@@ -23,8 +23,8 @@ from sluice.retrieval.training_data.clicks.models import (
     Model,
     check_propensities,
     estimate,
+    summary,
 )
-from sluice.retrieval.training_data.clicks.report import summary
 from sluice.retrieval.training_data.files.examples import (
     document_texts,
     known_positives,

@@ -1,4 +1,4 @@
-"""Click models: what of a log's clicks is relevance, and what is the place where it was shown."""
+"""What a click log says: models of clicks fitted by EM, and their report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.numbers import is_number
+from sluice.encoders.foundation.numbers import is_number, plural
+from sluice.retrieval.evaluation.table import Table, Value
 from sluice.retrieval.training_data.clicks.log import Counts, read_log, sessions_of
 from sluice.retrieval.training_data.clicks.pages import SETTLED, STEPS, Looks, looks_of
 
@@ -266,3 +267,35 @@ def _places_of_clicked(cells: Cells) -> Iterator[list[int]]:
     starts = np.flatnonzero(np.diff(cells.pairs[order], prepend=-1))
     for places in np.split(cells.places[order], starts[1:]):
         yield places.tolist()
+
+
+SHOWN = 5  # positions in a line
+
+
+def looked_at(estimated: Estimate) -> Table:
+    """Return the figures by position: what was shown, clicked and, by the model, looked at."""
+    table = Table({"impressions": ",.0f", "clicks": ",.0f", "clicked": ".4f", "looked at": ".4f"})
+    figures = zip(
+        estimated.positions.tolist(), estimated.impressions.tolist(), estimated.clicks.tolist(),
+        estimated.examination.tolist(), strict=True,
+    )  # fmt: skip
+    for position, shown, clicks, examination in figures:
+        row: dict[str, Value] = {
+            "impressions": shown, "clicks": clicks, "clicked": clicks / shown,
+            "looked at": examination,
+        }  # fmt: skip
+        table.rows[f"position {position}"] = row
+    return table
+
+
+def summary(estimated: Estimate) -> str:
+    """Return one line about a log: its size, and where its users looked."""
+    counts, clicks = estimated.counts, int(estimated.clicks.sum())
+    by_position = zip(estimated.positions.tolist(), estimated.examination.tolist(), strict=True)
+    shares = [f"{position}: {share:.2f}" for position, share in by_position]
+    more = ", ..." if len(shares) > SHOWN else ""
+    return (
+        f"{plural(counts.rows, 'row')}, {plural(len(counts.queries), 'query')}, "
+        f"{plural(len(counts.documents), 'document')}, {plural(clicks, 'click')}; "
+        f"{estimated.model}: looked at by position {', '.join(shares[:SHOWN])}{more}"
+    )

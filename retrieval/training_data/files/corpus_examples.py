@@ -98,7 +98,7 @@ class LinkedExamples(ExampleSource):
 
     def examples(self, dataset: Dataset, seed: int, epoch: int = 0) -> list[Example]:
         """Return the examples of an epoch; ``DataError`` where no document has a link."""
-        from sluice.training.generation.linked_pages import linked_examples, mention_links
+        from sluice.training.generation.inverse_cloze import linked_examples, mention_links
 
         passages = list(passages_of(dataset, self.documents))
         if self.links is None:

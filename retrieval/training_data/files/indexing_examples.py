@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.training_data.files.rows import Row
     from sluice.training import Example
-    from sluice.training.generation.inverse_cloze import Passage
-    from sluice.training.generation.page_texts import PageText
+    from sluice.training.generation.inverse_cloze import PageText, Passage
 
 log = logging.getLogger("sluice")
 
@@ -30,7 +29,7 @@ KINDS = ("words", "sentences", "paragraphs", "mentions", "phrases")
 
 @dataclass(frozen=True, slots=True)
 class IndexingExamples(ExampleSource):
-    """Texts of each document, see ``sluice.training.generation.page_texts``, and queries for it.
+    """Texts of each document, see ``sluice.training.generation.inverse_cloze``, and queries for it.
 
     ``words``: one text of so many first words (the indexing task of DSI). ``sentences``: at most so
     many of more than ten words; ``paragraphs``: the first three sentences, and other three, at most
@@ -91,7 +90,7 @@ class IndexingExamples(ExampleSource):
 
     def _of_documents(self, dataset: Dataset, seed: int) -> Iterator[Example]:
         from sluice.training import Example, Text
-        from sluice.training.generation.page_texts import page_texts
+        from sluice.training.generation.inverse_cloze import page_texts
 
         passages = {passage.id: passage for passage in passages_of(dataset, None)}
         made: list[PageText] = list(page_texts(passages.values(), self._wanted(), seed))
@@ -106,7 +105,7 @@ class IndexingExamples(ExampleSource):
 
     def _phrases(self, passages: Sequence[Passage], seed: int) -> Iterator[PageText]:
         from sluice.training.generation.corpus_pairs import PairMaker
-        from sluice.training.generation.page_texts import PageText
+        from sluice.training.generation.inverse_cloze import PageText
 
         if not self.phrases:
             return

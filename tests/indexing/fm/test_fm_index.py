@@ -142,7 +142,7 @@ def test_what_follows_a_frequent_ngram_is_remembered_until_a_change(
     assert index.continuations([2]) is not index.continuations([2])  # not frequent
     index.delete([0])
     check(index, [[1, 2], [1, 3], [1, 2]], [[1]], [0])
-    monkeypatch.setattr("sluice.indexing.fm.remembered.REMEMBERED", 1)
+    monkeypatch.setattr("sluice.indexing.fm.segment_list.REMEMBERED", 1)
     index.add(TokenSequences.of([[1, 4], [1, 5]]))
     assert index.continuations([1]) is not index.continuations([1])  # no room
 

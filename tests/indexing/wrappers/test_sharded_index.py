@@ -13,7 +13,7 @@ from sluice.indexing import FlatIndex, Index, InvertedIndex
 from sluice.indexing.flat import index as flat_index
 from sluice.indexing.inverted import index as inverted_index
 from sluice.indexing.wrappers import joined_parts
-from sluice.indexing.wrappers.shard_rows import ShardRows
+from sluice.indexing.wrappers.fan_out import ShardRows
 from sluice.indexing.wrappers.sharded import ShardedIndex
 
 DOCUMENTS, WIDTH, SHARDS = 400, 12, 3

@@ -17,7 +17,7 @@ from sluice.indexing import TokenIndex
 from sluice.retrieval import Rerank, Retriever, Stage, load_pipeline
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.stages.rerankers.max_sim import MaxSim
-from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
+from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim
 
 QUERIES = {"a": "gold river", "b": "number 7", "c": "zzz", "d": " "}
 

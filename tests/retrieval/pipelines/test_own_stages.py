@@ -22,12 +22,11 @@ from sluice.retrieval.retrievers.latency import ASKED
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.stages.feedback.dense import prf
-from sluice.retrieval.stages.feedback.sparse import rm3
-from sluice.retrieval.stages.feedback.stage import Feedback
+from sluice.retrieval.stages.feedback.stage import Feedback, rm3
 from sluice.retrieval.stages.hub_normaliser import Normaliser
 from sluice.retrieval.stages.hubs import Normalised
 from sluice.retrieval.stages.rerankers.dot import VectorDot, candidate_scores
-from sluice.retrieval.studies.judging.circularity import rankers_in
+from sluice.retrieval.studies.judging.judge_runs import rankers_in
 from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
 from sluice.retrieval.training_data.mining import mining_lists
 from sluice.training.negatives.settings import Mining

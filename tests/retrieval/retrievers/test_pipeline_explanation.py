@@ -16,7 +16,7 @@ from sluice.retrieval import Rerank, Retriever, load_dataset
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import note, tracing
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
-from sluice.retrieval.stages.feedback.sparse import rm3
+from sluice.retrieval.stages.feedback.stage import rm3
 
 
 class Backwards:

@@ -20,7 +20,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.abstain import Abstain, abstain, fit_abstention
-from sluice.retrieval.stages.confidence import (
+from sluice.retrieval.stages.adaptive_depth import (
     KINDS,
     LEAST,
     SHARES,

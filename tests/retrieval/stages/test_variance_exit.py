@@ -16,7 +16,7 @@ from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.rerank import DepthRule, QueryRule
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.abstain import abstain, fit_abstention
-from sluice.retrieval.stages.confidence import LEAST
+from sluice.retrieval.stages.adaptive_depth import LEAST
 from sluice.retrieval.stages.confidence_exit import ConfidenceExit, exit_rule, fit_exit
 from sluice.retrieval.stages.variance_exit import VarianceExit, certainty
 

@@ -37,7 +37,7 @@ from sluice.retrieval.stages.ltr.features import CandidateFeatures
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, part_fingerprint
 from sluice.retrieval.stages.rerankers.max_sim import MaxSim
 from sluice.retrieval.stages.rerankers.passages import by_passages
-from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
+from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim
 from sluice.retrieval.testing import check_stage
 
 CORPUS = [

@@ -7,7 +7,7 @@ import torch
 
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.wrappers.pseudo_queries import attended
-from sluice.training.batches.attention_scores import AttentionScoring
+from sluice.training.batches.token_scores import AttentionScoring
 
 
 def drawn() -> tuple[torch.Tensor, torch.Tensor]:

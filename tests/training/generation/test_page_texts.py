@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 
-from sluice.training.generation.inverse_cloze import Passage, sentences
-from sluice.training.generation.linked_pages import Names
-from sluice.training.generation.page_texts import (
+from sluice.training.generation.inverse_cloze import (
+    Names,
+    Passage,
     inner_sentences,
     page_texts,
     paragraphs,
+    sentences,
     start,
     windows,
 )

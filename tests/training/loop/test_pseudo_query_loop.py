@@ -14,8 +14,7 @@ import torch
 from sluice.encoders import PseudoQueryEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import fit
-from sluice.training.batches.attention_scores import AttentionScoring
-from sluice.training.batches.token_scores import TokenScoring
+from sluice.training.batches.token_scores import AttentionScoring, TokenScoring
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses.composed.matryoshka import Matryoshka
 from sluice.training.losses.contrastive.angle import AnglE

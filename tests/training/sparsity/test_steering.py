@@ -14,8 +14,7 @@ from sluice.training import fit
 from sluice.training.loop.checkpoint import sealed_state
 from sluice.training.losses.contrastive.info_nce import InfoNCE
 from sluice.training.sparsity.controller import LIFTED, Control
-from sluice.training.sparsity.head_bias import EVERY, Steering
-from sluice.training.sparsity.regulariser import Regulariser, active_terms
+from sluice.training.sparsity.regulariser import EVERY, Regulariser, Steering, active_terms
 from sluice.training.sparsity.settings import Sparsity
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss, relu
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number
-from sluice.encoders.splade.csr.autoencoder import SparseAutoencoder
+from sluice.encoders.splade.csr.encoder import SparseAutoencoder
 from sluice.encoders.splade.term_selection import keep_top
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors

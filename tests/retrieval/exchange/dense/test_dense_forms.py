@@ -150,7 +150,7 @@ def test_the_ids_of_an_array_of_the_same_name_stay(tmp_path: Path) -> None:
 
 
 def test_many_ids_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.retrieval.exchange.dense.safetensors_file.LARGEST_IDS", 3)
+    monkeypatch.setattr("sluice.retrieval.exchange.dense.vectors.LARGEST_IDS", 3)
     write_dense_vectors(tmp_path / "x.safetensors", IDS, [VECTORS], "safetensors")
     assert (tmp_path / "x.ids.txt").read_text(encoding="utf-8").split("\n")[:-1] == IDS
     same(tmp_path / "x.safetensors")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sluice.retrieval.stages.feedback.rocchio import averaged, rocchio
+from sluice.retrieval.stages.feedback.dense import averaged, rocchio
 
 RNG = np.random.default_rng(3)
 DOCUMENTS = RNG.normal(size=(9, 5)).astype(np.float32)

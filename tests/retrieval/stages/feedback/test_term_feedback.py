@@ -18,7 +18,7 @@ from sluice.retrieval import Document, Retriever, Run
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.queries import SelfExcluding
-from sluice.retrieval.stages.feedback.sparse import rm3
+from sluice.retrieval.stages.feedback.stage import rm3
 
 RNG = np.random.default_rng(11)
 WORDS = [f"{first}{second}" for first in ("bor", "dak", "mul", "tiv") for second in "aeiou"]

@@ -17,9 +17,8 @@ from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.fusion_calls import weighted
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.queries import SelfExcluding
-from sluice.retrieval.stages.feedback.dense import prf
-from sluice.retrieval.stages.feedback.rocchio import averaged, rocchio
-from sluice.retrieval.stages.feedback.sparse import rm3
+from sluice.retrieval.stages.feedback.dense import averaged, prf, rocchio
+from sluice.retrieval.stages.feedback.stage import rm3
 
 QUERIES = {"a": "gold river", "b": "number 7", "c": "stone water sluice", "d": "word12 the"}
 

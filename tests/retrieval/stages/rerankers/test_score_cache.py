@@ -21,8 +21,7 @@ from sluice.retrieval import Rerank, Retriever
 from sluice.retrieval.experiments.checks import _AnyScorer
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.tracing import tracing
-from sluice.retrieval.stages.rerankers.cached import BLOCK, Cached, cached
-from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
+from sluice.retrieval.stages.rerankers.score_cache import BLOCK, Cached, ScoreCache, cached
 
 PAIRS = [("q1", "a"), ("q1", "b"), ("q2", "a"), ("q2", "c" * 1000)]
 SCORES = np.array([0.1, -1e-30, 3.4e38, 7.0], np.float32)

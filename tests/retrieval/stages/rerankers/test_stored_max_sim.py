@@ -15,7 +15,7 @@ from sluice.retrieval.pipelines.expression import names_in, parse
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.gather_recall import gather_recalls, gathers
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
-from sluice.retrieval.stages.rerankers.stored_max_sim import StoredMaxSim
+from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim
 
 WORDS = ["gold", "river", "sluice", "stone", "water", "deep", "dense", "sparse", "rank", "token"]
 RNG = np.random.default_rng(7)

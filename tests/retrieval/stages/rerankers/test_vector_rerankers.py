@@ -21,7 +21,7 @@ from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.runs.run import Ranking
 from sluice.retrieval.stages.rerankers import stored_vectors
 from sluice.retrieval.stages.rerankers.dot import VectorDot
-from sluice.retrieval.stages.rerankers.pair_head import PairHeadScorer
+from sluice.retrieval.stages.rerankers.stored_vectors import PairHeadScorer
 
 QUERIES = {"a": "gold river", "b": "number 7", "c": "stone vector term rank"}
 

@@ -21,7 +21,7 @@ from sluice.retrieval.studies.judging.generative_judge import (
     GenerativeJudge,
     named_grade,
 )
-from sluice.retrieval.studies.judging.table import open_grading_judge
+from sluice.retrieval.studies.judging.grading import open_grading_judge
 from sluice.training.negatives.judge import JudgedPair
 
 PAIRS = [JudgedPair("q", "what is gold", name, f"{name} text") for name in ("a", "b", "c")]

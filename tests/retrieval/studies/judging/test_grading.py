@@ -16,9 +16,9 @@ from sluice.retrieval.studies.judging.grading import (
     LabelFile,
     ThresholdJudge,
     fit_thresholds,
+    open_grading_judge,
     rounded,
 )
-from sluice.retrieval.studies.judging.table import open_grading_judge
 from sluice.training.negatives.judge import JudgedPair
 
 

@@ -17,7 +17,7 @@ from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.runs.trec_files import read_qrels
-from sluice.retrieval.studies.judging.circularity import circular, rankers_in, rankers_of_run
+from sluice.retrieval.studies.judging.judge_runs import circular, rankers_in, rankers_of_run
 from sluice.retrieval.studies.judging.labelling import (
     filled,
     filled_scores,

@@ -9,7 +9,7 @@ from scipy.stats import kendalltau
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
-from sluice.retrieval.studies.judging.system_agreement import kendall_tau_b, system_agreement
+from sluice.retrieval.studies.judging.labelling import kendall_tau_b, system_agreement
 
 RUNS = {
     "right": {"q": {"a": 3.0, "b": 2.0, "c": 1.0}},

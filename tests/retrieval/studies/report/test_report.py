@@ -15,12 +15,10 @@ from sluice.encoders.foundation.errors import DataError, IndexFormatError, Sluic
 from sluice.retrieval import Passages, Retriever, Run
 from sluice.retrieval.experiments.output.results import read_results
 from sluice.retrieval.studies.report.data import set_data
-from sluice.retrieval.studies.report.distributions import histogram
-from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets
+from sluice.retrieval.studies.report.evaluated import EvaluatedSet, histogram, open_sets
 from sluice.retrieval.studies.report.failures import buckets, reranked_depth
 from sluice.retrieval.studies.report.page import as_json, build_report, page
-from sluice.retrieval.studies.report.queries import cut, plotted
-from sluice.retrieval.studies.report.terms import TermReader, term_parts
+from sluice.retrieval.studies.report.queries import TermReader, cut, plotted, term_parts
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,9 @@ from sluice.retrieval.evaluation.measure_table import MEASURES
 from sluice.retrieval.evaluation.significance import paired_t_test
 from sluice.retrieval.retrievers.corpus.reading import READING
 from sluice.retrieval.studies.report.compared import build_comparison
-from sluice.retrieval.studies.report.conclusion import conclusion, short
+from sluice.retrieval.studies.report.data import COSTS, MEANINGS, conclusion, meanings, short
 from sluice.retrieval.studies.report.evaluated import open_sets
 from sluice.retrieval.studies.report.failures import judges_few
-from sluice.retrieval.studies.report.measure_texts import COSTS, MEANINGS, meanings
 from sluice.retrieval.studies.report.origin import origin_of
 from sluice.retrieval.studies.report.page import build_report
 
