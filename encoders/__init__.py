@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
     from sluice.encoders.splade.concepts.encoder import ConceptEncoder as ConceptEncoder
-    from sluice.encoders.splade.corpus_statistics import fit_idf as fit_idf
     from sluice.encoders.splade.csr.encoder import CsrEncoder as CsrEncoder
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
-    from sluice.encoders.splade.start import start_splade as start_splade
+    from sluice.encoders.splade.start import fit_idf as fit_idf, start_splade as start_splade
     from sluice.encoders.towers import TowerEncoder as TowerEncoder
     from sluice.encoders.transformer.token_states import (
         TokenStates as TokenStates,

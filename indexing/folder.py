@@ -14,7 +14,7 @@ from sluice.encoders.foundation.disk.generations import MANIFEST, open_generatio
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing.index import DELETED, FORMAT, VERSION, Index
 from sluice.indexing.live_rows import LiveRows
-from sluice.indexing.storage.arrays import fact
+from sluice.indexing.storage.rows import fact
 from sluice.indexing.table import INDEXES
 
 

@@ -20,8 +20,8 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.familiar import Familiar, K, renamed
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
-from sluice.indexing.storage.arrays import write_array
 from sluice.indexing.storage.exact_scores import Metric
+from sluice.indexing.storage.rows import write_array
 
 Parameters = Mapping[str, Any]
 

@@ -54,8 +54,7 @@ def rows(model: str, folder: Path) -> dict[str, Encode]:
     from sentence_transformers import SentenceTransformer
 
     from sluice.encoders import DenseEncoder
-    from sluice.encoders.backends.backend import open_backend
-    from sluice.encoders.backends.comparison import through
+    from sluice.encoders.backends.backend import open_backend, through
     from sluice.encoders.model_files.locate import model_folder
 
     theirs = SentenceTransformer(str(model_folder(model)), device="cpu")

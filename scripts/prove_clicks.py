@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from sluice.retrieval import Retriever, load_dataset
+from sluice.retrieval.training_data.clicks.log import simulated_log
 from sluice.retrieval.training_data.clicks.models import MODELS, Estimate, estimate
-from sluice.retrieval.training_data.clicks.simulation import simulated_log
 
 PAGE, RELEVANT, OTHER, SATISFIED = 10, 0.5, 0.2, 0.6
 EXAMINATION = [1 / place for place in range(1, PAGE + 1)]

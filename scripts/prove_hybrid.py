@@ -48,7 +48,7 @@ def make_files(folder: Path, asked: argparse.Namespace) -> None:
     """Write catalogue.jsonl, queries.jsonl, dev.tsv, test.tsv and clicks.jsonl."""
     from sluice.encoders import BM25Encoder
     from sluice.retrieval import Retriever, load_dataset
-    from sluice.retrieval.training_data.clicks.simulation import simulated_log
+    from sluice.retrieval.training_data.clicks.log import simulated_log
 
     data = {split: load_dataset(asked.dataset, split) for split in ("train", "dev", "test")}
     documents = list(data["train"].corpus)

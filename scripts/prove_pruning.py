@@ -41,7 +41,6 @@ def arguments() -> argparse.Namespace:
 def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str, list[Any]]:
     """Return quality scores by name, several of one name where they are random."""
     from sluice.encoders import DenseEncoder
-    from sluice.retrieval.retrievers.quality.head import score_retriever, train_quality_head
     from sluice.retrieval.retrievers.quality.scorers import (
         InformationToNoise,
         Length,
@@ -49,8 +48,9 @@ def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str
         RandomQuality,
         UnigramLikelihood,
         score_quality,
+        text_quality,
     )
-    from sluice.retrieval.retrievers.quality.text_models import text_quality
+    from sluice.retrieval.retrievers.quality.scores import score_retriever, train_quality_head
 
     made: dict[str, list[Any]] = {
         "random": [score_quality(train.corpus, RandomQuality(seed)) for seed in range(5)]

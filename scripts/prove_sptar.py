@@ -151,8 +151,10 @@ def main() -> None:
     asked.work.mkdir(parents=True, exist_ok=True)
     from sluice.encoders import BM25Encoder
     from sluice.retrieval import Retriever, evaluate
-    from sluice.retrieval.training_data.written.generated_examples import GeneratedExamples
-    from sluice.retrieval.training_data.written.soft_prompts import labelled_pairs
+    from sluice.retrieval.training_data.written.generated_examples import (
+        GeneratedExamples,
+        labelled_pairs,
+    )
 
     train, test = collection(asked)
     print(f"{len(list(train.corpus)):,} documents, {len(train.queries)} train and "

@@ -15,7 +15,7 @@ import json
 import sys
 from pathlib import Path
 
-from sluice.retrieval.evaluation.sample_size import power, queries_needed
+from sluice.retrieval.evaluation.significance import power, queries_needed
 
 SOUGHT = (0.05, 0.02, 0.01)
 STEP = 1e-4  # of the least difference

@@ -134,8 +134,7 @@ def fit(
     from sluice.training.loop.memory_watch import reported_kill
     from sluice.training.loop.refresh import RECORD, Beside
     from sluice.training.loop.trainer import RetrievalTrainer
-    from sluice.training.losses.base import as_loss
-    from sluice.training.losses.description import describe
+    from sluice.training.losses.base import as_loss, describe
 
     chosen = list(examples)
     if not chosen:
@@ -379,7 +378,7 @@ def _check_answered(loss: LossBase, examples: Sequence[Example]) -> None:
 
 
 def _check_negative_queries(loss: LossBase, examples: Sequence[Example]) -> None:
-    from sluice.training.losses.description import type_name
+    from sluice.training.losses.base import type_name
 
     asked = sum(bool(example.negative_queries) for example in examples)
     if loss.wants_negative_queries == bool(asked):

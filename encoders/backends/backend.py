@@ -1,21 +1,27 @@
-"""Runs a model's graph: chooses torch, ONNX Runtime or OpenVINO, and opens the exported file."""
+"""Chooses torch, ONNX Runtime or OpenVINO for a model, opens its graph, compares the outputs."""
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from sluice.encoders.backends.devices import Dtype, Engine, pick_dtype
-from sluice.encoders.backends.graph import graph_path
+from sluice.encoders.backends.graph import MODEL_FILE, graph_path
+from sluice.encoders.foundation.disk.files import file_hash
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.model_files.identity import versions
 
 Output: TypeAlias = Literal["last_hidden_state", "head_states", "logits"]
 ENGINES = ("torch", "onnx", "openvino")
@@ -134,3 +140,135 @@ class ChosenBackend:
         for part in source.parent.glob(f"{source.name}*"):  # large weights are in a file beside it
             shutil.copyfile(part, place.with_name(part.name))
         return {"backend": self.engine, "backend_file": self.file}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far a graph's outputs are from torch's: of vectors, term weights or logits.
+
+    ``largest`` is the largest absolute difference of a single number, ``span`` torch's largest
+    absolute number, ``cosine`` the smallest cosine of a text's two vectors (cross-encoders: 1).
+    """
+
+    texts: int
+    largest: float
+    span: float
+    cosine: float
+
+    @property
+    def relative(self) -> float:
+        """The largest difference as a share of the largest number; NaN if the graph's is."""
+        return self.largest / self.span if self.span else self.largest
+
+
+def through(encoder: Any, backend: Backend | None) -> Any:
+    """Return the encoder on a back end; None is torch's own padded pass in float32."""
+    twin = copy.copy(encoder)  # the parameters are shared
+    twin.dtype = torch.float32
+    twin.packed = False
+    twin.backend = backend and ChosenBackend("onnx", Path(), MODEL_FILE, backend)
+    return twin
+
+
+def compared(encoder: Any, backend: Backend, texts: Sequence[str]) -> Difference:
+    """Encode texts as documents by torch and by a back end; a cross-encoder scores pairs."""
+    ours, theirs = through(encoder, None), through(encoder, backend)
+    if encoder.kind == "cross_encoder":
+        pairs = list(zip(texts, reversed(texts), strict=True))
+        expected, actual = ours.score(pairs), theirs.score(pairs)
+        cosine = 1.0
+    else:
+        expected, actual = _rows(ours, texts), _rows(theirs, texts)
+        cosine = float(np.min(_cosines(expected, actual), initial=1.0))
+    largest = float(np.abs(expected - actual).max(initial=0.0))
+    return Difference(len(texts), largest, float(np.abs(expected).max(initial=0.0)), cosine)
+
+
+def _rows(encoder: Any, texts: Sequence[str]) -> NDArray[np.float64]:
+    vectors = encoder.encode_documents(texts)
+    rows = vectors if isinstance(vectors, np.ndarray) else vectors.toarray()
+    exact: NDArray[np.float64] = rows.astype(np.float64)
+    return exact
+
+
+def _cosines(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the cosine of each pair of rows: 1 for two rows of zeros, 0 for one."""
+    products = (expected * actual).sum(axis=1)
+    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(actual, axis=1)
+    cosines: NDArray[np.float64] = np.zeros(len(expected))
+    np.divide(products, norms, out=cosines, where=norms != 0)
+    cosines[~expected.any(axis=1) & ~actual.any(axis=1)] = 1.0
+    return cosines
+
+
+# How far another tool's graph may be from the weights beside it without a warning.
+NEAR, FAR = 0.99, 0.05  # the smallest cosine; of scores, the share of the largest
+PROBES = ("what is a sluice", "The gold lies at the bottom of the river.", "x")
+
+log = logging.getLogger("sluice")
+
+
+class BackedModel(Protocol):
+    """A model that a back end can run, as ``choose_backend`` sees it."""
+
+    kind: str
+    module: nn.Module
+    backend: ChosenBackend | None
+
+    def weights_hash(self) -> str:
+        """Return a hash of the weights that the graph must have been exported from."""
+        ...
+
+
+def choose_backend(
+    encoder: BackedModel,
+    folder: Path,
+    *,
+    engine: Engine | None,
+    file: str | None,
+    dtype: Dtype,
+    noted: dict[str, Any],
+) -> None:
+    """Set an encoder's back end: ``engine``, else the one its folder notes, else torch."""
+    if engine is None and file is not None:
+        raise ConfigError(f"backend_file: {file!r} needs backend: onnx or openvino")
+    chosen: Any = noted.get("backend", "torch") if engine is None else engine
+    check_engine(chosen)
+    if chosen == "torch":
+        if file is not None:
+            raise ConfigError(f"backend_file: {file!r} is for backend onnx or openvino")
+        return
+    placed = file or noted.get("backend_file") or MODEL_FILE
+    run = open_backend(
+        folder,
+        chosen,
+        OUTPUTS[encoder.kind],
+        dtype=dtype,
+        file=placed,
+        weights=encoder.weights_hash(),
+    )
+    path = graph_path(folder, placed)
+    mark = None if placed == MODEL_FILE and run.own else file_hash(path)
+    if not run.own:
+        _compare(encoder, run, path)
+    weights = versions(encoder.module.parameters())
+    encoder.backend = ChosenBackend(chosen, folder, placed, run, mark, weights)
+
+
+def _compare(encoder: BackedModel, run: Backend, path: Path) -> None:
+    """Log a warning if a graph that does not name its weights differs from the model's."""
+    difference = compared(encoder, run, PROBES)
+    scores = encoder.kind == "cross_encoder"
+    if difference.relative <= FAR if scores else difference.cosine >= NEAR:
+        return
+    what = "scores differ" if scores else "vectors differ"
+    amount = (
+        f"by up to {difference.largest:.2g} of {difference.span:.2g}"
+        if scores
+        else f"to a cosine of {difference.cosine:.3f}"
+    )
+    log.warning(
+        "%s: does not say which weights it was made from, and its %s from the model's own %s on %s "
+        "texts; those of a quantised graph do, else it is another model's: export the model again "
+        "with `sluice model export`", path, what, amount, difference.texts,
+    )  # fmt: skip

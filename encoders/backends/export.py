@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from sluice.encoders.backends.backend import (
     OUTPUTS,
+    Difference,
+    compared,
     need_packages,
     open_backend,
 )
-from sluice.encoders.backends.comparison import Difference, compared
 from sluice.encoders.backends.graph import MODEL_FILE, WEIGHTS_KEY
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder

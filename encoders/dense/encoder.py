@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.choice import choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.dense.checks import check_top_layers, dims_noted, warn_of_decoder
 from sluice.encoders.dense.instructions import filled_prompts, with_examples

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.encoders.backends.choice import choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
@@ -26,7 +26,13 @@ from sluice.encoders.model_files.loading import load, side_settings
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.splade.folder import SpladeFolder, has_mlm_head, save_splade
-from sluice.encoders.splade.pooling import splade_max, splade_sum
+from sluice.encoders.splade.pooling import (
+    VocabularyProduct,
+    last_layer,
+    pass_through,
+    splade_max,
+    splade_sum,
+)
 from sluice.encoders.splade.settings import (
     Activation,
     Lexical,
@@ -39,7 +45,6 @@ from sluice.encoders.splade.settings import (
 from sluice.encoders.splade.static_queries import StaticQueries, bags
 from sluice.encoders.splade.term_frequency import TermFrequency
 from sluice.encoders.splade.term_selection import joined_rows, prune_terms, selections
-from sluice.encoders.splade.vocabulary_product import VocabularyProduct, last_layer, pass_through
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.attention import spans

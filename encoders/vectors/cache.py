@@ -29,16 +29,21 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.table import ENCODERS
-from sluice.encoders.vectors.directory import ROW_BITS, HashDirectory, Hashes, Places
 from sluice.encoders.vectors.forms import (
+    ROW_BITS,
+    SUFFIX,
+    HashDirectory,
+    Hashes,
+    Places,
+    Shard,
     Store,
     dense_rows,
     put_together,
     sparse_rows,
     stored_form,
     token_rows,
+    write_shard,
 )
-from sluice.encoders.vectors.shard import SUFFIX, Shard, write_shard
 
 log = logging.getLogger("sluice")
 

@@ -29,8 +29,8 @@ from sluice.indexing.flat.index import FlatIndex
 from sluice.indexing.hits import LARGEST_SCORE, MISSING_SCORE, Hits
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_of
+from sluice.indexing.storage.rows import fact
 
 log = logging.getLogger("sluice")
 

@@ -17,9 +17,8 @@ from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index
 from sluice.indexing.kernels.calls import notice_once, numpy_suffices
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import NUMPY_SECONDS, Metric, checked_metric
-from sluice.indexing.storage.rows import DenseRows
+from sluice.indexing.storage.rows import DenseRows, fact
 
 # Candidates of a binary first pass: at least, and for each of k. With the MiniLM vectors of 30,000
 # MS MARCO passages they hold all of the true 10 and the true 100 for its 97 queries, and .998 and

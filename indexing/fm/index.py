@@ -22,8 +22,7 @@ from sluice.indexing.fm.segment_list import MOST_TOKENS, Continuations, Ranges, 
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
-from sluice.indexing.storage.arrays import fact
-from sluice.indexing.storage.rows import DenseSpool
+from sluice.indexing.storage.rows import DenseSpool, fact
 
 SEGMENT_TOKENS: Final = 1 << 24  # sorting them takes about 400 MB
 WIDE: Final = 4_096  # occurrences above which what follows an n-gram is remembered

@@ -21,7 +21,7 @@ from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenSequences
 from sluice.indexing.kernels.calls import lent, notice_once
-from sluice.indexing.storage.arrays import fact, write_array
+from sluice.indexing.storage.rows import fact, write_array
 
 MARK: Final = 0  # the symbol before each text; that of a token is its id and 1
 LAYOUT: Final[Mapping[str, Any]] = {

@@ -21,7 +21,7 @@ from sluice.indexing.fm.segment import (
     damaged,
     open_segment,
 )
-from sluice.indexing.storage.arrays import fact
+from sluice.indexing.storage.rows import fact
 
 MOST_TOKENS: Final = 2**31 - 1  # of a segment, with its texts: places are int32
 

@@ -19,7 +19,7 @@ from sluice.indexing.fm.segment_list import Continuations
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact, write_array
+from sluice.indexing.storage.rows import fact, write_array
 
 PAST: Final = -1  # stands where a shorter sequence has no token; before every token
 

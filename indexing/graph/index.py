@@ -31,9 +31,8 @@ from sluice.indexing.graph.recall import DEPTHS, QUERIES, GraphRecall, mean_shar
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import Metric
-from sluice.indexing.storage.rows import DenseRows, picked
+from sluice.indexing.storage.rows import DenseRows, fact, picked
 
 NEIGHBOURS = 32  # of each document, where the number is not set
 GATHERED = 4_096  # rows whose vectors are gathered, or scored, at a time

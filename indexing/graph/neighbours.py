@@ -21,8 +21,7 @@ from sluice.indexing.flat.index import FlatIndex
 from sluice.indexing.hits import best_first
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import write_array
-from sluice.indexing.storage.rows import DenseRows
+from sluice.indexing.storage.rows import DenseRows, write_array
 
 Scores: TypeAlias = NDArray[np.float32]
 

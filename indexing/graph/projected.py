@@ -14,8 +14,7 @@ from sluice.indexing.checks import Dense
 from sluice.indexing.flat.index import FlatIndex
 from sluice.indexing.graph.neighbours import Build, Links, Neighbours
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import write_array
-from sluice.indexing.storage.rows import DenseRows
+from sluice.indexing.storage.rows import DenseRows, write_array
 
 QUERIES_FILE, FOUND_FILE, LINKS_FILE = "queries.npy", "found.npy", "links.npy"
 BLOCK = 256  # documents whose candidates are compared with each other at a time

@@ -16,8 +16,7 @@ from sluice.indexing.graph.index import GraphIndex
 from sluice.indexing.graph.neighbours import Best, Build, Score, SearchSettings, best_first_walk
 from sluice.indexing.graph.projected import ProjectedLinks
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
-from sluice.indexing.storage.rows import DenseRows
+from sluice.indexing.storage.rows import DenseRows, fact
 
 log = logging.getLogger("sluice")
 

@@ -40,7 +40,7 @@ from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics
 from sluice.indexing.kernels.calls import kernels_loaded, notice_once, numpy_suffices
 from sluice.indexing.kernels.threads import in_pieces
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
+from sluice.indexing.storage.rows import fact
 
 Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
 EVERYTHING = np.zeros(0, dtype=np.bool_)  # a mask that excludes nothing

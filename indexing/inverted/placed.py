@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sluice.indexing.inverted.segments.segment import LAYOUT, Segment, open_segment
 from sluice.indexing.inverted.settings import SegmentSettings
 from sluice.indexing.live_rows import Rows
-from sluice.indexing.storage.arrays import write_array
+from sluice.indexing.storage.rows import write_array
 
 COUNTS = ("documents", "terms", "postings", "blocks")
 

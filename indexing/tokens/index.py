@@ -18,7 +18,7 @@ from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index
 from sluice.indexing.kernels.calls import notice_once
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
+from sluice.indexing.storage.rows import fact
 from sluice.indexing.tokens.gather.gathering import Gathering
 from sluice.indexing.tokens.gather.recall import MeasuredRecall
 from sluice.indexing.tokens.gather.settings import (

@@ -15,8 +15,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.indexing.checks import Dense
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact, write_array
 from sluice.indexing.storage.exact_scores import Metric, norms_of
+from sluice.indexing.storage.rows import fact, write_array
 
 Parameters = Mapping[str, Any]
 NO_PARAMETERS: Parameters = {}

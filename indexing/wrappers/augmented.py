@@ -14,7 +14,7 @@ from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.hits import LARGEST_SCORE, Hits
 from sluice.indexing.index import Index, saved_type
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
+from sluice.indexing.storage.rows import fact
 from sluice.indexing.table import AUGMENTATIONS
 from sluice.indexing.wrappers.augmentations import Augmentation
 from sluice.indexing.wrappers.funnel import (

@@ -17,9 +17,8 @@ from sluice.indexing.folder import index_class, set_facts
 from sluice.indexing.hits import LARGEST_SCORE, Hits
 from sluice.indexing.index import Index, saved_type
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
-from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_of
-from sluice.indexing.storage.rows import DenseRows
+from sluice.indexing.storage.rows import DenseRows, fact
 from sluice.indexing.table import INDEXES
 
 Spec = Mapping[str, Any]  # {type: name, ...arguments}, as in YAML

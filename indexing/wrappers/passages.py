@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import MOST_PLACES, Index, Parameters
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact, write_array
+from sluice.indexing.storage.rows import fact, write_array
 from sluice.indexing.table import INDEXES
 from sluice.indexing.wrappers.funnel import WrappingIndex, open_inner, write_inner
 

@@ -16,8 +16,8 @@ from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import exact_scores
+from sluice.indexing.storage.rows import fact
 from sluice.indexing.tokens.index import TokenIndex
 from sluice.indexing.tokens.storage.segment import checked_tokens
 from sluice.indexing.wrappers.funnel import (

@@ -54,8 +54,7 @@ def data(
     from sluice.retrieval.datasets.report import describe
 
     columns = named_columns(id=id, text=text, title=title, metadata=metadata)
-    own = {"columns": columns} if columns else {}
-    own.update({"allow": allow} if allow else {})
+    own = named_columns(columns=columns or None, allow=allow)
     dataset = {"corpus": name, **own} if own else name
     typer.echo(json.dumps(describe(dataset, split), indent=2, ensure_ascii=False))
 

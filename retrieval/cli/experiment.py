@@ -276,7 +276,7 @@ def tune(
 def _print_evaluation(table: Table, experiment: Experiment, start: float) -> None:
     """Print the table, where the rest is, how long it took, and what to do next."""
     from sluice.retrieval.config.trust import named_in
-    from sluice.retrieval.experiments.next_steps import next_steps
+    from sluice.retrieval.experiments.evaluation import next_steps
 
     left_out = show(table)
     page = experiment.config.evaluate.report

@@ -153,7 +153,7 @@ def grades(
     Example:
       sluice labels grades run.trec qrels.tsv -k 10 -k 100
     """
-    from sluice.retrieval.evaluation.graded import CUTOFFS, grade_breakdown
+    from sluice.retrieval.evaluation.scores import CUTOFFS, grade_breakdown
     from sluice.retrieval.runs.run import Run
     from sluice.retrieval.runs.trec_files import read_qrels
 

@@ -235,8 +235,7 @@ def pruned(
         return PrunedCorpus(corpus, QualityScores.load(section.scores), section.share)
     if not score or section.share == 0:
         return corpus
-    from sluice.retrieval.retrievers.quality.scorers import score_quality
-    from sluice.retrieval.retrievers.quality.text_models import text_quality
+    from sluice.retrieval.retrievers.quality.scorers import score_quality, text_quality
 
     scorer = text_quality(model(str(section.model)))
     return PrunedCorpus(corpus, score_quality(corpus, scorer), section.share)

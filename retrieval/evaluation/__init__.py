@@ -21,11 +21,11 @@ if TYPE_CHECKING:
         Measure as Measure,
         parse_measure as parse_measure,
     )
-    from sluice.retrieval.evaluation.sample_size import (
+    from sluice.retrieval.evaluation.scores import Scores as Scores, evaluate as evaluate
+    from sluice.retrieval.evaluation.significance import (
         power as power,
         queries_needed as queries_needed,
     )
-    from sluice.retrieval.evaluation.scores import Scores as Scores, evaluate as evaluate
     from sluice.retrieval.evaluation.table import Table as Table
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

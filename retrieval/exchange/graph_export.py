@@ -125,8 +125,7 @@ def graph_loss(
     others up to ``documents``, both by ``seed``. Dense and SPLADE models rank all of these; a
     cross-encoder reranks BM25's first 20. Everything runs in float32.
     """
-    from sluice.encoders.backends.backend import OUTPUTS, open_backend
-    from sluice.encoders.backends.comparison import through
+    from sluice.encoders.backends.backend import OUTPUTS, open_backend, through
     from sluice.encoders.model_files.registry import open_encoder
 
     whole_number(documents, "documents", 1)

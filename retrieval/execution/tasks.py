@@ -19,7 +19,7 @@ TASKS: Final[Mapping[str, str]] = {
     "score": "sluice.retrieval.training_data.teachers.scoring_tasks:score_task",
     "train": "sluice.retrieval.experiments.suites.training_jobs:train_task",
     "mine": "sluice.retrieval.experiments.suites.training_jobs:mine_task",
-    "evaluate": "sluice.retrieval.experiments.suites.suite_tasks:evaluate_task",
+    "evaluate": "sluice.retrieval.experiments.suites.training_jobs:evaluate_task",
 }
 
 

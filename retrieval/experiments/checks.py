@@ -46,7 +46,7 @@ from sluice.retrieval.stages.feedback.dense import VectorFeedback
 from sluice.retrieval.stages.feedback.stage import TermFeedback
 from sluice.retrieval.stages.variance_exit import Certainty, VarianceExit
 from sluice.retrieval.training_data.example_sources import searched_with
-from sluice.retrieval.training_data.teachers.judges import check_judge
+from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
 VARIED = "gaussian"  # the type of encoder whose queries have variances
@@ -150,7 +150,7 @@ def _check_prune(config: ExperimentConfig, prune: PruneSection, where: str, allo
 
 
 def _check_reads_text(folder: Path, where: str) -> None:
-    from sluice.retrieval.retrievers.quality.text_models import checked_kind
+    from sluice.retrieval.retrievers.quality.scorers import checked_kind
 
     try:
         checked_kind(folder)

@@ -63,7 +63,7 @@ from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
-from sluice.retrieval.training_data.teachers.judges import open_judge
+from sluice.retrieval.training_data.teachers.scoring_tasks import open_judge
 
 if TYPE_CHECKING:
     from sluice.retrieval.retrievers.corpus.encoding import EncodingEstimate

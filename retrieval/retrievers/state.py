@@ -33,8 +33,7 @@ from sluice.retrieval.documents.where import (
     matching_rows,
 )
 from sluice.retrieval.pipelines.tracing import Span, is_traced, note
-from sluice.retrieval.retrievers.corpus.best_passages import PassageFinder, keep_vectors
-from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.passages import PassageFinder, Passages, keep_vectors
 from sluice.retrieval.retrievers.corpus.query_vectors import query_vectors
 from sluice.retrieval.retrievers.corpus.token_scores import TokenReader
 from sluice.retrieval.retrievers.folder import (
@@ -47,9 +46,8 @@ from sluice.retrieval.retrievers.folder import (
     open_placed_encoder,
     read_head,
 )
-from sluice.retrieval.runs.order import canonical_order
 from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
-from sluice.retrieval.runs.run import Ranking, Run, without
+from sluice.retrieval.runs.run import Ranking, Run, canonical_order, without
 
 if TYPE_CHECKING:
     from sluice.encoders.encoder import Encoder
@@ -350,7 +348,7 @@ class RetrieverState:
         """What reads which tokens met, where the index holds token vectors."""
         kind = TokenReader
         if self.head.shards is not None:
-            from sluice.retrieval.retrievers.shards.reader import ShardedReader
+            from sluice.retrieval.retrievers.shards.store import ShardedReader
 
             kind = ShardedReader
         return kind(self.encoder, self.index, self.store, self.passages is not None)

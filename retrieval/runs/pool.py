@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.retrieval.runs.order import ordered_keys
-from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.runs.run import Ranking, Run, ordered_keys
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]

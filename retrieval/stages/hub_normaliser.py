@@ -172,7 +172,7 @@ class Normaliser:
 
     def save(self, path: str | Path) -> None:
         """Write the folder ``path``: two ``.npy`` a bank and ``normaliser.json``; in one step."""
-        from sluice.indexing.storage.arrays import write_array
+        from sluice.indexing.storage.rows import write_array
 
         with replaced_folder(Path(path), markers=(HEAD,)) as folder:
             for place, bank in enumerate(self.banks):

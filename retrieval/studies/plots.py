@@ -27,8 +27,7 @@ from sluice.retrieval.evaluation.plots.tradeoff import (
 )
 from sluice.retrieval.evaluation.table import Table, add_costs
 from sluice.retrieval.experiments.output.results import RESULTS, read_results
-from sluice.retrieval.experiments.tuning.experiment import FOLDER as TUNE
-from sluice.retrieval.experiments.tuning.plot import draw_cascades
+from sluice.retrieval.experiments.tuning.experiment import FOLDER as TUNE, draw_cascades
 from sluice.retrieval.experiments.tuning.tuner import Trial
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets, recall_curves
 from sluice.training.journal.curves import read_trainings

@@ -12,8 +12,7 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import keeping_passages, tracing
-from sluice.retrieval.runs.order import is_canonical
-from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.runs.run import Ranking, Run, is_canonical
 from sluice.retrieval.testing.rules import DOCUMENTS, QUERIES, expect, verify
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.lists.list_tasks import INPUTS, LISTS, SOURCE, Asked, lists_of
 from sluice.retrieval.training_data.teachers.judge_tasks import JUDGED, judged_by_tasks
-from sluice.retrieval.training_data.teachers.judges import open_judge
+from sluice.retrieval.training_data.teachers.scoring_tasks import open_judge
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sluice.retrieval.training_data.clicks.simulation import simulated_log
+from sluice.retrieval.training_data.clicks.log import simulated_log
 
 EXAMINATION = (1.0, 0.7, 0.5, 0.35)
 SATISFACTION = 0.6

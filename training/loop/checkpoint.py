@@ -13,8 +13,7 @@ from sluice.encoders.foundation.disk.files import sync, write_json
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.example import Example, Text
 from sluice.training.journal.curves import TRAINING
-from sluice.training.losses.base import LossBase
-from sluice.training.losses.description import renamed
+from sluice.training.losses.base import LossBase, renamed
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off by a kill
 LOSS = "loss.safetensors"  # of a loss with a state of its own

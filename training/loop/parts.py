@@ -23,8 +23,7 @@ from sluice.training.batches.token_scores import AttentionScoring, TokenScoring
 from sluice.training.example import Example
 from sluice.training.loop.live_candidates import LiveCandidates
 from sluice.training.loop.objective import Objective
-from sluice.training.losses.base import LossBase, as_loss, writes
-from sluice.training.losses.description import type_name
+from sluice.training.losses.base import LossBase, as_loss, type_name, writes
 from sluice.training.protocol import BiEncoder, ListWriter, Loss, PairEncoder, SpanWriter, Trained
 from sluice.training.sparsity.regulariser import Regulariser
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.encoders.splade.corpus_statistics import inverse_document_frequency
+from sluice.encoders.splade.start import inverse_document_frequency
 from sluice.training.example import Example
 from sluice.training.protocol import BiEncoder
 

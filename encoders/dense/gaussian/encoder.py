@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sluice.encoders.backends.choice import choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.backends.devices import Dtype, Engine
 from sluice.encoders.dense.gaussian.divergence import Gaussians, augmented, gaussians_of, width_of
 from sluice.encoders.dense.gaussian.parts import new_parts, read_parts

@@ -1,4 +1,4 @@
-"""The base of rankers that see a pair as the similarities of its tokens."""
+"""The base of rankers that see a pair as the similarities of its tokens, and their head's file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_side
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
-from sluice.encoders.rerankers.matching.head_file import fill_head, save_head
 from sluice.encoders.rerankers.matching.sources import (
     TokenSource,
     Vectors,
@@ -37,6 +36,37 @@ from sluice.encoders.rerankers.matching.sources import (
 from sluice.encoders.rerankers.matching.texts import OneText, Pairs, Texts, stacked
 from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.transformer.model import Features
+
+WEIGHTS = "head.safetensors"
+
+
+def save_head(head: nn.Module, folder: Path) -> None:
+    """Write a head's weights into a ranker's folder."""
+    from safetensors.torch import save_file
+
+    weights = {name: value.detach().cpu() for name, value in head.state_dict().items()}
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
+
+
+def fill_head(head: nn.Module, folder: Path) -> None:
+    """Fill a head; ``ModelError`` where its file is missing, damaged, or of another head."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    file = folder / WEIGHTS
+    if not file.exists():
+        raise ModelError(f"{file}: missing; it holds the ranker's head: train the model again")
+    try:
+        head.load_state_dict(load_file(file))
+    except (SafetensorError, RuntimeError, OSError) as error:
+        raise ModelError(f"{file}: does not fit the settings beside it: {error}") from error
+    for name, values in head.state_dict().items():
+        if not torch.isfinite(values).all():
+            raise ModelError(
+                f"{file}: {name} has values that are not finite, so every score would be NaN; take "
+                "the folder from its source again, or train the model again"
+            )
+
 
 BYTES = 256 << 20  # of document token vectors held together, about
 CELLS = 1 << 18  # similarities of tokens that a head sees at once

@@ -1,4 +1,4 @@
-"""Linear layers with packed weights, by oneDNN's kernels if this torch has them, else by torch's.
+"""A packed transformer's layers: linear with packed weights (oneDNN's or torch's), and norms.
 
 On CPUs that MKL does not tune for, oneDNN's float32 product is up to twice as fast as the one
 behind ``torch.nn.functional.linear``; its bfloat16 product gains about a fifth from weights that
@@ -9,13 +9,74 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sluice.encoders.model_files.weights.quantised import Codes, QuantisedLinear
+from sluice.encoders.transformer.packed.attention import Attention, Heads
+
+# Those that multiply by their weight, and those that multiply by 1 more than it.
+_ROOT_MEAN_SQUARES = {
+    "T5LayerNorm": 0.0, "LlamaRMSNorm": 0.0, "MistralRMSNorm": 0.0, "Qwen2RMSNorm": 0.0,
+    "Qwen3RMSNorm": 0.0, "Gemma3RMSNorm": 1.0,
+}  # fmt: skip
+
+
+class Norm(Protocol):
+    """A norm over the last dimension."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return ``x`` ``[..., size]`` normalised, float32."""
+        ...
+
+
+class LayerNorm:
+    """Layer norm (Ba et al., 2016, arXiv 1607.06450)."""
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        self._shape, self._eps = norm.normalized_shape, norm.eps
+        self._weight, self._bias = (
+            None if part is None else part.detach().float() for part in (norm.weight, norm.bias)
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return ``x`` ``[..., size]`` normalised."""
+        return functional.layer_norm(x.float(), self._shape, self._weight, self._bias, self._eps)
+
+
+class RootMeanSquare:
+    """``x / sqrt(mean(x^2) + eps) * weight`` (Zhang and Sennrich, 2019, arXiv 1910.07467)."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self._weight, self._eps = weight, eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return ``x`` ``[..., size]`` normalised."""
+        x = x.float()
+        # Of the ways to sum squares this is the fastest by far: one pass, nothing in between.
+        squares: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
+        return (x * squares.div_(x.shape[-1]).add_(self._eps).rsqrt_()).mul_(self._weight)
+
+
+def norm_of(module: Any) -> Norm | None:
+    """Return what a norm module of ``transformers`` or torch computes; None for no norm.
+
+    Raises ``TypeError`` for one that is not known here.
+    """
+    if module is None or type(module) is nn.Identity:
+        return None
+    if type(module) is nn.LayerNorm:
+        return LayerNorm(module)
+    name = type(module).__name__
+    if name not in _ROOT_MEAN_SQUARES:
+        raise TypeError(f"unknown norm {name}")
+    eps = getattr(module, "variance_epsilon", None)
+    weight = module.weight.detach().float() + _ROOT_MEAN_SQUARES[name]
+    return RootMeanSquare(weight, module.eps if eps is None else eps)
+
 
 Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu"]
 
@@ -174,3 +235,116 @@ def activation_of(module: Any) -> Activation | None:
         "FastGELUActivation": "gelu_tanh", "SiLUActivation": "silu",
     }  # fmt: skip
     return names.get(kind.__name__) if kind.__module__ == "transformers.activations" else None
+
+
+class Norms(NamedTuple):
+    """The norms around one half of a layer: ``after(x + inside(half(before(x))))``."""
+
+    before: Norm | None = None
+    inside: Norm | None = None
+    after: Norm | None = None
+
+
+class Layer(NamedTuple):
+    """One transformer layer, as its model has it.
+
+    ``projections`` make queries, keys and values, one layer for each or one for all; ``inner`` is
+    one layer or, ``gated``, two, or one of twice the size: the first half's activation is
+    multiplied by the second. ``kind`` tells layers apart whose attention differs.
+    """
+
+    projections: Sequence[nn.Linear]
+    attended: nn.Linear  # from the heads back to the states
+    inner: Sequence[nn.Linear]
+    outer: nn.Linear
+    activation: Activation
+    attention_norms: Norms
+    output_norms: Norms
+    gated: bool = False
+    query_norm: Norm | None = None  # of each head
+    key_norm: Norm | None = None
+    kind: str = ""
+
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """All its linear layers."""
+        return [*self.projections, self.attended, *self.inner, self.outer]
+
+
+class PackedLayer:
+    """A layer's weights laid out for packed states ``[tokens, hidden]``.
+
+    Products are in ``dtype``; sums and norms are in float32, as under autocast.
+    """
+
+    def __init__(self, layer: Layer, heads: Heads, dtype: torch.dtype) -> None:
+        self.kind = layer.kind
+        self._layer, self._heads, self._dtype = layer, heads, dtype
+        self._projections = packed_linear(layer.projections, dtype)
+        self._attended = packed_linear([layer.attended], dtype)
+        self._gate: PackedLinear | None = None
+        inner, activation = slice(None), layer.activation
+        if layer.gated:
+            half = sum(linear.out_features for linear in layer.inner) // 2
+            self._gate = packed_linear(layer.inner, dtype, slice(half), activation=activation)
+            inner, activation = slice(half, None), "none"
+        self._inner = packed_linear(layer.inner, dtype, inner, activation=activation)
+        self._outer = packed_linear([layer.outer], dtype)
+
+    @functools.cached_property
+    def _apart(self) -> tuple[PackedLinear, PackedLinear]:
+        """The queries' projection, and that of keys and values: for one token of each text."""
+        width = self._heads.queries * self._heads.size
+        return (
+            packed_linear(self._layer.projections, self._dtype, slice(width)),
+            packed_linear(self._layer.projections, self._dtype, slice(width, None)),
+        )
+
+    def __call__(self, states: Tensor, attend: Attention) -> Tensor:
+        """Return the next states ``[tokens, hidden]``."""
+        projected = self._projections(self._before(states, self._layer.attention_norms))
+        width = self._heads.queries * self._heads.size
+        self._norm_heads(projected[:, :width], self._layer.query_norm)
+        end = width + self._heads.keys * self._heads.size
+        self._norm_heads(projected[:, width:end], self._layer.key_norm)
+        return self._forward(states, attend(projected))
+
+    def single(self, states: Tensor, places: Tensor, attend: Attention, *, last: bool) -> Tensor:
+        """Return the next states of each text's first or last token, which stand at ``places``."""
+        of_queries, of_rest = self._apart
+        ready = self._before(states, self._layer.attention_norms)
+        queries, rest = of_queries(ready[places]), of_rest(ready)
+        width = self._heads.keys * self._heads.size
+        self._norm_heads(queries, self._layer.query_norm)
+        self._norm_heads(rest[:, :width], self._layer.key_norm)
+        return self._forward(states[places], attend.single(queries, rest, last=last))
+
+    def _norm_heads(self, x: Tensor, norm: Norm | None) -> None:
+        """Normalise each head of ``[n, heads * size]`` in place, where the model does it."""
+        if norm is not None:
+            heads = torch.unflatten(x, 1, (-1, self._heads.size))
+            heads.copy_(norm(heads))
+
+    def _before(self, states: Tensor, norms: Norms) -> Tensor:
+        ready = states if norms.before is None else norms.before(states)
+        return ready.to(self._dtype)
+
+    def _forward(self, states: Tensor, mixed: Tensor) -> Tensor:
+        norms = self._layer.output_norms
+        states = self._added(states, mixed, self._attended, self._layer.attention_norms)
+        ready = self._before(states, norms)
+        if self._gate is None:
+            inner = self._inner(ready)
+        else:
+            inner = self._inner.multiplied_with(self._gate(ready), ready)
+        return self._added(states, inner, self._outer, norms)
+
+    def _added(self, states: Tensor, x: Tensor, linear: PackedLinear, norms: Norms) -> Tensor:
+        """Return the sum of states and a half's result, which ``linear`` makes of ``x``."""
+        if norms.inside is not None:
+            total = states + norms.inside(linear(x))
+        elif self._dtype is torch.float32:
+            total = linear.added_to(states, x)
+        else:
+            total = states + linear(x)
+        return total if norms.after is None else norms.after(total)

@@ -24,8 +24,7 @@ from sluice.encoders.transformer.packed.attention import (
 )
 from sluice.encoders.transformer.packed.blocks import Blocks, blocks_of
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
-from sluice.encoders.transformer.packed.layer import Layer, Norms, PackedLayer
-from sluice.encoders.transformer.packed.norms import norm_of
+from sluice.encoders.transformer.packed.linear import Layer, Norms, PackedLayer, norm_of
 
 WIDE = 256  # tokens of a window that is too wide to be tried
 _SMALL = 1 << 28  # bytes of weights that are copied whatever memory is left

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.indexing.databases.pgvector.lines import Row
-from sluice.indexing.databases.pgvector.settings import NON_ZEROS, Settings
-from sluice.indexing.databases.pgvector.vectors import pruned
+from sluice.indexing.databases.pgvector.settings import NON_ZEROS, Row, Settings, pruned
 from sluice.indexing.inverted.statistics import Contribution
 
 

@@ -25,10 +25,19 @@ from sluice.indexing.databases.pgvector.beside import (
     stored_weights,
 )
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
-from sluice.indexing.databases.pgvector.lines import Row, digest_of, lines
 from sluice.indexing.databases.pgvector.notes import differences
 from sluice.indexing.databases.pgvector.search import MOST_EF, Asked, Walk, search
-from sluice.indexing.databases.pgvector.settings import DIMENSIONS, Column, Method, Settings
+from sluice.indexing.databases.pgvector.settings import (
+    DIMENSIONS,
+    Column,
+    Method,
+    Row,
+    Settings,
+    decoded,
+    digest_of,
+    encoded,
+    lines,
+)
 from sluice.indexing.databases.pgvector.states import (
     States,
     measured_recall,
@@ -38,12 +47,11 @@ from sluice.indexing.databases.pgvector.states import (
     write_sample,
 )
 from sluice.indexing.databases.pgvector.table import Table
-from sluice.indexing.databases.pgvector.vectors import decoded, encoded
 from sluice.indexing.hits import Hits
 from sluice.indexing.inverted.statistics import Contribution
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
-from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import Metric
+from sluice.indexing.storage.rows import fact
 
 log = logging.getLogger("sluice")
 

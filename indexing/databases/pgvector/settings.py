@@ -1,9 +1,15 @@
-"""The settings of an index in PostgreSQL, checked before anything connects."""
+"""The settings of an index in PostgreSQL, checked before it connects, and its binary forms."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
@@ -118,3 +124,145 @@ def _is_name(text: str) -> bool:
         and text.isprintable()
         and "%" not in text
     )
+
+
+Matrix = sparse.csr_array
+HALF_MOST = float(np.finfo(np.float16).max)
+
+
+def encoded(vectors: Any, column: Column) -> Iterator[bytes]:
+    """Yield each row of ``vectors`` in the binary form of the column's type."""
+    if column == "sparsevec":
+        yield from _sparse(vectors)
+        return
+    table = encoded_table(vectors, column)
+    data, size = table.tobytes(), table.itemsize
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def encoded_table(vectors: Any, column: Column) -> NDArray[np.void]:
+    """Return dense vectors in the binary form of the column's type, ``[n]`` records."""
+    count, width = vectors.shape
+    kind = ">f2" if column == "halfvec" else ">f4"
+    table = np.zeros(count, np.dtype([("head", ">u2", (2,)), ("values", kind, (width,))]))
+    table["head"][:, 0] = width
+    table["values"] = vectors
+    return table
+
+
+def _sparse(vectors: Matrix[Any]) -> Iterator[bytes]:
+    width = DIMENSIONS["sparsevec"]  # one for all: a vocabulary that grows needs no new table
+    terms, weights = vectors.indices.astype(">i4"), vectors.data.astype(">f4")
+    for start, stop in zip(vectors.indptr[:-1].tolist(), vectors.indptr[1:].tolist(), strict=True):
+        head = np.array([width, stop - start, 0], ">i4").tobytes()
+        yield head + terms[start:stop].tobytes() + weights[start:stop].tobytes()
+
+
+def decoded(rows: Sequence[bytes], column: Column, width: int) -> Any:
+    """Return vectors in the binary form of the column's type as float32 ``[n, width]``."""
+    if column == "sparsevec":
+        return _decoded_sparse(rows, width)
+    kind = ">f2" if column == "halfvec" else ">f4"
+    vectors = np.zeros((len(rows), width), np.float32)
+    for place, row in enumerate(rows):
+        vectors[place] = np.frombuffer(row, kind, width, 4)
+    return vectors
+
+
+def _decoded_sparse(rows: Sequence[bytes], width: int) -> Matrix[Any]:
+    ends, terms, weights = [0], [], []
+    for row in rows:
+        count = int.from_bytes(row[4:8], "big")
+        ends.append(ends[-1] + count)
+        terms.append(np.frombuffer(row, ">i4", count, 12).astype(np.int64))
+        weights.append(np.frombuffer(row, ">f4", count, 12 + 4 * count).astype(np.float32))
+    data = np.concatenate(weights) if weights else np.zeros(0, np.float32)
+    indices = np.concatenate(terms) if terms else np.zeros(0, np.int64)
+    wide = max(width, int(indices.max(initial=-1)) + 1)
+    return sparse.csr_array((data, indices, np.array(ends)), shape=(len(rows), wide))
+
+
+def pruned(vectors: Matrix[Any], most: int) -> tuple[Matrix[Any], float]:
+    """Return sparse vectors with their ``most`` largest weights each, and the weight lost.
+
+    Of equal weights the lower terms stay.
+    """
+    lengths = np.diff(vectors.indptr)
+    if lengths.max(initial=0) <= most:
+        return vectors, 0.0
+    kept = np.ones(vectors.nnz, dtype=np.bool_)
+    for row in np.flatnonzero(lengths > most).tolist():
+        start, stop = vectors.indptr[row : row + 2]
+        order = np.argsort(-vectors.data[start:stop], kind="stable")
+        kept[start + order[most:]] = False
+    lost = float(vectors.data[~kept].sum(dtype=np.float64))
+    ends: NDArray[Any] = np.concatenate([[0], np.cumsum(kept)])[vectors.indptr]
+    return (
+        sparse.csr_array((vectors.data[kept], vectors.indices[kept], ends), shape=vectors.shape),
+        lost,
+    )
+
+
+HEAD, END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"
+COLUMNS = "row, id, metadata, embedding"
+TOGETHER = 256  # rows that are sent together
+NULL = b"\xff\xff\xff\xff"  # the length of a field without a value
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is stored beside a vector: the id and the metadata as JSON."""
+
+    id: bytes
+    metadata: bytes
+
+
+def lines(
+    first: int, vectors: Any, column: Column, beside: Sequence[Row] | None
+) -> Iterator[bytes]:
+    """Yield the rows from ``first`` on, many in each part; without ``beside`` these are null."""
+    for start in range(0, int(vectors.shape[0]), TOGETHER):
+        part = vectors[start : start + TOGETHER]
+        if beside is None and column != "sparsevec":
+            yield _plain(first + start, part, column)
+        else:
+            own = None if beside is None else beside[start : start + TOGETHER]
+            yield _joined(first + start, part, column, own)
+
+
+def _plain(first: int, vectors: Any, column: Column) -> bytes:
+    """Return rows of equal length without a loop over them."""
+    table = encoded_table(vectors, column)
+    kind = [
+        ("fields", ">u2"), ("length", ">i4"), ("row", ">i8"), ("id", ">i4"), ("metadata", ">i4"),
+        ("size", ">i4"), ("vector", table.dtype),
+    ]  # fmt: skip
+    rows = np.empty(len(table), np.dtype(kind))
+    rows["fields"], rows["length"] = 4, 8
+    rows["row"] = np.arange(first, first + len(table))
+    rows["id"] = rows["metadata"] = -1
+    rows["size"], rows["vector"] = table.dtype.itemsize, table
+    return rows.tobytes()
+
+
+def _joined(first: int, vectors: Any, column: Column, beside: Sequence[Row] | None) -> bytes:
+    parts = []
+    for place, vector in enumerate(encoded(vectors, column)):
+        parts += [b"\0\x04\0\0\0\x08", (first + place).to_bytes(8, "big")]
+        if beside is None:
+            parts += [NULL, NULL]
+        else:
+            name, metadata = beside[place].id, beside[place].metadata
+            parts += [len(name).to_bytes(4, "big"), name]
+            parts += [len(metadata).to_bytes(4, "big"), metadata]
+        parts += [len(vector).to_bytes(4, "big"), vector]
+    return b"".join(parts)
+
+
+def digest_of(parts: Iterable[bytes]) -> str:
+    """Return a hash of rows in this form."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        hashed.update(part)
+    return hashed.hexdigest()

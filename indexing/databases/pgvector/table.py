@@ -14,8 +14,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
-from sluice.indexing.databases.pgvector.lines import COLUMNS, END, HEAD
-from sluice.indexing.databases.pgvector.settings import Column, Method, Settings
+from sluice.indexing.databases.pgvector.settings import COLUMNS, END, HEAD, Column, Method, Settings
 from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import Metric
 

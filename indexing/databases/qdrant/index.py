@@ -19,13 +19,6 @@ from sluice.encoders.foundation.trust import Allow, refuse_database
 from sluice.indexing.checks import checked_dense, checked_sparse
 from sluice.indexing.databases.conditions import Condition
 from sluice.indexing.databases.index import DatabaseIndex
-from sluice.indexing.databases.qdrant.build import BuildNotes, digest_of, former_names
-from sluice.indexing.databases.qdrant.checks import (
-    check_points,
-    differences,
-    measured,
-    recall,
-)
 from sluice.indexing.databases.qdrant.collection import (
     NAME,
     Collection,
@@ -35,12 +28,21 @@ from sluice.indexing.databases.qdrant.collection import (
     next_name,
 )
 from sluice.indexing.databases.qdrant.filters import filter_of, payload_of, rows_from
+from sluice.indexing.databases.qdrant.remote import (
+    BuildNotes,
+    check_points,
+    differences,
+    digest_of,
+    former_names,
+    measured,
+    recall,
+)
 from sluice.indexing.databases.qdrant.search import Live, nearest
 from sluice.indexing.databases.qdrant.settings import MOST_DIMENSIONS, Method, Settings
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
 from sluice.indexing.storage.exact_scores import Metric, norms_of
+from sluice.indexing.storage.rows import fact
 
 log = logging.getLogger("sluice")
 

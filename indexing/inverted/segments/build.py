@@ -29,7 +29,7 @@ from sluice.indexing.inverted.segments.segment import (
 )
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.kernels.threads import in_order, thread_count
-from sluice.indexing.storage.arrays import GrowingArray, write_array
+from sluice.indexing.storage.rows import GrowingArray, write_array
 
 STRETCH = 1 << 14  # documents written by block at a time; a multiple of every block size
 RANGE = 1 << 25  # postings written by term at a time, by all threads together

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.indexing.storage.arrays import fact
+from sluice.indexing.storage.rows import fact
 
 TILE_BITS: Final = 16
 TILE: Final = 1 << TILE_BITS

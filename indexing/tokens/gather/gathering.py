@@ -15,9 +15,8 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
 from sluice.indexing.kernels.threads import in_pieces
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact
-from sluice.indexing.tokens.gather.base import Gather
-from sluice.indexing.tokens.gather.centroid_gather import PROBES, CentroidGather
+from sluice.indexing.storage.rows import fact
+from sluice.indexing.tokens.gather.centroid_gather import PROBES, CentroidGather, Gather
 from sluice.indexing.tokens.gather.recall import (
     DEPTHS,
     MeasuredRecall,

@@ -16,8 +16,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.kernels.calls import lent
 from sluice.indexing.kernels.threads import in_parallel
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.arrays import fact, write_array
-from sluice.indexing.storage.rows import DenseSpool, passing
+from sluice.indexing.storage.rows import DenseSpool, fact, passing, write_array
 from sluice.indexing.tokens.storage.segment import (
     CELL,
     RESIDUAL_BITS,

@@ -116,7 +116,7 @@ def _scores_by_fit(
     allow: Sequence[str],
 ) -> Any:
     from sluice.retrieval.datasets.dataset import load_dataset
-    from sluice.retrieval.retrievers.quality.head import score_retriever, train_quality_head
+    from sluice.retrieval.retrievers.quality.scores import score_retriever, train_quality_head
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if folder is None:
@@ -142,7 +142,7 @@ def _scores_by_saved_head(
             "--head: needs --retriever, whose vectors are scored, or --model, which encodes them"
         )
     if folder is not None:
-        from sluice.retrieval.retrievers.quality.head import score_retriever
+        from sluice.retrieval.retrievers.quality.scores import score_retriever
         from sluice.retrieval.retrievers.retriever import Retriever
 
         return score_retriever(Retriever.open(folder, allow=allow), saved)
@@ -163,7 +163,7 @@ def _signal(by: str, corpus: Any, model: str | None) -> Any:
 
         return passage_quality.Magnitude(DenseEncoder.from_pretrained(str(model), normalize=False))
     if by == "text":
-        from sluice.retrieval.retrievers.quality.text_models import text_quality
+        from sluice.retrieval.retrievers.quality.scorers import text_quality
 
         return text_quality(str(model))
     if by == "perplexity":

@@ -51,7 +51,10 @@ def prompt(
       sluice teach prompt openai-community/gpt2 scifact --output prompts/scifact
     """
     from sluice.retrieval.datasets.dataset import load_dataset
-    from sluice.retrieval.training_data.written.soft_prompts import labelled_pairs, learnt_prompt
+    from sluice.retrieval.training_data.written.generated_examples import (
+        labelled_pairs,
+        learnt_prompt,
+    )
     from sluice.training.generation.decoding import DiverseBeams
     from sluice.training.generation.prompt_tuning import PromptTuning
     from sluice.training.generation.query_generation import ModelGenerator

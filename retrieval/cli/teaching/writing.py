@@ -62,7 +62,7 @@ def rewrite(
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.written.rewriting import (
+    from sluice.retrieval.training_data.written.full_rankings import (
         PROMPT,
         open_language_model,
         rewrite_corpus,
@@ -109,7 +109,7 @@ def describe(
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
     from sluice.retrieval.training_data.written.descriptions import PROMPT, describe_corpus
-    from sluice.retrieval.training_data.written.rewriting import open_language_model
+    from sluice.retrieval.training_data.written.full_rankings import open_language_model
 
     report = describe_corpus(
         open_language_model(model, "MODEL"), load_dataset(dataset, None), output,
@@ -154,8 +154,11 @@ def rank(
     from sluice.encoders.generative.list_order import LISTWISE
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.written.full_rankings import Windows, rank_dataset
-    from sluice.retrieval.training_data.written.rewriting import open_language_model
+    from sluice.retrieval.training_data.written.full_rankings import (
+        Windows,
+        open_language_model,
+        rank_dataset,
+    )
 
     report = rank_dataset(
         open_language_model(model, "MODEL"), load_dataset(dataset, split), candidates, output,

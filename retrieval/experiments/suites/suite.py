@@ -125,7 +125,7 @@ def _by_tasks(experiments: Mapping[str, Experiment], values: Mapping[str, Any]) 
     if not executor.remote:
         end_planning("evaluate")
         return {}
-    from sluice.retrieval.experiments.suites.suite_tasks import evaluate_by_tasks
+    from sluice.retrieval.experiments.suites.training_jobs import evaluate_by_tasks
 
     configs = {
         name: {

@@ -301,7 +301,7 @@ def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
             "after encoding and does nothing in training; start from the unpruned model"
         )
     if hooks_of(encoder).needs_idf:
-        from sluice.encoders.splade.corpus_statistics import fit_idf
+        from sluice.encoders.splade.start import fit_idf
 
         log.info("%s: counting the query terms' weights in the corpus", place)
         fit_idf(encoder, texts())

@@ -1,11 +1,12 @@
-"""``sluice tune``: tunes an experiment's pipeline within a budget, and measures it on the test."""
+"""``sluice tune``: tunes a pipeline within a budget, measures it on the test, draws the front."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from sluice.retrieval.config.sections import ExperimentConfig, TuneConfig
 from sluice.retrieval.config.yaml_file import yaml_text
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.evaluation.measures import parse_measure
+from sluice.retrieval.evaluation.plots.tradeoff import Point, draw_tradeoff
 from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.significance import paired_t_test
 from sluice.retrieval.evaluation.table import Table, Value
@@ -30,7 +32,6 @@ from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.training.tested_queries import without_tested
 from sluice.retrieval.experiments.tuning.pair_tasks import PairTasks, parts_of
-from sluice.retrieval.experiments.tuning.plot import draw_cascades
 from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned
 from sluice.retrieval.pipelines.expression import (
     FITTED,
@@ -45,7 +46,74 @@ from sluice.retrieval.retrievers.latency import measure_latency
 from sluice.retrieval.stages.rerankers.score_cache import Cached, ScoreCache
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from sluice.retrieval.experiments.tuning.tuner import Tuning
+
+
+LABELS = {"p50_ms": "p50 latency, ms", "p95_ms": "p95 latency, ms", "price": "price of a query"}
+SWEPT = 3  # depths, that a cascade is drawn as a line
+LINES = 3  # cascades that are drawn as lines: the best
+_DEPTH = re.compile(r"\bdepth=(\d+)")
+
+
+def draw_cascades(
+    trials: Sequence[Trial],
+    *,
+    measure: str,
+    cost: str,
+    front: Sequence[Trial] = (),
+    chosen: Trial | None = None,
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw pipelines by their cost and their measure on the tuning queries; return the figure.
+
+    Pipelines that differ in the depth of their last reranker alone are a line, each point labelled
+    with its depth: of such lines the three with the best point. ``cost`` is a field of ``Trial``:
+    p50_ms, p95_ms or price. Raises ``ConfigError`` for another and ``DataError`` for no trials.
+    """
+    if cost not in LABELS:
+        raise ConfigError(
+            f"cost: {cost!r}; expected one of {', '.join(LABELS)}{suggest(cost, LABELS)}"
+        )
+    return draw_tradeoff(
+        {
+            name: [_point(trial, cost, _DEPTH.findall(trial.pipeline)[-1]) for trial in sweep]
+            for name, sweep in sweeps(trials).items()
+        },
+        cost=LABELS[cost],
+        quality=f"{measure}, tuning queries",
+        tried=[_point(trial, cost) for trial in trials],
+        front=[_point(trial, cost) for trial in front],
+        chosen=None if chosen is None else _point(chosen, cost),
+        ax=ax,
+    )
+
+
+def sweeps(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
+    """Return the cascades tried at several depths of their last reranker, the best ones.
+
+    The name is the pipeline with ``depth=…``. Of those with the same stages, which differ in
+    weights and exits only, the one with the best trial is returned.
+    """
+    by_name: dict[str, list[Trial]] = {}
+    for trial in trials:
+        places = list(_DEPTH.finditer(trial.pipeline))
+        if places:
+            last = places[-1]
+            name = f"{trial.pipeline[: last.start()]}depth=…{trial.pipeline[last.end() :]}"
+            by_name.setdefault(name, []).append(trial)
+    found = {name: group for name, group in by_name.items() if len(group) >= SWEPT}
+    best: dict[str, str] = {}
+    for name in sorted(found, key=lambda name: -max(trial.value for trial in found[name])):
+        best.setdefault(name.partition("depth=…")[0], name)
+    return {name: found[name] for name in list(best.values())[:LINES]}
+
+
+def _point(trial: Trial, cost: str, label: str = "") -> Point:
+    return Point(float(getattr(trial, cost)), trial.value, label)
+
 
 log = logging.getLogger("sluice")
 

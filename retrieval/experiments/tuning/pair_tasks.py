@@ -33,7 +33,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 from sluice.retrieval.stages.rerankers.score_cache import Cached, ScoreCache, Scores
-from sluice.retrieval.training_data.lists.sent_stage import stage_identity
+from sluice.retrieval.training_data.lists.list_tasks import stage_identity
 
 SLICE = 25  # queries of a task
 PARTS = "parts"  # below the folder of the tuning

@@ -14,9 +14,8 @@ from sluice.retrieval.evaluation.judgements import Judgements
 from sluice.retrieval.evaluation.measures import Measure, compute, settled
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
-from sluice.retrieval.runs.order import ordered_keys
 from sluice.retrieval.runs.pool import LARGEST, Array, Places, Pool
-from sluice.retrieval.runs.run import Run
+from sluice.retrieval.runs.run import Run, ordered_keys
 
 STEPS = 20  # of the lattice of weights, fewer where that were more than ``MOST``
 MOST = 231

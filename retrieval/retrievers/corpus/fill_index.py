@@ -19,7 +19,7 @@ from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.execution.plan import begin_alone, end_planning
-from sluice.retrieval.retrievers.corpus.encoding import Encoding
+from sluice.retrieval.retrievers.corpus.encoding import Encoding, Reading, warn_of_cuts
 from sluice.retrieval.retrievers.corpus.index_queries import (
     chooses,
     chosen_index,
@@ -34,7 +34,6 @@ from sluice.retrieval.retrievers.corpus.passage_indexing import (
 )
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.corpus.query_vectors import check_written, sequences, written_index
-from sluice.retrieval.retrievers.corpus.reading import Reading, warn_of_cuts
 
 if TYPE_CHECKING:
     from sluice.indexing import Index

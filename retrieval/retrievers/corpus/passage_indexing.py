@@ -19,10 +19,9 @@ from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.execution.plan import begin_alone
-from sluice.retrieval.retrievers.corpus.encoding import Encoding
+from sluice.retrieval.retrievers.corpus.encoding import Encoding, Reading
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.retrievers.corpus.passages import MEAN_OF_TOKENS, Passages
-from sluice.retrieval.retrievers.corpus.reading import Reading
 
 if TYPE_CHECKING:
     from sluice.indexing import Index

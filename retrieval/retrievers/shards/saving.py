@@ -12,7 +12,7 @@ import numpy as np
 from sluice.encoders.foundation.disk.files import link_or_copy, read_json, sync_tree
 from sluice.encoders.foundation.disk.generations import MANIFEST, new_generation, pin_generation
 from sluice.indexing.index import Index
-from sluice.indexing.storage.arrays import write_array
+from sluice.indexing.storage.rows import write_array
 from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.retrievers.folder import (

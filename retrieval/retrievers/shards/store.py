@@ -1,4 +1,4 @@
-"""The documents of a collection in several stores, read as one."""
+"""The documents of a collection in several stores, read as one, as are their tokens and terms."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.indexing.wrappers.fan_out import ShardRows
+from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval.documents.columns import Column, Mask
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.segment import id_hash
 from sluice.retrieval.documents.store import CHUNK, DocumentStore, Placed, write_documents
 from sluice.retrieval.documents.where import Condition, matching_rows
+from sluice.retrieval.retrievers.corpus.token_scores import TokenReader
 
 MOST = 1000  # shards
 INCOMING = ".incoming"  # documents on their way to their shards
@@ -311,3 +313,14 @@ def _owners(store: DocumentStore, shards: int) -> NDArray[np.int64]:
         for start in range(0, total, CHUNK)
     ]
     return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+class ShardedReader(TokenReader):
+    """A reader over shards."""
+
+    def holding(self, row: int) -> tuple[TokenReader, int]:
+        """Return the reader of the shard that holds a row, and its own row there."""
+        if not (isinstance(self.index, ShardedIndex) and isinstance(self.store, ShardedStore)):
+            raise TypeError("documents and index are not in shards")
+        part, local = self.index.part(row)
+        return TokenReader(self.encoder, part, self.store.part(row), self.cut), local

@@ -13,7 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.scorer import Scorer, Scores
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, kept
-from sluice.retrieval.retrievers.corpus.windows import TokenPieces, windows, word_pieces
+from sluice.retrieval.retrievers.corpus.late_chunks import TokenPieces, windows, word_pieces
 from sluice.retrieval.stages.rerankers.scorer_identity import ScorerAround
 
 HOWS = ("max", "first", "sum", "mean")

@@ -10,7 +10,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.retrieval.pipelines.scorer import Scorer
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.corpus.windows import WORD
+from sluice.retrieval.retrievers.corpus.late_chunks import WORD
 from sluice.retrieval.stages.rerankers.scorer_identity import ScorerAround
 from sluice.retrieval.stages.rerankers.stored_vectors import retriever_state
 from sluice.training.generation.inverse_cloze import sentences

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.stages.transforms.stage import Transformed as Transformed
-    from sluice.retrieval.stages.transforms.transform import Each as Each
+    from sluice.retrieval.stages.transforms.stage import Each as Each, Transformed as Transformed
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

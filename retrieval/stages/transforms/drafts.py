@@ -18,11 +18,11 @@ from sluice.retrieval.stages.generative.answers import head_texts
 from sluice.retrieval.stages.transforms.stage import (
     SHOWN,
     Transformed,
+    Variant,
     checked_stage,
     like,
     written_call,
 )
-from sluice.retrieval.stages.transforms.transform import Variant
 from sluice.retrieval.stages.transforms.writer import Draw, Limits, Writer
 
 HYDE = "Write a short passage that answers this query.\n\nQuery: {query}\n\nPassage:"

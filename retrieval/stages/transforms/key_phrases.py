@@ -14,8 +14,7 @@ from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.lexical.analyzer import marks
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.stages.transforms.corpus_words import CorpusWords, OfCorpus
-from sluice.retrieval.stages.transforms.stage import Transformed
-from sluice.retrieval.stages.transforms.transform import Variant
+from sluice.retrieval.stages.transforms.stage import Transformed, Variant
 
 LONGEST: Final = 4  # words of a phrase; longer runs are cut
 

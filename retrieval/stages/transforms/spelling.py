@@ -11,8 +11,7 @@ from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.lexical.analyzer import marks
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.stages.transforms.corpus_words import CorpusWords, OfCorpus, has_digit
-from sluice.retrieval.stages.transforms.stage import Transformed
-from sluice.retrieval.stages.transforms.transform import Variant
+from sluice.retrieval.stages.transforms.stage import Transformed, Variant
 
 MOST: Final = 2  # edits of a word
 SHORT, LONG = 3, 6  # letters from which one edit is allowed, and ``edits``

@@ -1,32 +1,81 @@
-"""The stage that searches by what a query transform makes of each query."""
+"""Query transforms: a query's text to texts with weights, and the stage that searches by them."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.numbers import finite_number
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.stage import Stage, passages_by_best
 from sluice.retrieval.pipelines.tracing import is_traced, note
-from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
+from sluice.retrieval.retrievers.corpus.passages import keep_vectors
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.feedback.dense import by_cosine
 from sluice.retrieval.stages.transforms.corpus_words import OfCorpus
-from sluice.retrieval.stages.transforms.transform import QueryTransform, Variant, merged
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.hit import Passage
     from sluice.retrieval.pipelines.tracing import Span
     from sluice.retrieval.retrievers.state import RetrieverState
+
+
+class Variant(NamedTuple):
+    """A text to search by in the place of a query, and how much it counts.
+
+    With ``document`` it is written like a document, and a dense encoder encodes it as one.
+    """
+
+    text: str
+    weight: float = 1.0
+    document: bool = False
+
+
+class QueryTransform(Protocol):
+    """Turns queries into what is searched in their place."""
+
+    def variants(self, queries: Sequence[str]) -> Sequence[Iterable[Variant]]:
+        """Return each query's variants; none where the query is searched as it is."""
+        ...
+
+
+class Each:
+    """The transform of a function from one text to (text, weight) pairs."""
+
+    def __init__(self, function: Callable[[str], Iterable[tuple[str, float]]]) -> None:
+        self.function = function
+
+    def variants(self, queries: Sequence[str]) -> list[list[Variant]]:
+        """Return what the function says for each query."""
+        return [[Variant(*pair) for pair in self.function(query)] for query in queries]
+
+
+def merged(query: str, variants: Iterable[Variant], name: str) -> list[Variant]:
+    """Return variants without blank ones and those of weight 0, equal ones as one.
+
+    A query without any variant is its own. Raises ``DataError`` for what is not text, and
+    ``ConfigError`` for a weight that is not a finite number, 0 or more.
+    """
+    weights: dict[tuple[str, bool], float] = {}
+    for text, weight, document in variants:
+        if not isinstance(text, str):
+            raise DataError(f"{name}: {text!r:.60} for query {query!r:.60}; expected text")
+        own = finite_number(weight, f"{name}: weight", 0)
+        if text.strip() and own > 0:
+            weights[text, document] = weights.get((text, document), 0.0) + own
+    if not weights:
+        return [Variant(query)]
+    return [Variant(text, weight, document) for (text, document), weight in weights.items()]
+
 
 Changed = Mapping[str, list[Variant]]  # by query id
 SHOWN = 300  # characters of a text in an explanation

@@ -11,8 +11,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded, read_whole
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.stages.transforms.stage import Transformed
-from sluice.retrieval.stages.transforms.transform import Variant
+from sluice.retrieval.stages.transforms.stage import Transformed, Variant
 
 LARGEST = 64 << 20  # bytes of a file
 MOST = 32  # variants of a query

@@ -10,7 +10,7 @@ import yaml
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.experiments.dependencies import Dependencies
-from sluice.retrieval.retrievers.corpus.reading import Reading
+from sluice.retrieval.retrievers.corpus.encoding import Reading
 from sluice.retrieval.retrievers.gather_recall import GatherRecall
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet
 

@@ -30,9 +30,8 @@ from sluice.retrieval.retrievers.corpus.fill_index import own_index
 from sluice.retrieval.retrievers.corpus.passage_indexing import mean_vectors
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.retrievers.state import RetrieverState
-from sluice.retrieval.runs.order import canonical_order
 from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
-from sluice.retrieval.runs.run import Ranking, Run, without
+from sluice.retrieval.runs.run import Ranking, Run, canonical_order, without
 
 Job = tuple[str, Document]  # a query's id, and the new version of the document for that query
 

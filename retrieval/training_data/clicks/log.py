@@ -1,16 +1,66 @@
-"""Reads click logs: what was shown at which position for a query, and what was clicked."""
+"""Click logs: what was shown, looked at and clicked; simulated users whose truth is known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from sluice.encoders.foundation.errors import DataError
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.training_data.files.records import read_records
 from sluice.retrieval.training_data.files.rows import Named, field_of, id_of, number_of, text_of
+
+Chance = Callable[[str, str], float]  # of a query and a document
+
+
+def simulated_log(
+    lists: Mapping[str, Sequence[str]],
+    relevance: Chance,
+    *,
+    pages: int,
+    model: Literal["pbm", "cascade", "dbn"] = "pbm",
+    examination: Sequence[float] = (),
+    satisfaction: Chance | None = None,
+    shuffle: float = 1.0,
+    seed: int = 13,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``pages`` pages of results for each query, clicked as the model says.
+
+    ``lists`` are the documents that a page of each query shows, best first; on each page they are
+    put in order of their place plus a normal deviate of ``shuffle``, so that documents change
+    places. With ``pbm`` position k is looked at with ``examination[k - 1]``, and a document clicked
+    there with ``relevance(query, document)``. In ``cascade`` users look from the top down and leave
+    after their first click, in ``dbn`` after one that satisfies, with ``satisfaction``.
+    """
+    if model == "pbm" and len(examination) < max(map(len, lists.values()), default=0):
+        raise ConfigError(
+            f"examination: {len(examination)} positions, fewer than a page has; give one for each"
+        )
+    draw = random.Random(f"clicks {seed}")
+    session = 0
+    for query, documents in lists.items():
+        for _ in range(pages):
+            session += 1
+            places = {name: draw.gauss(place, shuffle) for place, name in enumerate(documents)}
+            gone = False
+            for position, name in enumerate(sorted(places, key=lambda each: places[each]), 1):
+                looks = draw.random() < examination[position - 1] if model == "pbm" else not gone
+                clicked = looks and draw.random() < relevance(query, name)
+                if clicked and model != "pbm":
+                    satisfied = 1.0 if satisfaction is None else satisfaction(query, name)
+                    gone = model == "cascade" or draw.random() < satisfied
+                yield {
+                    "session": str(session), "query_id": query, "doc_id": name,
+                    "position": position, "clicked": int(clicked),
+                }  # fmt: skip
+
 
 POSITION: Final = ("position", "rank")
 QUERY: Final = ("query", "query_text")
@@ -188,3 +238,81 @@ def _whole(place: str, value: Any, what: str) -> int:
             f"{place}: {what} is {value!r:.60}, expected a whole number, at most {MOST:,}"
         )
     return int(number)
+
+
+STEPS: Final = 5_000  # of expectation maximisation, at most
+SETTLED: Final = 1e-7  # the largest change of a probability in the last step
+
+Below: TypeAlias = tuple[tuple[int, int], ...]  # pairs and positions
+
+
+class Looks(NamedTuple):
+    """Pages of results by what a user certainly looked at, and may have looked at after it.
+
+    ``seen`` counts by pair, ``by_position`` by position, what stands above the deciding click, that
+    click, and pages without any. Pages with the same deciding click and the same documents below
+    are one group: ``last`` ``[G]`` is the pair clicked and ``often`` ``[G]`` their number; below it
+    stand, group by group, the pairs ``below`` ``[C]`` at ``below_positions``.
+    """
+
+    seen: Counter[int]
+    by_position: Counter[int]
+    last: NDArray[np.int64]
+    often: NDArray[np.float64]
+    below: NDArray[np.int64]
+    below_positions: NDArray[np.int64]
+    groups: NDArray[np.int64]
+
+    def seen_by_pair(self, pairs: int) -> NDArray[np.float64]:
+        """Return ``seen`` as an array ``[pairs]``."""
+        return np.array([self.seen[pair] for pair in range(pairs)], np.float64)
+
+    def stayed(self, clicks: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+        """Return by group the chance that a user continued after the click, and the steps taken.
+
+        By expectation maximisation over attraction a and satisfaction s: after the last click on u
+        a user continued with ``(1 - s_u) A / (s_u + (1 - s_u) A)``, A the product of ``1 - a_v``
+        over the documents v below. ``clicks`` ``[P]`` are those of each pair.
+        """
+        pairs = len(clicks)
+        seen, some = self.seen_by_pair(pairs), np.maximum(clicks, 1.0)
+        attraction = clicks / np.maximum(seen, 1.0)
+        stayed = np.zeros(len(self.last))
+        step = 0
+        while step < STEPS:
+            step += 1
+            credited = np.bincount(self.last, self.often * (1.0 - stayed), pairs)
+            satisfied = (credited / some)[self.last]
+            silent = np.log1p(-np.minimum(attraction, 1.0 - 1e-12))[self.below]
+            ignored = np.exp(np.bincount(self.groups, silent, len(self.last)))
+            going = (1.0 - satisfied) * ignored
+            before, stayed = stayed, going / np.maximum(satisfied + going, 1e-300)
+            looked = np.bincount(self.below, (self.often * stayed)[self.groups], pairs)
+            attraction = clicks / np.maximum(seen + looked, 1.0)
+            if not len(stayed) or np.abs(stayed - before).max() < SETTLED:
+                break
+        return stayed, step
+
+
+def looks_of(sessions: Iterable[Sequence[Shown]], counts: Counts, *, first: bool) -> Looks:
+    """Count what users looked at; the deciding click is the first of a page, or its last."""
+    seen: Counter[int] = Counter()
+    by_position: Counter[int] = Counter()
+    groups: Counter[tuple[int, Below]] = Counter()
+    for session in sessions:
+        pairs = [counts.add(row) for row in session]
+        clicked = [place for place, row in enumerate(session) if row.clicks]
+        deciding = len(session) - 1 if not clicked else clicked[0] if first else clicked[-1]
+        seen.update(pairs[: deciding + 1])
+        by_position.update(row.position for row in session[: deciding + 1])
+        if clicked:
+            places = () if first else range(deciding + 1, len(session))
+            below = tuple((pairs[place], session[place].position) for place in places)
+            groups[pairs[deciding], below] += 1
+    cells = [(number, *one) for number, (_, below) in enumerate(groups) for one in below]
+    columns = np.array(cells, np.int64).reshape(-1, 3)
+    return Looks(
+        seen, by_position, np.array([last for last, _ in groups], np.int64),
+        np.array(list(groups.values()), np.float64),
+        below=columns[:, 1], below_positions=columns[:, 2], groups=columns[:, 0],
+    )  # fmt: skip

@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, plural
 from sluice.retrieval.evaluation.table import Table, Value
-from sluice.retrieval.training_data.clicks.log import Counts, read_log, sessions_of
-from sluice.retrieval.training_data.clicks.pages import SETTLED, STEPS, Looks, looks_of
+from sluice.retrieval.training_data.clicks.log import (
+    SETTLED,
+    STEPS,
+    Counts,
+    Looks,
+    looks_of,
+    read_log,
+    sessions_of,
+)
 
 log = logging.getLogger("sluice")
 

@@ -24,8 +24,10 @@ from sluice.retrieval.training_data.files.negative_queries import (
     drawn,
     without_right_ones,
 )
-from sluice.retrieval.training_data.files.rows import NO_SCORE, Labelled, Row
-from sluice.retrieval.training_data.files.score_limits import (
+from sluice.retrieval.training_data.files.rows import (
+    NO_SCORE,
+    Labelled,
+    Row,
     below_limits,
     check_limits,
     limits_of,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.retrievers.quality.head import MOST, query_shares
+from sluice.retrieval.retrievers.quality.scores import MOST, query_shares
 from sluice.retrieval.training_data.files.source import ExampleSource
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One row of training files: a query and its documents, by text, by id, or by both."""
+"""One row of training files: a query and its documents, and which negatives its scores admit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.errors import DataError, suggest
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.documents.ids import id_text
+from sluice.training.negatives.settings import Among, Mining
 
 NO_SCORE = math.nan
 
@@ -174,3 +175,31 @@ def joined(ids: Sequence[str], texts: Sequence[str], place: str, what: str) -> l
             f"{place}: {len(ids)} ids for {len(texts)} texts of {what}; expected one for each"
         )
     return [Named(name, text) for name, text in zip(ids, texts, strict=True)]
+
+
+def check_limits(ratio: float | None, margin: float | None, positive_score: Among) -> None:
+    """Raise ``ConfigError`` for a limit that is not a number, or a choice without limits."""
+    if ratio is not None and not 0 < ratio < math.inf:
+        raise ConfigError(f"max_positive_ratio: {ratio}, expected above 0 (0.95 is usual)")
+    if margin is not None and not math.isfinite(margin):
+        raise ConfigError(f"margin: {margin}, expected a finite number")
+    if ratio is None and margin is None and positive_score != "lowest":
+        raise ConfigError(
+            f"positive_score: {positive_score!r} is for max_positive_ratio and margin, of which "
+            "there is none; set one, or leave it out"
+        )
+
+
+def limits_of(ratio: float | None, margin: float | None, positive_score: Among) -> Mining:
+    """Return the limits as mining has them."""
+    return Mining(max_positive_ratio=ratio, margin=margin, positives=positive_score)
+
+
+def below_limits(row: Row, negatives: Sequence[Labelled], limits: Mining) -> list[Labelled] | None:
+    """Return the negatives below the limits; None where the row lacks a score."""
+    scores = [one.score for one in row.documents if one.label > 0]
+    if any(map(math.isnan, [*scores, *(one.score for one in negatives)])):
+        return None
+    positive = limits.reference(scores)
+    highest = min(positive - (a + b * abs(positive)) for _, a, b in limits.margins)
+    return [one for one in negatives if one.score < highest]

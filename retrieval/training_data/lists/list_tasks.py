@@ -1,4 +1,4 @@
-"""Searches the ranked lists that negatives are mined from as tasks: slices of the queries."""
+"""The ranked lists that negatives are mined from, as tasks, with scores of missing positives."""
 
 from __future__ import annotations
 
@@ -12,16 +12,216 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sluice.encoders.foundation.disk.files import fingerprint_of, replaced_file, write_text
+from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.disk.files import (
+    file_hash,
+    fingerprint_of,
+    read_json,
+    replaced_file,
+    write_text,
+)
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.progress import Advance, counted_by
+from sluice.encoders.foundation.q_net import q_net_scores
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Task
 from sluice.retrieval.execution.plan import Plan, begin_alone, run_plan
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.saving import GIVEN, PIPELINE, named_parts
+from sluice.retrieval.pipelines.stage import Cut, Stage
+from sluice.retrieval.retrievers.corpus.token_scores import stored_scores
 from sluice.retrieval.retrievers.dataset_runs import lists_for
+from sluice.retrieval.retrievers.folder import HEAD
+from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
+from sluice.retrieval.retrievers.state import queries_at_a_time
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.training_data.lists.positive_scores import missed_scores, scoring_retriever
-from sluice.retrieval.training_data.lists.sent_stage import SentStage, stage_identity
+
+PAIRS = 16_384  # (query, document) pairs scored at a time
+BLOCK = 256  # queries whose networks are made together
+
+
+def scoring_retriever(source: Stage | Run) -> Retriever | None:
+    """Return the retriever whose scores the lists have; with a filter it may lack positives."""
+    inner = source.stage if isinstance(source, Cut) else source
+    if isinstance(inner, Stage) and inner.base_where is None:
+        return retriever_of(inner)
+    return None
+
+
+def missed_scores(
+    retriever: Retriever,
+    run: Run,
+    queries: Mapping[str, str],
+    positives: Mapping[str, Collection[str]],
+) -> dict[str, dict[str, float]]:
+    """Score the positives that a retriever's lists lack, as its index would."""
+    pairs = []
+    for query in queries:
+        hits = set(run[query].doc_ids) if query in run else set()
+        pairs += [(query, doc) for doc in positives.get(query, ()) if doc not in hits]
+    documents = list(dict.fromkeys(doc for _, doc in pairs))
+    known = retriever.store.rows(documents) >= 0
+    documents = [doc for doc, stored in zip(documents, known, strict=True) if stored]
+    if not documents:
+        return {}
+    place = {doc: number for number, doc in enumerate(documents)}
+    pairs = [pair for pair in pairs if pair[1] in place]
+    asked = list(dict.fromkeys(query for query, _ in pairs))
+    of = {query: number for number, query in enumerate(asked)}
+    scores: dict[str, dict[str, float]] = {}
+    if hooks_of(retriever.encoder).similarity == "q_net":
+        vectors = dict(zip(documents, _vectors_of(retriever, documents), strict=True))
+        return _net_scores(retriever, queries, pairs, vectors)
+    left = retriever.encoder.encode_queries([queries[query] for query in asked])
+    if hooks_of(retriever.encoder).similarity == "attention":
+        return _attended(retriever, dict(zip(asked, left, strict=True)), pairs)
+    if isinstance(left, TokenVectors):
+        rows = retriever.store.rows(documents)
+        for query, doc in pairs:
+            one, row = left[[of[query]]], rows[[place[doc]]]
+            score = float(stored_scores(retriever.index, one, row)[0])
+            scores.setdefault(query, {})[doc] = score
+        return scores
+    right = _vectors_of(retriever, documents)
+    metric = retriever.index.metric or "ip"
+    for start in range(0, len(pairs), PAIRS):
+        part = pairs[start : start + PAIRS]
+        one = left[np.array([of[query] for query, _ in part])]
+        other = right[np.array([place[doc] for _, doc in part])]
+        similarities = _similarities(one, other, metric).tolist()
+        for (query, doc), score in zip(part, similarities, strict=True):
+            scores.setdefault(query, {})[doc] = score
+    return scores
+
+
+def _net_scores(
+    retriever: Retriever,
+    texts: Mapping[str, str],
+    pairs: Sequence[tuple[str, str]],
+    vectors: Mapping[str, Any],
+) -> dict[str, dict[str, float]]:
+    """Score pairs of queries that become networks and documents, by these vectors."""
+    missed = _by_query(pairs)
+    queries, most = list(missed), min(BLOCK, queries_at_a_time(retriever.encoder))
+    scores: dict[str, dict[str, float]] = {}
+    for start in range(0, len(queries), most):
+        block = queries[start : start + most]
+        nets = retriever.encoder.encode_queries([texts[query] for query in block])
+        for query, net in zip(block, nets, strict=True):
+            docs = missed[query]
+            values = q_net_scores(net[None], np.stack([vectors[doc] for doc in docs]))[0].tolist()
+            scores[query] = dict(zip(docs, values, strict=True))
+    return scores
+
+
+def _by_query(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the documents of each query's pairs."""
+    found: dict[str, list[str]] = {}
+    for query, doc in pairs:
+        found.setdefault(query, []).append(doc)
+    return found
+
+
+def _attended(
+    retriever: Retriever, vectors: Mapping[str, Any], pairs: Sequence[tuple[str, str]]
+) -> dict[str, dict[str, float]]:
+    """Score pairs of queries, with their vectors, and documents of several vectors each."""
+    scores: dict[str, dict[str, float]] = {}
+    for query, docs in _by_query(pairs).items():
+        rows = retriever.store.rows(docs)
+        hits = retriever.index.search(vectors[query][None], len(docs), keep=rows)
+        found = dict(zip(hits.rows[0].tolist(), hits.scores[0].tolist(), strict=True))
+        # a document without vectors is not found
+        scores[query] = {doc: found.get(row, 0.0) for doc, row in zip(docs, rows, strict=True)}
+    return scores
+
+
+def _vectors_of(retriever: Retriever, documents: list[str]) -> Any:
+    """Return the vectors of documents: those of the index, else encoded (whole, for passages)."""
+    try:
+        return retriever.index.documents(retriever.store.rows(documents))
+    except ConfigError:  # it gives none back
+        return retriever.encoder.encode_documents(retriever.store.texts(documents))
+
+
+def _similarities(one: Any, other: Any, metric: str) -> np.ndarray:
+    """Score vectors row by row as an index of that metric would (l2: the negative square)."""
+    if metric == "l2":
+        return np.asarray(-np.square(one - other).sum(axis=1))
+    products = np.asarray((one * other).sum(axis=1)).ravel()
+    if metric == "cosine":
+        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+        products = products / lengths.clip(1e-30)
+    return products
+
+
+class SentStage:
+    """A stage that other processes open; ``form`` says in JSON how, ``stays_here`` why not.
+
+    A retriever is opened from its folder. One in a temporary folder, and a pipeline, are saved to
+    ``folder`` (retrievers are linked where the file system can).
+    """
+
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        self._folder = folder.absolute()
+        self.form: dict[str, Any] = {}
+        self.stays_here = ""
+        try:
+            self.form = self._saved(stage)
+        except (ConfigError, TypeError, ValueError) as error:
+            self.stays_here = str(error)
+
+    def _saved(self, stage: Stage) -> dict[str, Any]:
+        if isinstance(stage, Retriever):
+            if stage.temporary:
+                _renew(stage, self._folder)
+            opening = _opening(stage)
+            return {"retriever": opening | ({"path": str(self._folder)} if stage.temporary else {})}
+        _, parts = named_parts(stage)
+        _renew(stage, self._folder)
+        kinds = read_json(self._folder / PIPELINE)["rerankers"]
+        given = next((name for name, facts in kinds.items() if facts["type"] == GIVEN), None)
+        if given is not None:
+            raise ConfigError(f"{stage.name}: {given} cannot be saved for other processes")
+        bases = {name: retriever_of(part) for name, part in parts.items()}
+        openings = {name: _opening(base) for name, base in bases.items() if base is not None}
+        allow = sorted({word for each in openings.values() for word in each["allow"]})
+        params = {name: each["params"] for name, each in openings.items()}
+        return {"pipeline": str(self._folder), "allow": allow, "params": params}
+
+
+def stage_identity(stage: Stage) -> str:
+    """Return a hash of what decides a stage's lists; empty where that is not known."""
+    try:
+        text, parts = named_parts(stage)
+        facts = {name: _identity(part) for name, part in parts.items()}
+    except (ConfigError, AttributeError):
+        return ""
+    return fingerprint_of(text, facts)
+
+
+def _identity(part: Any) -> Any:
+    retriever = retriever_of(part) if isinstance(part, Stage) else None
+    if retriever is None:
+        return str(part.fingerprint)
+    return [file_hash(retriever.path / HEAD), retriever.params, part.base_where]
+
+
+def _opening(retriever: Retriever) -> dict[str, Any]:
+    """Return the arguments of ``Retriever.open`` in JSON; raises for an encoder that was given."""
+    facts = retriever.state.sent()
+    if facts.pop("encoder") is not None:
+        raise ConfigError(f"{retriever.name}: its encoder is a function or object of a program")
+    plain: dict[str, Any] = {**facts, "path": str(facts["path"]), "allow": list(facts["allow"])}
+    json.dumps(plain)
+    return plain
+
+
+def _renew(stage: Stage, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    stage.save(folder)
+
 
 SLICE = 512  # queries of a task
 SOURCE, INPUTS, LISTS = "source", "inputs", "lists"  # below the work folder

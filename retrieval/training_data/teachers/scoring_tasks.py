@@ -1,26 +1,256 @@
-"""Scores pairs with a teacher as tasks: each some pairs of a file, in whatever process."""
+"""Teachers and judges by name, component or folder, and the tasks in which they score pairs."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sluice.encoders.foundation.disk.files import read_json, replaced_file, write_text
+from sluice.encoders.encoder import encodes
+from sluice.encoders.foundation.disk.files import (
+    fingerprint_of,
+    read_json,
+    replaced_file,
+    write_text,
+)
+from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.foundation.progress import Advance, counted_by
+from sluice.encoders.vectors.sending import sent_form
 from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Task
 from sluice.retrieval.execution.plan import Plan, begin_alone, end_planning, run_plan
-from sluice.retrieval.training_data.teachers.ensemble import Teacher
-from sluice.retrieval.training_data.teachers.sent_teacher import (
-    SentTeacher,
-    open_sent,
-    stays_here,
+from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.scorer import ScorerHooks
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.stages.generative.pointwise import Pointwise
+from sluice.retrieval.stages.generative.word_logit import WordLogit
+from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Teacher
+from sluice.retrieval.training_data.teachers.language import LanguageTeacher
+from sluice.retrieval.training_data.teachers.teachers import (
+    BM25,
+    STORED,
+    ModelTeacher,
+    RunTeacher,
+    check_teacher,
+    is_score_file,
+    make_teacher,
+    score_file,
 )
-from sluice.training.negatives.judge import JudgedPair, judged
+from sluice.training.negatives.judge import Judge, JudgedPair, judged
+
+if TYPE_CHECKING:
+    from sluice.retrieval.config.components import Allow
+
+
+JUDGE = (
+    "a reranker's name, an inline {type: cross_encoder, model: ...} (or generative, http), a "
+    "model's folder, a run file, a file of `sluice teach distil`, or a list of these"
+)
+
+
+def open_judge(
+    named: Any,
+    where: str,
+    *,
+    scorer: Callable[[str], Any] | None = None,
+    known: Sequence[str] = (),
+    model: Callable[[str], str] = str,
+) -> Judge:
+    """Return the judge that ``judge`` in a config, or from Python, names.
+
+    An inline ``{type: cross_encoder, ...}``, a language model (``{type: generative, ...}``,
+    ``{type: http, ...}``), ``{type: ensemble, ...}``, one of the rerankers
+    ``known`` (which ``scorer`` makes by name), a run file, a file of scores as
+    ``sluice teach distil`` writes it, a model's folder or id, or a list of these, whose scores are
+    averaged; or an object: a run, a scorer, a reranking stage, a judge. ``model`` maps the names of
+    models trained in an experiment to their folders.
+    """
+    check_judge(named, where, known=known)
+    if isinstance(named, (list, tuple)):
+        inner = [
+            open_judge(each, f"{where}[{place}]", scorer=scorer, known=known, model=model)
+            for place, each in enumerate(named)
+        ]
+        return Ensemble(inner) if len(inner) > 1 else inner[0]  # type: ignore[arg-type]
+    if isinstance(named, Run):  # before mappings: it is one
+        return RunTeacher(named, named.name, "")
+    if isinstance(named, str) and named in known and scorer is not None:
+        opened = scorer(named)
+        kind = LanguageTeacher if isinstance(opened, Pointwise | WordLogit) else ModelTeacher
+        return kind(opened, named)
+    if isinstance(named, str) and is_score_file(named):
+        return RunTeacher(score_file(Path(named)), Path(named).name, "")
+    if isinstance(named, (str, Mapping)):
+        judge: Judge = make_teacher(named, where=where, model=model)
+        return judge
+    if isinstance(named, Rerank):
+        return ModelTeacher(named.scorer, named.name)
+    if _judges(named):
+        judge = named
+        return judge
+    return ModelTeacher(named, type(named).__name__)
+
+
+def _judges(named: Any) -> bool:
+    return callable(getattr(named, "scores", None))
+
+
+def check_judge(named: Any, where: str, *, known: Sequence[str] = (), allow: Allow = None) -> None:
+    """Raise ``ConfigError`` unless ``named`` can be a judge; nothing is loaded."""
+    if isinstance(named, (list, tuple)):
+        if not named:
+            raise ConfigError(f"{where}: an empty list; name at least one judge")
+        for place, each in enumerate(named):
+            check_judge(each, f"{where}[{place}]", known=known, allow=allow)
+    elif isinstance(named, Mapping) and not isinstance(named, Run):
+        check_teacher(named, where, allow)
+        _refuse_unjudging(named, where)
+    elif isinstance(named, str):
+        file = is_score_file(named) or named.endswith((".trec", ".gz"))
+        plain = known and named not in known and "/" not in named  # no hub id
+        if not named or ((file or plain) and not Path(named).exists()):
+            near = suggest(named, known)
+            raise ConfigError(f"{where}: {named!r} not found; expected {JUDGE}{near}")
+    elif not isinstance(named, (Run, Rerank)) and not (
+        _judges(named) or ScorerHooks(named).scores_pairs or encodes(named)
+    ):
+        raise ConfigError(f"{where}: {named!r}; expected {JUDGE}")
+
+
+def _refuse_unjudging(spec: Mapping[str, Any], where: str) -> None:
+    """Raise ``ConfigError`` for teachers that mining cannot ask: it has no corpus or examples."""
+    for member in spec.get("teachers", [spec]):
+        kind = member.get("type") if isinstance(member, Mapping) else member
+        if kind in (BM25, STORED):
+            raise ConfigError(
+                f"{where}: {kind} cannot judge candidates; name a model, or a run of its scores"
+            )
+        if isinstance(member, Mapping) and member is not spec:
+            _refuse_unjudging(member, where)
+
+
+INSTEAD = "executor: local"
+
+
+class SentTeacher:
+    """A teacher that other processes open: what it needs is saved below ``folder`` by ``save``.
+
+    ``form`` says in JSON what it is made of. ``ConfigError`` for a model that cannot be sent.
+    """
+
+    def __init__(self, teacher: Teacher, folder: Path, *, own_devices: bool = False) -> None:
+        self._folder = folder.absolute()
+        self._own_devices = own_devices
+        self._models: dict[str, Any] = {}
+        self._runs: dict[str, Run] = {}
+        self._saved = False
+        self.form = {**self._form(teacher), "fingerprint": teacher.fingerprint}
+
+    def _form(self, teacher: Any) -> dict[str, Any]:
+        if isinstance(teacher, Ensemble):
+            weights, normalise, scale = teacher.mixture.facts
+            return {
+                "teachers": [self._form(member) for member in teacher.teachers],
+                "weights": weights, "normalise": normalise, "scale": scale,
+            }  # fmt: skip
+        if isinstance(teacher, RunTeacher):
+            file = f"run-{fingerprint_of(teacher.name, teacher.fingerprint)[:16]}.parquet"
+            self._runs[file] = teacher.run
+            return {
+                "run": str(self._folder / file), "name": teacher.name, "as": teacher.fingerprint
+            }  # fmt: skip
+        sent = sent_form(teacher.model, where="executor", instead=INSTEAD)
+        options = dict(sent.options)
+        if self._own_devices:
+            options.pop("device", None)
+        folder = f"model-{teacher.fingerprint[:16]}"
+        self._models[folder] = teacher.model
+        return {
+            "model": str(self._folder / folder), "own": sent.own, "options": options,
+            "name": teacher.name,
+        }  # fmt: skip
+
+    def save(self) -> None:
+        """Save the models and runs, unless this object has done so."""
+        if self._saved:
+            return
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True)
+        for folder, model in self._models.items():
+            model.save_pretrained(self._folder / folder)
+        for file, run in self._runs.items():
+            _write_run(self._folder / file, run)
+        self._saved = True
+
+
+def stays_here(teacher: Teacher) -> str:
+    """Return why no other process can, or need, ask a teacher; empty where one can."""
+    if isinstance(teacher, Ensemble):
+        reasons = [stays_here(member) for member in teacher.teachers]
+        runs = all(isinstance(member, RunTeacher) for member in teacher.teachers)
+        others = (why for why, m in zip(reasons, teacher.teachers, strict=True)
+                  if why and not isinstance(m, RunTeacher))  # fmt: skip
+        return reasons[0] if runs else next(others, "")
+    if isinstance(teacher, RunTeacher):
+        return "the scores of a run are looked up"
+    if not isinstance(teacher, ModelTeacher):
+        return f"{teacher.name} is a language model or an object, which one process asks"
+    if not hasattr(teacher.model, "save_pretrained"):
+        return f"{teacher.name} cannot be saved for other processes"
+    return ""
+
+
+def open_sent(form: str) -> Teacher:
+    """Open what ``SentTeacher.form`` describes, as JSON; the last one stays open."""
+    return _opened(form)
+
+
+@lru_cache(maxsize=1)
+def _opened(form: str) -> Teacher:
+    import json
+
+    facts = json.loads(form)
+    teacher = _made(facts)
+    if teacher.fingerprint != facts["fingerprint"]:
+        raise ModelError(
+            f"executor: {teacher.name} saved and reopened has the fingerprint "
+            f"{teacher.fingerprint[:12]} instead of {facts['fingerprint'][:12]}; its "
+            f"save_pretrained leaves something out: use {INSTEAD}"
+        )
+    return teacher
+
+
+def _made(facts: Mapping[str, Any]) -> Teacher:
+    from sluice.encoders.vectors.worker import reopened
+
+    if "teachers" in facts:
+        members = [_made(each) for each in facts["teachers"]]
+        return Ensemble(
+            members, facts["weights"], normalise=facts["normalise"], scale=facts["scale"]
+        )
+    if "run" in facts:
+        return RunTeacher(score_file(Path(facts["run"])), facts["name"], facts["as"])
+    model = reopened(facts["model"], facts["own"], facts["options"])
+    return ModelTeacher(model, facts["name"])
+
+
+def _write_run(path: Path, run: Run) -> None:
+    """Write a run's float32 scores as a file of scores, query by query."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = ("query_id", pa.string()), ("doc_id", pa.string()), ("score", pa.float32())
+    with replaced_file(path) as stream, parquet.ParquetWriter(stream, pa.schema(columns)) as writer:
+        for query, ranking in run.items():
+            names = list(ranking.doc_ids)
+            rows = [[query] * len(names), names, np.asarray(ranking.scores)]
+            writer.write_batch(pa.record_batch(rows, schema=writer.schema))
+
 
 COLUMNS = ("query_id", "doc_id", "score")
 TEACHER, INPUTS = "teacher", "inputs"  # folders beside the shards

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.rerankers.prompt import Template
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
-from sluice.retrieval.training_data.written.rewriting import CHUNK, ENDINGS
+from sluice.retrieval.training_data.written.full_rankings import CHUNK, ENDINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,8 +17,14 @@ import pytest
 import torch
 from tiny_architectures import ARCHITECTURES, HEADS, save_architecture
 
-from sluice.encoders.backends.backend import ENGINES, OUTPUTS, Output, check_engine, open_backend
-from sluice.encoders.backends.comparison import through
+from sluice.encoders.backends.backend import (
+    ENGINES,
+    OUTPUTS,
+    Output,
+    check_engine,
+    open_backend,
+    through,
+)
 from sluice.encoders.backends.export import export_onnx
 from sluice.encoders.backends.graph import MODEL_FILE
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError

@@ -11,8 +11,7 @@ import torch
 
 from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.backends import export as model_export
-from sluice.encoders.backends.backend import open_backend
-from sluice.encoders.backends.comparison import through
+from sluice.encoders.backends.backend import open_backend, through
 from sluice.encoders.backends.export import (
     LENGTHS,
     QUANTISED_FILES,

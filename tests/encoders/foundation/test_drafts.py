@@ -14,7 +14,7 @@ import pytest
 from sluice.encoders.foundation.disk import files as drafts
 from sluice.encoders.foundation.disk.files import NAME, new_draft, write_text
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
-from sluice.encoders.vectors.shard import write_shard
+from sluice.encoders.vectors.forms import write_shard
 
 ROOT = Path(drafts.__file__).resolve().parents[2]
 WRITER = """

@@ -27,11 +27,11 @@ INSIDE = {
     "encoders/splade/concepts/head.py",
     "encoders/splade/csr/encoder.py",
     "encoders/splade/folder.py",
-    "encoders/vectors/shard.py",
+    "encoders/vectors/forms.py",
     "indexing/databases/pgvector/states.py",
     "indexing/faiss/binary_engine.py",
     "indexing/faiss/float_engine.py",
-    "indexing/storage/arrays.py",
+    "indexing/storage/rows.py",
     "retrieval/documents/columns.py",
     "retrieval/documents/segment.py",
     "retrieval/documents/store.py",
@@ -54,7 +54,7 @@ INSIDE = {
 }
 # Into temporary files that no reader looks for.
 TEMPORARY = {
-    "encoders/lexical/count_spool.py",
+    "encoders/lexical/term_counts.py",
     "encoders/model_files/router.py",
     "indexing/inverted/spooling/spool.py",
     "retrieval/exchange/sparse/transposition.py",
@@ -63,7 +63,7 @@ TEMPORARY = {
 KERNEL = {"encoders/foundation/machine.py"}
 # Complete where something else says so: a checkpoint by its mark, lines by their ends.
 MARKED = {
-    "indexing/databases/qdrant/build.py",
+    "indexing/databases/qdrant/remote.py",
     "retrieval/serving/judging/log.py",
     "retrieval/training_data/written/query_generation.py",
     "training/journal/log.py",

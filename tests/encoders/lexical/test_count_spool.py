@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-import sluice.encoders.lexical.count_spool
 import sluice.encoders.lexical.term_counts
 from sluice.encoders import BM25Encoder
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.lexical.count_spool import CountSpool
-from sluice.encoders.lexical.term_counts import TermCounts
+from sluice.encoders.lexical.term_counts import CountSpool, TermCounts
 
 TEXTS = ["red fox", "", "red red car", "fox " * 300, "quick run", "blue"] * 3
 ONE = TermCounts(np.arange(3, dtype=np.int32), np.ones(3, np.int32), np.array([3]), np.array([[3]]))
@@ -38,7 +36,7 @@ def test_the_parts_are_the_whole(
     vectors = whole.fit_documents(texts)
     monkeypatch.setattr(sluice.encoders.lexical.term_counts, "BATCH_CHARACTERS", 1)
     monkeypatch.setattr(sluice.encoders.lexical.term_counts, "CHUNK_WORDS", 2)
-    monkeypatch.setattr(sluice.encoders.lexical.count_spool, "SPILL", spill)
+    monkeypatch.setattr(sluice.encoders.lexical.term_counts, "SPILL", spill)
     encoder = BM25Encoder(fields=fields)
     parts = in_parts(encoder, iter(texts))
     assert len(parts) > 5

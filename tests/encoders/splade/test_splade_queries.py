@@ -13,9 +13,8 @@ from hypothesis import given, settings, strategies as st
 from sluice.encoders import DenseEncoder, SpladeEncoder, fit_idf
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
-from sluice.encoders.splade.corpus_statistics import idf_from_texts
 from sluice.encoders.splade.pooling import splade_max
-from sluice.encoders.splade.start import start_splade
+from sluice.encoders.splade.start import idf_from_texts, start_splade
 from sluice.encoders.splade.static_queries import StaticQueries
 from sluice.encoders.splade.term_selection import TermSelection
 

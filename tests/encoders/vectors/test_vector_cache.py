@@ -27,17 +27,20 @@ from sluice.encoders.vectors.cache import (
     keep_within,
     vector_identity,
 )
-from sluice.encoders.vectors.directory import ROW_BITS, HashDirectory, text_hashes
 from sluice.encoders.vectors.forms import (
+    ROW_BITS,
+    HashDirectory,
+    Shard,
     checked_vectors,
     dense_rows,
     mean_cosine,
     put_together,
     sparse_rows,
     stored_form,
+    text_hashes,
     token_rows,
+    write_shard,
 )
-from sluice.encoders.vectors.shard import Shard, write_shard
 
 IDENTITY = {"fingerprint": "f", "store": "float32"}
 TEXTS = [f"text {number}" for number in range(40)]

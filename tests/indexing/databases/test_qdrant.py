@@ -27,7 +27,7 @@ from sluice.encoders.foundation.errors import (
 )
 from sluice.indexing import FlatIndex, InvertedIndex, QdrantIndex, open_index
 from sluice.indexing.databases.qdrant import index as qdrant, remote
-from sluice.indexing.databases.qdrant.build import BuildNotes
+from sluice.indexing.databases.qdrant.remote import BuildNotes
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.exchange.database_export import export_database
 from sluice.retrieval.exchange.dense_retrievers import export_dense

@@ -11,9 +11,8 @@ from small_world import write_beir
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.config.file_keys import normalised_dataset
 from sluice.retrieval.datasets.dataset import load_dataset
-from sluice.retrieval.evaluation.graded import grade_breakdown
 from sluice.retrieval.evaluation.measures import Measure, at_level, parse_measure
-from sluice.retrieval.evaluation.scores import evaluate
+from sluice.retrieval.evaluation.scores import evaluate, grade_breakdown
 
 EXP = "nDCG_exp@10"
 THEIRS = "nDCG(dcg='exp-log2')@10"

@@ -8,8 +8,7 @@ import pytest
 from places import ROOT
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.evaluation.sample_size import power, queries_needed
-from sluice.retrieval.evaluation.significance import paired_t_test
+from sluice.retrieval.evaluation.significance import paired_t_test, power, queries_needed
 
 
 def test_it_equals_statsmodels() -> None:

@@ -22,8 +22,7 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.distil_dataset import distil_dataset
 from sluice.retrieval.training_data.teachers.distillation import distil, parts_of
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Teacher
-from sluice.retrieval.training_data.teachers.scoring_tasks import Shards
-from sluice.retrieval.training_data.teachers.sent_teacher import stays_here
+from sluice.retrieval.training_data.teachers.scoring_tasks import Shards, stays_here
 from sluice.retrieval.training_data.teachers.teachers import ModelTeacher, RunTeacher
 
 Call = Callable[..., tuple[int, str, str]]

@@ -27,7 +27,7 @@ from sluice.retrieval.retrievers import state
 from sluice.retrieval.retrievers.gather_recall import gather_recalls
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.studies.robustness.replaced_document import side_index
-from sluice.retrieval.training_data.lists.positive_scores import missed_scores
+from sluice.retrieval.training_data.lists.list_tasks import missed_scores
 from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
 TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}

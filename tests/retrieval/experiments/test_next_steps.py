@@ -12,7 +12,7 @@ from command_line import Call
 from small_world import write_beir
 
 from sluice.retrieval.evaluation.table import Table
-from sluice.retrieval.experiments.next_steps import best_system
+from sluice.retrieval.experiments.evaluation import best_system
 
 
 def test_every_command_runs_as_printed(sluice: Call, tmp_path: Path) -> None:

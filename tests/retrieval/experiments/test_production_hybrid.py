@@ -16,7 +16,7 @@ from small_world import documents
 
 from sluice.retrieval import Retriever, load_pipeline
 from sluice.retrieval.documents.readers import as_documents
-from sluice.retrieval.training_data.clicks.simulation import simulated_log
+from sluice.retrieval.training_data.clicks.log import simulated_log
 
 CONFIG = ROOT / "configs" / "production-hybrid.yaml"
 LATER = 5  # documents that are added after the build

@@ -1,7 +1,7 @@
 import numpy as np
 from hypothesis import given, settings, strategies as st
 
-from sluice.retrieval.runs.order import canonical_order, is_canonical, strictly_decreasing
+from sluice.retrieval.runs.run import canonical_order, is_canonical, strictly_decreasing
 
 FLOATS = st.one_of(
     st.floats(width=32, allow_nan=False, allow_infinity=False),

@@ -10,7 +10,7 @@ from command_line import Call
 from report_world import world
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.experiments.tuning.plot import sweeps
+from sluice.retrieval.experiments.tuning.experiment import sweeps
 from sluice.retrieval.experiments.tuning.tuner import Trial
 from sluice.retrieval.studies.plots import (
     plot_cascades,

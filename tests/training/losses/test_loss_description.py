@@ -8,8 +8,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.build import build
 from sluice.training.losses import LOSSES
-from sluice.training.losses.base import LossBase, as_loss
-from sluice.training.losses.description import describe, renamed, type_name
+from sluice.training.losses.base import LossBase, as_loss, describe, renamed, type_name
 
 ARGUMENTS: dict[str, dict[str, Any]] = {"sum": {"losses": [{"type": "info_nce"}]}}
 

@@ -13,9 +13,8 @@ from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
-from sluice.training.losses.base import LossBase, as_loss
+from sluice.training.losses.base import LossBase, as_loss, type_name
 from sluice.training.losses.composed.members import Composed, Members, refuse_alone
-from sluice.training.losses.description import type_name
 from sluice.training.protocol import Similarity
 
 INNER = "inner."  # before the names of the inner loss's tensors

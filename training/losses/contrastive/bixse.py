@@ -19,8 +19,8 @@ from sluice.training.losses.math.reduction import (
     scale_for,
     weighted_mean,
 )
-from sluice.training.losses.math.reliability import Reliability
 from sluice.training.losses.math.soft_labels import SoftTarget, check_target, soft_labels
+from sluice.training.losses.math.teacher_watch import Reliability
 from sluice.training.protocol import ScoreMatrix
 
 SIGLIP_BIAS = -10.0

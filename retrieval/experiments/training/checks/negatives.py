@@ -14,7 +14,7 @@ from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, na
 from sluice.retrieval.training_data.example_sources import changes
 from sluice.retrieval.training_data.mining import mining_of
 from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
-from sluice.retrieval.training_data.teachers.judges import JUDGE, check_judge
+from sluice.retrieval.training_data.teachers.scoring_tasks import JUDGE, check_judge
 
 if TYPE_CHECKING:
     from sluice.training import Mining

@@ -20,8 +20,7 @@ from sluice.encoders.foundation.errors import ModelError, SluiceError
 from sluice.encoders.foundation.progress import Advance, Rate
 from sluice.encoders.model_files.registry import REMOTE
 from sluice.encoders.vectors.cache import VectorCache, cache_bound, keep_within, vector_identity
-from sluice.encoders.vectors.directory import Hashes, Places, text_hashes
-from sluice.encoders.vectors.forms import checked_vectors
+from sluice.encoders.vectors.forms import Hashes, Places, checked_vectors, text_hashes
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
@@ -31,11 +30,11 @@ from sluice.retrieval.retrievers.corpus.encoding import (
     LONGEST_TRIAL,
     Encoding,
     EncodingEstimate,
+    Reading,
     estimated,
     shard_of,
     spread,
 )
-from sluice.retrieval.retrievers.corpus.reading import Reading
 from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import (
     SentEncoder,
     add_vectors,
@@ -386,7 +385,7 @@ def _without_quantile(encoder: Any) -> Any:
 
 def _pruned(encoder: Any, corpus: EncodedCorpus) -> EncodedCorpus:
     """Return a corpus's vectors pruned by an encoder's quantile, which is fitted to them first."""
-    from sluice.encoders.splade.corpus_statistics import set_term_floors
+    from sluice.encoders.splade.start import set_term_floors
     from sluice.encoders.splade.term_selection import prune_terms
 
     if encoder.needs_term_floors:

@@ -16,8 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import Advance, counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.vectors.cache import VectorCache
-from sluice.encoders.vectors.directory import Hashes, text_hashes
-from sluice.encoders.vectors.forms import EXACT, checked_vectors, mean_cosine
+from sluice.encoders.vectors.forms import EXACT, Hashes, checked_vectors, mean_cosine, text_hashes
 from sluice.encoders.vectors.sending import SentForm, class_name, sent_form
 from sluice.retrieval.execution.executor import Executor, Facts
 from sluice.retrieval.retrievers.corpus.encoding import Encoding

@@ -14,7 +14,7 @@ from sluice.encoders.foundation.disk.files import commit, fingerprint_of, new_dr
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.progress import Advance
 from sluice.encoders.vectors.cache import VectorCache
-from sluice.encoders.vectors.shard import Shard, write_shard
+from sluice.encoders.vectors.forms import Shard, write_shard
 from sluice.indexing import open_index
 from sluice.indexing.index import saved_type
 from sluice.indexing.table import INDEXES
@@ -23,7 +23,7 @@ from sluice.retrieval.execution.executor import Executor, Facts, Task
 from sluice.retrieval.execution.plan import Plan, run_plan
 
 if TYPE_CHECKING:
-    from sluice.encoders.vectors.directory import Hashes
+    from sluice.encoders.vectors.forms import Hashes
     from sluice.indexing.index import Index
     from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import EncodedCorpus
 

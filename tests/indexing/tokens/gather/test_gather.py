@@ -13,9 +13,8 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
 from sluice.indexing.tokens.gather import gathering
-from sluice.indexing.tokens.gather.centroid_gather import CentroidGather
+from sluice.indexing.tokens.gather.centroid_gather import CentroidGather, CentroidLists
 from sluice.indexing.tokens.gather.centroids import Centroids
-from sluice.indexing.tokens.gather.lists import CentroidLists
 from tests.support.token_clusters import DIM, clustered, max_sim
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=25)

@@ -13,14 +13,14 @@ from scipy import sparse
 from sluice.encoders import BM25Encoder, DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.retrievers.corpus.passage_indexing import mean_vectors
-from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.corpus.windows import (
+from sluice.retrieval.retrievers.corpus.late_chunks import (
     LONGEST_WORD,
     TokenPieces,
     windows,
     word_pieces,
 )
+from sluice.retrieval.retrievers.corpus.passage_indexing import mean_vectors
+from sluice.retrieval.retrievers.corpus.passages import Passages
 
 QUICK = settings(
     derandomize=True,

@@ -16,8 +16,7 @@ from sluice.retrieval import Document, Encoding, Passages, Rerank, Retriever
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.report import describe
 from sluice.retrieval.pipelines.tracing import tracing
-from sluice.retrieval.retrievers.corpus.encoding import FIRST
-from sluice.retrieval.retrievers.corpus.reading import Reading
+from sluice.retrieval.retrievers.corpus.encoding import FIRST, Reading
 from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import corpus_estimate
 
 LIMIT = 40

@@ -14,7 +14,6 @@ from sluice.indexing import FlatIndex
 from sluice.retrieval import Document, Passages, Retriever, load_dataset
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.retrievers.quality.head import score_retriever, train_quality_head
 from sluice.retrieval.retrievers.quality.scorers import (
     HeadQuality,
     InformationToNoise,
@@ -24,7 +23,12 @@ from sluice.retrieval.retrievers.quality.scorers import (
     UnigramLikelihood,
     score_quality,
 )
-from sluice.retrieval.retrievers.quality.scores import PrunedCorpus, QualityScores
+from sluice.retrieval.retrievers.quality.scores import (
+    PrunedCorpus,
+    QualityScores,
+    score_retriever,
+    train_quality_head,
+)
 
 
 def ids(corpus: Any) -> list[str]:
@@ -244,7 +248,7 @@ class TestHead:
     def test_large_corpora_are_sampled(
         self, retriever: Retriever, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("sluice.retrieval.retrievers.quality.head.MOST", 20)
+        monkeypatch.setattr("sluice.retrieval.retrievers.quality.scores.MOST", 20)
         head = train_quality_head(retriever, {"q": {f"d{n:02d}": 1 for n in range(4)}})
         assert (head.facts["documents"], head.facts["relevant"]) == (20, 4)
         head = train_quality_head(retriever, {"q": {f"d{n:02d}": 1 for n in range(36)}})

@@ -25,14 +25,14 @@ from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.training.summary import training_summary
-from sluice.retrieval.retrievers.quality.scores import QualityScores
-from sluice.retrieval.retrievers.quality.text_models import (
+from sluice.retrieval.retrievers.quality.scorers import (
     ANSWERS,
     AnswerQuality,
     TextQuality,
     text_quality,
     trained_on_quality,
 )
+from sluice.retrieval.retrievers.quality.scores import QualityScores
 from sluice.retrieval.training_data.files.quality_examples import QualityExamples
 
 DOCUMENTS = [Document(str(n), "", text) for n, text in enumerate(

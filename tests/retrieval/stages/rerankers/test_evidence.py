@@ -18,9 +18,8 @@ from sluice.retrieval import Document, Rerank, Retriever
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.runs.run import Ranking
-from sluice.retrieval.stages.rerankers.evidence import CERTAIN, Evidence
+from sluice.retrieval.stages.rerankers.evidence import CERTAIN, Evidence, all_of, some_of
 from sluice.retrieval.stages.rerankers.score_cache import Cached, ScoreCache
-from sluice.retrieval.stages.rerankers.soft_logic import all_of, some_of
 
 CORPUS = [
     Document("gold", "About gold", "Gold is found here. The river is cold.", {"tags": ["a", "bb"]}),

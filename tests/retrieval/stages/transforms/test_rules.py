@@ -20,7 +20,7 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.transforms.corpus_words import CorpusWords
 from sluice.retrieval.stages.transforms.key_phrases import KeyPhrases, key_phrases
 from sluice.retrieval.stages.transforms.spelling import Spelling, spelling
-from sluice.retrieval.stages.transforms.transform import Variant
+from sluice.retrieval.stages.transforms.stage import Variant
 
 KNOWN = {"a": "gold river number", "b": "the stones of Vectors", "c": "", "d": "word7, sluicing"}
 ALL = 40

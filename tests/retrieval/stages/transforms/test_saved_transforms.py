@@ -13,8 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.retrieval import Document, Retriever, Stage, load_pipeline
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.stages.generative.pointwise import Pointwise
-from sluice.retrieval.stages.transforms.stage import Transformed
-from sluice.retrieval.stages.transforms.transform import Each
+from sluice.retrieval.stages.transforms.stage import Each, Transformed
 
 QUERIES = {"a": "glod river", "b": "number odd:true stone", "c": "tv of gold", "d": ""}
 

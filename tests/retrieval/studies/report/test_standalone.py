@@ -16,7 +16,7 @@ from sluice.encoders.foundation.provenance import command_line
 from sluice.retrieval import Run, evaluate
 from sluice.retrieval.evaluation.measure_table import MEASURES
 from sluice.retrieval.evaluation.significance import paired_t_test
-from sluice.retrieval.retrievers.corpus.reading import READING
+from sluice.retrieval.retrievers.corpus.encoding import READING
 from sluice.retrieval.studies.report.compared import build_comparison
 from sluice.retrieval.studies.report.data import COSTS, MEANINGS, conclusion, meanings, short
 from sluice.retrieval.studies.report.evaluated import open_sets

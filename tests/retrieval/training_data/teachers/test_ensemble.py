@@ -16,7 +16,7 @@ from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.distillation import own_scores, score_examples, taught
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Mixture
-from sluice.retrieval.training_data.teachers.judges import check_judge
+from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
 from sluice.retrieval.training_data.teachers.teachers import (
     RunTeacher,
     open_teacher,

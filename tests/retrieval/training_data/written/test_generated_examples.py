@@ -20,9 +20,9 @@ from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.written.generated_examples import (
     GeneratedExamples,
     drawn_documents,
+    labelled_pairs,
 )
 from sluice.retrieval.training_data.written.query_generation import consistent
-from sluice.retrieval.training_data.written.soft_prompts import labelled_pairs
 from sluice.training.generation import prompt_learner
 from sluice.training.generation.query_generation import ModelGenerator
 

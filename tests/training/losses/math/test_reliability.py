@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sluice.training.losses.contrastive.bixse import BiXSE
-from sluice.training.losses.math.reliability import BINS, Reliability, reliability
+from sluice.training.losses.math.teacher_watch import BINS, Reliability, reliability
 
 
 def test_the_definition() -> None:
