@@ -220,9 +220,9 @@ def _is_cut(value: float) -> bool:
 
 
 JUDGES: Final[Mapping[str, str]] = {
-    "cross_encoder": "sluice.retrieval.studies.judging.table:cross_encoder_judge",
-    "generative": "sluice.retrieval.studies.judging.table:generative_judge",
-    "http": "sluice.retrieval.studies.judging.table:http_judge",
+    "cross_encoder": "sluice.retrieval.studies.judging.grading:cross_encoder_judge",
+    "generative": "sluice.retrieval.studies.judging.grading:generative_judge",
+    "http": "sluice.retrieval.studies.judging.grading:http_judge",
     "file": "sluice.retrieval.studies.judging.grading:LabelFile",
 }
 EXPECTED = (

@@ -36,7 +36,7 @@ class BiXSE(LossBase):
     ``learn_scale`` or ``learn_bias`` is false. ``bias_init`` is where b begins: ``siglip`` is -10
     (for a scale of 10), ``base_rate`` makes the mean sigmoid of the first batch its mean label, a
     number is itself. Weights count a query's pairs. The log has the expected calibration error of
-    sigmoid(z) against y; ``losses.math.reliability`` draws the curve.
+    sigmoid(z) against y; ``losses.math.teacher_watch`` draws the curve.
 
     ``target`` other than ``labels`` takes the y of documents that a teacher scored from it:
     ``logits`` are sigmoids of its scores over ``teacher_temperature`` (left out, 1),
