@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.retrievers.pipeline_explanation import Explanation as Explanation
+    from sluice.retrieval.retrievers.explanation import Explanation as Explanation
     from sluice.retrieval.retrievers.retriever import Retriever as Retriever
     from sluice.retrieval.retrievers.updates import Updated as Updated
 else:

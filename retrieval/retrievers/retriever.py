@@ -34,9 +34,10 @@ from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
 from sluice.retrieval.pipelines.stage import Fuse, Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
-from sluice.retrieval.retrievers.corpus.encoding import READING, Reading, warn_of_cuts
+from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
-from sluice.retrieval.retrievers.corpus.passages import Passages, keep_vectors
+from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.reading import READING, Reading, warn_of_cuts
 from sluice.retrieval.retrievers.corpus.sources import (
     documents_of_all,
     encoder_and_corpus,
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from sluice.indexing import Index
     from sluice.retrieval.documents.document import Document
     from sluice.retrieval.retrievers.corpus.encoding import Encoding
-    from sluice.retrieval.retrievers.pipeline_explanation import Explanation
+    from sluice.retrieval.retrievers.explanation import Explanation
 
 
 class Retriever(FamiliarRetriever, Updatable):
@@ -517,7 +518,7 @@ class Retriever(FamiliarRetriever, Updatable):
         the index's planner chose for a search of ``k`` hits, and why. ``ConfigError`` for an index
         of single dense vectors, ``DataError`` for an unknown document.
         """
-        from sluice.retrieval.retrievers.pipeline_explanation import explained
+        from sluice.retrieval.retrievers.explanation import explained
 
         return explained(self._state, query, doc_id, depth=DEPTH, k=k)
 

@@ -14,7 +14,7 @@ from sluice.retrieval.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.hit import TokenMatch
-    from sluice.retrieval.retrievers.pipeline_explanation import Explanation
+    from sluice.retrieval.retrievers.explanation import Explanation
     from sluice.retrieval.retrievers.retriever import Retriever
 
 

@@ -27,7 +27,7 @@ from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note
-from sluice.retrieval.retrievers.pipeline_explanation import term_texts
+from sluice.retrieval.retrievers.explanation import term_texts
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run, without

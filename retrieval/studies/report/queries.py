@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.evaluation.scores import Scores
-from sluice.retrieval.retrievers.pipeline_explanation import term_texts
+from sluice.retrieval.retrievers.explanation import term_texts
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet, figures, histogram, token_pairs
 

@@ -11,7 +11,7 @@ from sluice.encoders import BM25Encoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing import InvertedIndex
 from sluice.retrieval import Document, Retriever
-from sluice.retrieval.retrievers.pipeline_explanation import term_texts
+from sluice.retrieval.retrievers.explanation import term_texts
 
 
 def check(retriever: Retriever, query: str, k: int = 10) -> None:

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import IndexFormatError, SluiceError
 from sluice.indexing import open_index
 from sluice.indexing.index import Index, saved_type
-from sluice.retrieval.retrievers.shards.workers.crew import (
+from sluice.retrieval.retrievers.shards.workers.messages import (
     Message,
     packed,
     queries_read,
