@@ -208,6 +208,7 @@ class Life:
 
     def live(self, writes: int) -> None:
         """Write, and kill on the way; then end the service and see that all have ended."""
+        self.served.until(lambda: len(self.served.states()) == 2)
         readers = [threading.Thread(target=self.read) for _ in range(READERS)]
         for reader in readers:
             reader.start()
