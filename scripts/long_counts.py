@@ -84,7 +84,7 @@ def circumstances() -> Slice:
         [*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True
     )
     changed = subprocess.run(
-        [*git, "status", "--porcelain", "-uno"], capture_output=True, text=True
+        [*git, "status", "--porcelain", "-uno", "--", ".", ":!docs"], capture_output=True, text=True
     )
     distributions = [each for each in importlib.metadata.distributions() if each.metadata["Name"]]
     installed = {each.metadata["Name"].lower(): each.version for each in distributions}
