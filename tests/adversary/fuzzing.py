@@ -225,6 +225,7 @@ def _in_child(
     code = 70
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for number, path in ((1, out), (2, err)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         sys.stdin = io.StringIO()

@@ -159,6 +159,26 @@ def beside(case: Case) -> None:
             case.wrong(f"an answer of no state: {str(answer)[:300]}", verbs=verbs)
 
 
+def rebuilt_beside(case: Case) -> None:
+    """Two builds of one output at once, of other settings: one of the two is there, whole."""
+    box = case.folder / "box"
+    tasks = [writers.TASKS[name](case.world) for name in ("index bm25", "rebuild bm25")]
+    part, states = "out/retrievers/bm25", []
+    for task in tasks:
+        writers.filled(box, tasks[0], case.world)
+        writers.ran(task.words, box)
+        states.append(task.look(box)[part])
+    writers.filled(box, tasks[0], case.world)
+    pause = case.chance.uniform(0, 0.5)
+    children = [started(task, box, pause * number) for number, task in enumerate(tasks)]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    answer = tasks[0].look(box)[part]
+    if not set(codes) <= {0, 2} or 0 not in codes:
+        case.wrong(f"exits {codes}")
+    if answer not in states:
+        case.wrong(f"neither of the two: {str(answer)[:300]}", codes=codes)
+
+
 def _both(answer: object, states: list[object]) -> bool:
     """Whether an answer is that of both changes, in the order that differs from the last one's."""
     return isinstance(answer, list) and answer[1:] == states[-1][1:]  # type: ignore[index]
@@ -186,6 +206,7 @@ FUZZER = Fuzzer(
            for name in writers.TASKS},
         "cache deleted": (cache_deleted, 4),
         "beside": (beside, 4),
+        "rebuilt beside": (rebuilt_beside, 2),
     },
     writers.prepare,
     long=1_000,

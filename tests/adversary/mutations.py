@@ -69,6 +69,7 @@ LIGHT: dict[str, Kind] = {  # those that need no torch
     "drafts": (inputs.drafts, 4),
     "check": (partial(inputs.configuration, name="x.yaml", verb="check"), 6),
     "yaml": (partial(inputs.configuration, name="x.yaml", verb="index"), 2),
+    "evaluate": (partial(inputs.configuration, name="x.yaml", verb="evaluate"), 1),
     "query-vectors": (inputs.query_vectors, 3),
     **{
         f"import-{form}{'.gz' if source.endswith('.gz') else ''}": (

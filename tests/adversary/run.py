@@ -7,6 +7,7 @@ Each keeps its tally and goes on where it was; the exit code is 1 where one foun
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     os.environ.update(QUIET)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what a case has started
     ended = 0
     for name in asked.fuzzers or FUZZERS:
         fuzzer: Fuzzer = importlib.import_module(name).FUZZER

@@ -111,7 +111,7 @@ class Life:
         self.known, self.trail, self.writing = Known(), list[str](), False
         self.killed, self.parent_killed = 0.0, False
         self.over = threading.Event()
-        self.versions = 0
+        self.versions, self.workers = 0, set[int]()  # those that were ever seen
         self.served = Served(folder, "--writable", "--most-hits", str(MOST))
 
     def wrong(self, what: str) -> None:
@@ -198,6 +198,7 @@ class Life:
         self.killed = time.monotonic()
         self.parent_killed = victim == self.served.process.pid
         when = " amid a write" if self.writing else ""
+        self.workers |= set(self.served.workers())  # a killed parent has none
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
             self.counts["kills"] += 1
@@ -207,6 +208,7 @@ class Life:
 
     def live(self, writes: int) -> None:
         """Write, and kill on the way; then end the service and see that all have ended."""
+        self.served.until(lambda: len(self.served.states()) == 2)
         readers = [threading.Thread(target=self.read) for _ in range(READERS)]
         for reader in readers:
             reader.start()
@@ -242,17 +244,26 @@ class Life:
 
     def end(self) -> None:
         """End the service; its workers end with it."""
-        workers = self.served.workers()
+        self.workers |= set(self.served.workers())
         if not self.parent_killed:
             self.served.process.send_signal(signal.SIGTERM)
             if code := self.served.process.wait(90):
                 self.wrong(f"SIGTERM: exit {code}")
         ends = time.monotonic() + WORKERS_END
-        while left := [each for each in workers if Path(f"/proc/{each}/cmdline").exists()]:
+        while left := [each for each in self.workers if runs(each)]:
             if time.monotonic() > ends:
                 self.wrong(f"{len(left)} workers outlive the service")
                 break
             time.sleep(0.1)
+
+
+def runs(process: int) -> bool:
+    """Whether a process is there, and not only waits for its parent."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def on_disk(folder: Path, case: Case) -> Content | None:

@@ -2,8 +2,10 @@
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -164,3 +166,72 @@ def test_outputs_that_cannot_be(world: Path, tmp_path: Path, output: str, messag
     assert message in outcome.err
     assert ".tmp" not in outcome.err
     assert files(tmp_path) == ["file", "tmp"]
+
+
+@pytest.fixture
+def own(world: Path, tmp_path: Path) -> Path:
+    """A copy of the retriever, whose place no other file knows."""
+    return Path(shutil.copytree(world / "out" / "retrievers" / "bm25", tmp_path / "moved"))
+
+
+def test_a_folder_through_a_link_is_changed_behind_it(
+    world: Path, own: Path, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(own)
+    assert writers.answers(link) == writers.answers(world / "out" / "retrievers" / "bm25")
+    assert writers.ran(["add", link, world / "new.jsonl"], tmp_path).code == 0
+    assert link.is_symlink()
+    assert "n11" in str(writers.answers(own))
+
+
+def test_files_of_nobody_stay_and_harm_nothing(world: Path, own: Path, tmp_path: Path) -> None:
+    for name in ("index/g000099/junk", ".nfs0001/x", "index/.nfs0001", "encoder-deadbeef/x"):
+        (own / name).parent.mkdir(exist_ok=True)
+        (own / name).write_text("x")
+    assert writers.answers(own) == writers.answers(world / "out" / "retrievers" / "bm25")
+    assert writers.ran(["add", own, world / "new.jsonl"], tmp_path).code == 0
+    assert "n11" in str(writers.answers(own))
+    assert (own / ".nfs0001" / "x").exists()
+
+
+@pytest.mark.parametrize("kind", ["dangling", "loop"])
+def test_links_that_lead_nowhere(world: Path, tmp_path: Path, kind: str) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link if kind == "loop" else tmp_path / "nowhere")
+    outcome = writers.ran(["search", link, "gold"], tmp_path)
+    assert (outcome.code, outcome.fault()) == (2, "")
+    source = writers.config(world, "linked", retrievers={"bm25": writers.section(world, "bm25")})
+    outcome = writers.ran(["index", source, f"output={link}"], tmp_path)
+    assert outcome.fault() == ""
+    assert (outcome.code == 0) == (link / "retrievers/bm25/retriever.json").exists()
+
+
+@pytest.mark.parametrize("form", ["vectors", "ciff", "index"])
+def test_a_folder_with_somebodys_file_is_not_replaced(
+    world: Path, own: Path, tmp_path: Path, form: str
+) -> None:
+    source = writers.config(world, "linked", retrievers={"bm25": writers.section(world, "bm25")})
+    place = tmp_path / "o" / "retrievers" / "bm25" if form == "index" else tmp_path / "o"
+    place.mkdir(parents=True)
+    (place / "thesis.txt").write_text("precious")
+    words = ["export", own, place, "--format", form]
+    outcome = writers.ran(
+        ["index", source, f"output={tmp_path}/o"] if form == "index" else words, tmp_path
+    )
+    assert (outcome.code, outcome.fault()) == (2, "")
+    assert files(place) == ["thesis.txt"]
+
+
+def _backwards() -> None:
+    now, count = time.time, iter(range(10**9))
+    time.time = lambda: now() - 3600 * next(count)
+
+
+def test_a_clock_that_goes_back(world: Path, own: Path, tmp_path: Path) -> None:
+    assert writers.ran(["add", own, world / "new.jsonl"], tmp_path, _backwards).code == 0
+    for path in own.rglob("*"):
+        os.utime(path, (2**31, 2**31))  # of the year 2038
+    outcome = writers.ran(["update", own, world / "changed.jsonl"], tmp_path, _backwards)
+    assert outcome.code == 0, outcome
+    assert "turned" in str(writers.answers(own))

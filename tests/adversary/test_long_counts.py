@@ -102,19 +102,19 @@ def test_a_slice_is_added_once(counts: ModuleType, tmp_path: Path) -> None:
     assert len(counts.recorded(record)) == 1
 
 
+@pytest.mark.parametrize("end", ["os.abort()", "raise OSError"])
 def test_a_fuzzer_that_crashes_is_wrong(
-    counts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counts: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setattr(counts, "ROOT", tmp_path)
-    fuzzer = tmp_path / "tests" / "adversary" / "run.py"
+    fuzzer, tally = tmp_path / "tests" / "adversary" / "run.py", tally_file(tmp_path, "kills", 8)
     fuzzer.parent.mkdir(parents=True)
-    fuzzer.write_text("import os; os.abort()")
     facts = {"next": 5, "tried": {"some": 5}, "counts": {}, "seconds": 3.0, "wrong": []}
-    tally_file(tmp_path, "kills", 8).write_text(json.dumps(facts))
+    fuzzer.write_text(f"import os\nopen({str(tally)!r}, 'w').write({json.dumps(facts)!r})\n{end}")
     counts.run_slice("kills", 8, 1, tmp_path, {"commit": "c"})
     (added,) = counts.add_finished(tmp_path, tmp_path / "counts.jsonl")
     assert (added["cases"], added["commit"], len(added["wrong"])) == (5, "c", 1)
-    assert "ended by -6" in added["wrong"][0]["what"]
+    assert f"ended with {-6 if 'abort' in end else 1}," in added["wrong"][0]["what"]
 
 
 def test_two_runs_do_not_share_a_folder(counts: ModuleType, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mutations import FUZZER, LIGHT, prepare
 
-SLOW = {"drafts", "reproduction", "experiment", "yaml"}  # left to scripts/adversary
+SLOW = {"drafts", "reproduction", "experiment", "yaml", "evaluate"}  # left to scripts/adversary
 
 COUNT = 40
 
