@@ -13,9 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from sluice.retrieval.retrievers.corpus.best_passages import keep_vectors
-from sluice.retrieval.retrievers.corpus.reading import READING, Reading, warn_of_cuts
-
 from sluice.encoders.encoder import encodes, hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import (
@@ -37,8 +34,9 @@ from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
 from sluice.retrieval.pipelines.stage import Fuse, Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
+from sluice.retrieval.retrievers.corpus.encoding import READING, Reading, warn_of_cuts
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index
-from sluice.retrieval.retrievers.corpus.passages import Passages
+from sluice.retrieval.retrievers.corpus.passages import Passages, keep_vectors
 from sluice.retrieval.retrievers.corpus.sources import (
     documents_of_all,
     encoder_and_corpus,
