@@ -143,6 +143,8 @@ def named_in(config: ExperimentConfig, *, only_open: bool = False) -> set[str]:
             named.update(name for text in texts if (name := own_measure(text)))
         elif key == "cache" and not only_open and isinstance(value, str | Path):
             named.add(str(value))
+        elif key == "allow" and isinstance(value, list):  # where links of a dataset lead
+            named.update(map(str, value))
         elif isinstance(value, dict) and value.get("type") in REMOTE:
             named.add(word_for(value))
         elif isinstance(value, dict):
@@ -168,6 +170,13 @@ def refuse_remote_dataset(dataset: Any, where: str, allow: Allow) -> None:
         named = isinstance(value, str) and key == "name"
         if isinstance(value, str) and (value.startswith("hf:") or (named and _is_fetched(value))):
             refuse_fetching(value, where, allow)
+
+
+def followed(dataset: Any, allow: Allow) -> Any:
+    """Return a dataset in which links lead out to places that ``allow`` names, and no others."""
+    if allow is None or not isinstance(dataset, Mapping) or not dataset.get("allow"):
+        return dataset
+    return {**dataset, "allow": [path for path in dataset["allow"] if path in allow]}
 
 
 def _is_fetched(name: str) -> bool:

@@ -25,7 +25,12 @@ from sluice.retrieval.config.sections import (
     load_config,
     named_file,
 )
-from sluice.retrieval.config.trust import refuse_remote_dataset, refuse_unknown_model, trusted
+from sluice.retrieval.config.trust import (
+    followed,
+    refuse_remote_dataset,
+    refuse_unknown_model,
+    trusted,
+)
 from sluice.retrieval.config.yaml_file import yaml_text
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.execution.executor import LOCAL
@@ -133,7 +138,7 @@ class Experiment:
         """Return the experiment's dataset, opened at a split."""
         with named_file(self.file):
             refuse_remote_dataset(self.config.dataset, "dataset", self.allow)
-        return load_dataset(self.config.dataset, split)
+        return load_dataset(followed(self.config.dataset, self.allow), split)
 
     def check_output(self, names: Iterable[str] | None = None) -> None:
         """Refuse, before any work, to replace what this config does not make again.

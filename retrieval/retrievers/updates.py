@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import plural
-from sluice.encoders.foundation.trust import refuse_links
+from sluice.encoders.foundation.trust import refuse_links, refuse_writing
 from sluice.familiar import renamed
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.retrieval.documents.difference import Difference, Rows, difference
@@ -202,7 +203,12 @@ class Updatable(Stage):
 
         vectors = encoding = None
         if section := self.head.section:  # else maybe a function, whose fingerprint is its name
-            encoding = Encoding(**{"cache": True, **(section.get("encoding") or {})})
+            try:
+                encoding = Encoding(**{"cache": True, **(section.get("encoding") or {})})
+            except TypeError as error:
+                raise IndexFormatError(f"{self.path}: encoding, as it was built: {error}") from None
+            if isinstance(encoding.cache, str | Path):
+                refuse_writing(encoding.cache, "encoding.cache", self.path, state.allow)
         if rows is not None and state.passages is None:
             vectors = stored_vectors(state.encoder, state.store, state.index, rows)
         state.index = filled_index(

@@ -142,7 +142,9 @@ class Run(Familiar, Mapping[str, Ranking], metaclass=Answering):
     def __init__(
         self, rankings: Mapping[str, Ranking | Hits] | None = None, *, name: str = "run"
     ) -> None:
-        if hasattr(rankings, "columns"):  # PyTerrier's frame, or that of ``to_pandas``
+        if hasattr(rankings, "columns") and not isinstance(
+            rankings, Mapping
+        ):  # PyTerrier's frame, or that of ``to_pandas``
             rankings = _of_frame(rankings)
         self.name = name
         self.partial: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import logging
+import os
 import re
 import secrets
 from collections.abc import Collection
@@ -96,12 +97,14 @@ def _key(path: Path, place: int, entry: Any) -> Key:
 def add_key(path: Path, name: str, scopes: Collection[str]) -> str:
     """Make a key, add its hash to a file, and return the key: it is nowhere else.
 
-    A key of the same name is replaced. Others that change the file meanwhile wait.
+    A key of the same name is replaced. Others that change the file meanwhile wait. Of a link the
+    file that it leads to is changed: services that name that one must not keep a replaced key.
     """
     checked = _scopes(list(scopes), f"key {name}")
     if not name.strip():
         raise ConfigError("name: blank; expected what tells this key from others")
     text = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+    path = Path(os.path.realpath(path))
     with swap_lock(writable(path)):
         kept = [key for key in read_keys(path) if key.name != name] if path.exists() else []
         keys = [*kept, Key(name, digest(text), checked)]

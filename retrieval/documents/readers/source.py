@@ -9,6 +9,7 @@ from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
+from sluice.encoders.foundation.trust import leads_out
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.readers.documents import Documents, shown
 from sluice.retrieval.documents.readers.fields import Asked
@@ -149,7 +150,8 @@ def _file(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Docume
 
 
 def _folder(name: str, path: Path, asked: Asked, base: Path | None, allow: Paths) -> Documents:
-    corpus = next((path / part for part in CORPUS if (path / part).is_file()), None)
+    tops = (path / part for part in CORPUS if not leads_out(path / part, path, allow))
+    corpus = next((file for file in tops if file.is_file()), None)
     if corpus is not None:
         return documents_in_tables(str(corpus), path, [corpus], asked)
     if any((path / part).exists() for part in OUTPUTS):

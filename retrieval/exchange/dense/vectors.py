@@ -81,7 +81,7 @@ class TensorSource:
             yield block
 
 
-def write_file(
+def write_tensors(
     path: Path,
     entries: Iterable[str] | Iterable[Document],
     chunks: Iterable[NDArray[np.float32]],
@@ -190,10 +190,10 @@ FORMS: dict[str, tuple[tuple[str, ...], str, str | None]] = {
     "parquet": ((".parquet",), f"{ROOM}.parquet:ParquetSource", f"{ROOM}.parquet:write_file"),
     "safetensors": (
         (".safetensors",),
-        f"{ROOM}.safetensors_file:TensorSource",
-        f"{ROOM}.safetensors_file:write_file",
+        f"{ROOM}.vectors:TensorSource",
+        f"{ROOM}.vectors:write_tensors",
     ),
-    "jsonl": ((".jsonl", ".jsonl.gz"), f"{ROOM}.jsonl:LineSource", None),
+    "jsonl": ((".jsonl", ".jsonl.gz"), f"{ROOM}.arrays:LineSource", None),
 }
 WRITTEN = tuple(form for form, (_, _, writer) in FORMS.items() if writer)
 

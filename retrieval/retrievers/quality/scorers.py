@@ -262,7 +262,7 @@ class Magnitude:
 
 
 class HeadQuality:
-    """The logit of a head over an encoder's document vectors; ``quality.scores`` fits it.
+    """The logit of a head over an encoder's document vectors; ``scores`` fits it.
 
     ``ConfigError`` if the head was fitted on another encoder's vectors.
     """

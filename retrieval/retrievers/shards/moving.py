@@ -41,12 +41,13 @@ def stored_vectors(
 
 def _vectors(encoder: Any, store: DocumentStore, index: Index, rows: Rows, first: int) -> Any:
     new = rows < 0
-    kept = index.documents(rows[~new])
     if not new.any():
-        return kept
+        return index.documents(rows)
     documents = store.documents(first + np.flatnonzero(new))
     made = encoder.encode_documents([document_input(encoder, each) for each in documents])
-    dense = isinstance(made, np.ndarray)
+    if new.all():  # the index may be empty, and know no width
+        return made
+    kept, dense = index.documents(rows[~new]), isinstance(made, np.ndarray)
     joined = np.concatenate([kept, made]) if dense else sparse.vstack([kept, made], format="csr")
     return joined[np.argsort(np.argsort(new, kind="stable"))]
 

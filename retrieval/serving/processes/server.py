@@ -25,6 +25,7 @@ REQUESTS = "sluice.serve.requests"
 BACKLOG = 512  # connections that wait to be accepted
 CONNECTIONS = 4_096  # at a time
 SHARE = CONNECTIONS // 2  # for one address: a proxy in front has one
+AHEAD = 64  # requests that a client sends before their answers; uvicorn would take any number
 MOST_HEAD = 64 * 1024  # bytes of a request's line and headers, or of what follows its last chunk
 KEPT = 30  # seconds that a connection is kept for another request
 LAST_ANSWERS = 1.0  # seconds to send what is done when the time to finish is over
@@ -128,9 +129,12 @@ class BoundedProtocol(Base):  # type: ignore[misc]
             self._wait()
 
     def on_headers_complete(self) -> None:
-        """Note that httptools has read a head."""
+        """Note that httptools has read a head; h11 reads none before the last is answered."""
         self._steps += 1
-        super().on_headers_complete()
+        if len(self.pipeline) >= AHEAD:
+            self.transport.abort()
+        else:
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Note that httptools has read a part of a body."""

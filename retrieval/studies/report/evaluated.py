@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sluice.encoders.foundation.errors import DataError, SluiceError
 from sluice.retrieval.config.sections import ExperimentConfig, load_config, named_file
-from sluice.retrieval.config.trust import refuse_remote_dataset, trusted
+from sluice.retrieval.config.trust import followed, refuse_remote_dataset, trusted
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
 from sluice.retrieval.evaluation.scores import ByMeasure, Scores, evaluate
@@ -155,7 +155,7 @@ def _opened(
                 f"{path}: no such run, but {RESULTS} names the system; evaluate again to write it"
             )
         runs[str(system["name"])] = Run.load(path)
-    dataset = load_dataset(config.dataset, str(results["split"]))
+    dataset = load_dataset(followed(config.dataset, allow), str(results["split"]))
     evaluated = EvaluatedSet(name, folder, results, config, dataset, runs, allow)
     known = results.get("contents")
     if isinstance(known, dict) and known != contents_of(dataset):

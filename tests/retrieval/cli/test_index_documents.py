@@ -12,6 +12,7 @@ from command_line import Call
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.cli.terminal.output import CONTROL
+from sluice.retrieval.experiments.experiment import open_experiment
 from sluice.retrieval.retrievers.retriever import Retriever
 
 
@@ -345,6 +346,8 @@ def test_links_out_of_the_notes_are_not_indexed(sluice: Call, here: Path) -> Non
     assert yaml.safe_load((here / "open" / "experiment.yaml").read_text())["dataset"] == {
         "corpus": str(here / "notes"), "allow": [str(here / "secret")],
     }  # fmt: skip
+    for allow, count in (((), 6), ([str(here / "secret")], 7)):  # the reader's word, not a folder's
+        assert len(list(open_experiment("open", allow=allow).dataset(None).corpus)) == count
     assert sluice("index", "open/experiment.yaml")[0] == 0  # the same corpus
     refused = sluice("index", "open/experiment.yaml", "--allow", "secret")
     assert refused[0] == 2

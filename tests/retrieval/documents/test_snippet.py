@@ -88,3 +88,10 @@ def test_long_texts_and_queries_are_marked_in_part() -> None:
     assert min(found)[0] == 100_000
     marked = matches("x " * 30_000 + "gold " * 30_000, "gold")
     assert (marked[0][0], len(marked)) == (60_000, 4_001)
+
+
+@pytest.mark.parametrize("word", ["gold", "金"])
+def test_a_word_far_behind_is_not_looked_for(word: str) -> None:
+    near, far = (f"{'x ' * (count // 2)}{word}" for count in (150_000, 250_000))
+    assert matches(near, word)
+    assert not matches(far, word)

@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,14 +25,14 @@ from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.shards.workers import ShardProcesses, crew, processes
-from sluice.retrieval.retrievers.shards.workers.messages import (
+from sluice.retrieval.retrievers.shards.workers.searcher import (
+    STATES,
     Message,
     packed,
     queries_read,
     queries_sent,
     unpacked,
 )
-from sluice.retrieval.retrievers.shards.workers.searcher import STATES
 
 QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}
 PATIENCE = 300.0  # seconds for what a busy machine does late
@@ -283,3 +285,9 @@ def test_bytes_that_are_no_message_are_refused() -> None:
         with pytest.raises(DataError, match="a message between shards and their workers"):
             unpacked(wrong)
     assert unpacked(sound) == Message({"a": 1}, [pytest.approx(np.ones(3))])
+
+
+def test_each_module_of_workers_may_be_imported_first() -> None:
+    for name in ("crew", "searcher"):
+        code = f"import sluice.retrieval.retrievers.shards.workers.{name}"
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

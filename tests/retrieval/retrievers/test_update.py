@@ -1,5 +1,6 @@
 """Update by id: what is there is replaced, what is not is added, in one step."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,12 @@ import pytest
 from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder
-from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FlatIndex, Index, InvertedIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.folder import verify_retriever
+from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
 
 QUERIES = {"a": "gold river", "b": "word7 number", "c": "rewritten sluice", "d": "fresh the"}
 
@@ -134,3 +135,38 @@ def test_a_failed_update_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 def _interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_sync_of_an_empty_folder_fills_it(tmp_path: Path) -> None:
+    for shards in (None, 2):
+        retriever = Retriever.build(
+            WordEncoder(), documents(6), path=tmp_path / str(shards), shards=shards
+        )
+        retriever.update([], sync=True, delete_most=True)
+        assert not retriever.search("gold river", k=3)
+        retriever.update(documents(6), sync=True)
+        fresh = Retriever.build(WordEncoder(), documents(6))
+        asked = {"q": "gold river"}
+        assert retriever.run(asked, k=6).to_dict() == fresh.run(asked, k=6).to_dict()
+
+
+def test_a_sync_writes_no_vectors_where_only_the_folder_says(tmp_path: Path) -> None:
+    path, outside = tmp_path / "given", tmp_path / "outside"
+    Retriever.build(WordEncoder(), documents(6), path=path, passages=Passages(4, 1))
+    head = json.loads((path / HEAD).read_text())
+
+    def noted(encoding: object) -> None:
+        head["origin"]["config"] = {"retriever": {"encoding": encoding}}
+        (path / HEAD).write_text(json.dumps(head))
+
+    noted({"cache": str(outside)})
+    with pytest.raises(ConfigError, match="is outside"):
+        Retriever.open(path, encoder=WordEncoder()).update(documents(5), sync=True)
+    assert not outside.exists()
+    noted({"cash": 1})
+    with pytest.raises(IndexFormatError, match="cash"):
+        Retriever.open(path, encoder=WordEncoder()).update(documents(5), sync=True)
+    noted({"cache": str(outside)})
+    allowed = Retriever.open(path, encoder=WordEncoder(), allow=[str(outside)])
+    assert allowed.update(documents(5), sync=True).deleted == 1
+    assert outside.exists()

@@ -469,3 +469,16 @@ def _raw(
     }  # fmt: skip
     asyncio.run(make_app(service)(scope, receive, send))
     return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
+
+
+def test_a_key_is_replaced_in_the_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    file, link = tmp_path / "keys.json", tmp_path / "link.json"
+    link.symlink_to(file)
+    first = add_key(link, "page", ["search"])
+    file.chmod(0o644)
+    keys = Keys(file)
+    second = add_key(link, "page", ["search"])
+    assert link.is_symlink()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert keys.find(first) is None
+    assert keys.find(second) is not None

@@ -240,3 +240,19 @@ def test_a_service_is_ready_when_it_is_warm(own: Any) -> None:
         time.sleep(0.02)
     warm = ask("GET", "/ready")
     assert (warm.status_code, warm.json()["fault"], warm.json()["state"]) == (200, None, 1)
+
+
+def test_requests_ahead_of_their_answers_are_bounded(own: Any, parser: str) -> None:
+    """A client that sends requests by the thousand, before any answer, takes little memory."""
+    with running(own(port=0)) as (_, connect, _):
+        for number in (10, 1_000):
+            several, answered = connect(), b""
+            several.sendall(HEALTH * number)
+            with contextlib.suppress(ConnectionError):
+                while answered.count(b"HTTP/1.1 200") < number and (more := several.recv(65_536)):
+                    answered += more
+            whole = number == 10 or parser == "h11"  # which reads one request at a time
+            assert (answered.count(b"HTTP/1.1 200") == number) == whole
+        fine = connect()
+        fine.sendall(HEALTH)
+        assert answer_of(fine)[0] == 200

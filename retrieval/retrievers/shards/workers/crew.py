@@ -1,4 +1,4 @@
-"""The workers that search shards: the contract, and the indexes that they stand behind."""
+"""The workers that search shards: contract, and the indexes that they stand behind."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sluice.indexing.index import Parameters
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.wrappers.fan_out import DEADLINE, HEDGE, PARTIAL, check_patience
 from sluice.indexing.wrappers.remote import RemoteFacts, RemoteIndex
-from sluice.retrieval.retrievers.shards.workers.messages import (
+from sluice.retrieval.retrievers.shards.workers.searcher import (
     Message,
     packed,
     queries_sent,
+    state_of,
     unpacked,
 )
-from sluice.retrieval.retrievers.shards.workers.searcher import state_of
 
 SHARD_WORKERS: Final[Mapping[str, str]] = {
     "processes": "sluice.retrieval.retrievers.shards.workers.processes:ShardProcesses",

@@ -201,3 +201,14 @@ def test_tables_behind_links_are_left_out(tmp_path: Path, caplog: pytest.LogCapt
         "left out: 1 behind links that lead out of it, which --allow PATH follows (b.csv)"
         in caplog.text
     )
+
+
+def test_a_corpus_behind_a_link_is_left_out(tmp_path: Path) -> None:
+    secret, given = tmp_path / "secret.jsonl", tmp_path / "given"
+    secret.write_text('{"_id": "1", "text": "zebra"}\n')
+    given.mkdir()
+    (given / "a.txt").write_text("horse")
+    (given / "corpus.jsonl").symlink_to(secret)
+    assert [document.text for document in as_documents(given)] == ["horse"]
+    allowed = as_documents(given, allow=[str(tmp_path)])
+    assert [document.text for document in allowed] == ["zebra"]
