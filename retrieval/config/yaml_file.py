@@ -64,6 +64,8 @@ def read_yaml(file: Path) -> dict[str, Any]:
     """
     if not file.exists():
         raise FileNotFoundError(file)
+    if (file / "experiment.yaml").is_file():
+        raise ConfigError(f"an experiment's output, not a YAML file; give {file}/experiment.yaml")
     if file.is_dir():
         raise ConfigError(
             f"a folder, not a YAML file; `sluice index {file} --output my` makes its files "

@@ -347,9 +347,9 @@ def _keep_unread(path: Path, unread: Collection[str], gone: Sequence[str]) -> No
     above = ({name, *map(str, PurePosixPath(name).parents)} for name in gone)
     kept = [name for name, places in zip(gone, above, strict=True) if not places.isdisjoint(unread)]
     if kept:
+        files = "file is" if len(kept) == 1 else "files are"
         raise DataError(
-            f"{path}: --sync (sync=True) would delete {plural(len(kept), 'document')} whose "
-            f"{'file is' if len(kept) == 1 else 'files are'} there but cannot be read "
-            f"({', '.join(kept[:3])}); nothing was changed. Repair or remove the files; to give "
-            "their documents up all the same, use sluice delete first"
+            f"{path}: --sync would delete {plural(len(kept), 'document')} whose {files} there but "
+            f"cannot be read ({', '.join(kept[:3])}); nothing was changed. Repair or remove the "
+            "files; to give their documents up all the same, use sluice delete first"
         )

@@ -51,6 +51,8 @@ def test_a_folder_becomes_a_hybrid(sluice: Call, here: Path, bert: Path) -> None
     # Judgements that come later: the experiment evaluates without being built again.
     (here / "topics.tsv").write_text("q1\tword1\nq2\tword2\n")
     (here / "qrels.txt").write_text("q1 0 1.md 1\nq2 0 2.md 1\n")
+    code, _, err = sluice("evaluate", "my")
+    assert (code, "give my/experiment.yaml" in err) == (2, True)
     code, out, err = sluice(
         "evaluate", "my/experiment.yaml", "dataset.queries=topics.tsv", "dataset.qrels=qrels.txt",
         "evaluate.latency_queries=0", "evaluate.report=false",

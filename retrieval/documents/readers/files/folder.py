@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,20 +41,15 @@ READABLE = ".txt .md .html .pdf .rst"
 class Notes:
     """What was noticed while files were read: why some were left out, by reason."""
 
-    left_out: dict[str, list[str]] = field(default_factory=dict)
+    left_out: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     recoded: list[str] = field(default_factory=list)
 
     def stays(self, path: Path, root: Path, allow: Collection[str]) -> bool:
-        """Return whether a path is there and no link leads from it out of the root; else note it."""
-        reason = LINKS if leads_out(path, root, allow) else BROKEN
-        stays = reason is BROKEN and path.exists()
-        if not stays:
-            self.leave_out(reason, _id(path, root))
-        return stays
-
-    def leave_out(self, reason: str, path: str) -> None:
-        """Note why a path is left out."""
-        self.left_out.setdefault(reason, []).append(path)
+        """Return whether a path is there, and no link leads out of the root; note one otherwise."""
+        reason = LINKS if leads_out(path, root, allow) else "" if path.exists() else BROKEN
+        if reason:
+            self.left_out[reason].append(_id(path, root))
+        return not reason
 
     @property
     def unread(self) -> set[str]:
@@ -87,7 +82,7 @@ def listed_files(name: str, root: Path, notes: Notes, allow: Collection[str] = (
         return not path.is_symlink() or notes.stays(path, root, allow)
 
     def failed(error: OSError) -> None:
-        notes.leave_out(f"not readable ({error.strerror})", _id(Path(error.filename), root))
+        notes.left_out[f"not readable ({error.strerror})"].append(_id(Path(error.filename), root))
 
     files = list[Path]()
     seen: set[tuple[int, int]] = set()
@@ -219,7 +214,7 @@ def _read(
         try:
             read = read_text_file(file, kind)
         except Unreadable as error:
-            notes.leave_out(str(error), path)
+            notes.left_out[str(error)].append(path)
             continue
         if read.encoding == FALLBACK:
             notes.recoded.append(path)

@@ -80,7 +80,8 @@ def check_learnable(section: TrainingSection, loss: LossBase, where: str, allow:
     if (paired or compares_own(loss) or loss.wants_answered) and section.negatives is None:
         needs[NEGATIVE] = "each query's own documents"
     elif section.negatives is None and loss.negatives == "all" and batch == 1:
-        needs[NEGATIVE] = "other documents than the positive, which a batch of 1 lacks"
+        others = "other documents than the positive, which a batch of 1 lacks"
+        needs[NEGATIVE] = f"{others} (raise per_device_train_batch_size)"
     if loss.needs_teacher and section.teacher is None:
         needs[SCORE] = "a teacher's scores"
     if loss.wants_negative_queries:
