@@ -87,7 +87,11 @@ class SimilarityHead(Module, similarity_head.SimilarityHead):  # type: ignore[mi
         """Read the head from its folder in a model, on this machine or the hub."""
         names = ("token", "cache_folder", "revision", "local_files_only")
         hub = {name: options[name] for name in names if name in options}
-        module: Self = super().load(model_name_or_path, subfolder=subfolder, **options)
+        try:
+            module: Self = super().load(model_name_or_path, subfolder=subfolder, **options)
+        except TypeError:
+            where = "/".join(filter(None, (model_name_or_path, subfolder)))
+            raise ModelError(f"{where}: holds no settings of a similarity head") from None
         cls.load_torch_weights(model_name_or_path, subfolder, model=module, **hub)
         return module
 

@@ -147,10 +147,10 @@ def check(
         for each in found:
             echo(f"  {each}", err=True)
         raise typer.Exit(2)
-    echo(f"{file}: no problem")
     from sluice.retrieval.planning.plan import plan
 
-    echo(str(plan(values, file, measure=not fast)))
+    steps = plan(values, file, measure=not fast)  # reads the data, and so may find a problem
+    echo(f"{file}: no problem\n{steps}")
 
 
 def list_names(

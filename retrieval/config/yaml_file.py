@@ -65,9 +65,10 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if not file.exists():
         raise FileNotFoundError(file)
     if file.is_dir():
+        inside = (file / "experiment.yaml").exists()  # an experiment's output
+        other = f"`sluice index {file} --output my` makes its files searchable"
         raise ConfigError(
-            f"a folder, not a YAML file; `sluice index {file} --output my` makes its files "
-            "searchable"
+            f"a folder, not a YAML file; {f'give {file}/experiment.yaml' if inside else other}"
         )
     if file.suffix.lower() in TABLES:
         raise ConfigError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from sluice.encoders.foundation.disk.generations import MANIFEST, new_generation
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.retrieval.documents.columns import Column, metadata_between
 from sluice.retrieval.documents.document import NOTHING, Document, Metadata
+from sluice.retrieval.documents.readers.documents import Documents
 from sluice.retrieval.documents.segment import Segment, SegmentFiles, id_hash, write_segment
 
 FORMAT = "sluice.documents"
@@ -35,7 +36,10 @@ def write_documents(path: Path | str, documents: Iterable[Document]) -> Document
     with new_generation(path, FORMAT, VERSION, facts) as folder:
         count = write_segment(folder, 1, documents, ())
         _describe(folder, facts, [count] if count else [], np.empty(0, np.int64))
-    return open_documents(path)
+    store = open_documents(path)
+    if isinstance(documents, Documents):
+        store.unread = documents.unread
+    return store
 
 
 def open_documents(path: Path | str, *, generation: str | None = None) -> DocumentStore:
@@ -61,6 +65,7 @@ class DocumentStore:
 
     def __init__(self, path: Path, *, generation: str | None = None) -> None:
         self.path = path
+        self.unread: Collection[str] = ()  # of the source it was written from, see ``Documents``
         self._open(generation)
 
     def _open(self, generation: str | None) -> None:

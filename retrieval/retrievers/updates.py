@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -140,7 +140,8 @@ class Updatable(Stage):
 
         ``sync`` also deletes the documents that are not given, and puts all in the order given, so
         that searches find what they would in a new build; to delete more than half is a
-        ``DataError`` unless ``delete_most``. Vectors come from the index where it has them exactly
+        ``DataError`` unless ``delete_most``; so is one whose file is there but cannot be read.
+        Vectors come from the index where it has them exactly
         (flat and inverted, without passages), else from the cache of the experiment that made it;
         one made in Python encodes again. BM25 is refitted. ``dry_run`` counts, changes nothing.
         """
@@ -157,6 +158,8 @@ class Updatable(Stage):
             found = difference(state.store, given)
             updated = _counted(found, gone=len(found.gone) if sync else 0)
             differs = any(updated[:3])
+            if sync:
+                _keep_unread(self.path, given.unread, state.store.ids(found.gone))
             stays = not differs and (not sync or (found.in_order and state.store.is_compact))
             if dry_run or stays:
                 counts["added"] = 0  # nothing to commit
@@ -342,3 +345,16 @@ def _emptied(index: Index) -> Index:
 
     own = index.first if isinstance(index, ShardedIndex) else index
     return (own.inner if isinstance(own, PassageIndex) else own).empty()
+
+
+def _keep_unread(path: Path, unread: Collection[str], gone: Sequence[str]) -> None:
+    """Refuse to delete documents only because their files, or folders, cannot be read."""
+    above = ({name, *map(str, PurePosixPath(name).parents)} for name in gone)
+    kept = [name for name, places in zip(gone, above, strict=True) if not places.isdisjoint(unread)]
+    if kept:
+        files = "file is" if len(kept) == 1 else "files are"
+        raise DataError(
+            f"{path}: --sync would delete {plural(len(kept), 'document')} whose {files} there but "
+            f"cannot be read ({', '.join(kept[:3])}); nothing was changed. Repair or remove the "
+            "files; to give their documents up all the same, use sluice delete first"
+        )

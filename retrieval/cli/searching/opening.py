@@ -52,10 +52,11 @@ def opened(
         if pipeline is None:
             return Retriever.open(path), None  # says what is missing
     from sluice.retrieval.experiments.experiment import open_experiment
+    from sluice.retrieval.experiments.own_documents import HYBRID
 
     experiment = open_experiment(path, allow=allow, quick=quick)
     name = pipeline or experiment.systems[-1]
-    if pipeline is None and len(experiment.systems) > 1:
+    if pipeline is None and len(experiment.systems) > 1 and name != HYBRID:  # else as meant
         others = ", ".join(experiment.systems[:-1])
         log.info("searching with the last pipeline, %s; --pipeline takes %s too", name, others)
     return experiment.stage(name), name

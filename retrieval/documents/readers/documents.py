@@ -62,19 +62,22 @@ class Documents:
         guessed: bool = False,
         parts: Sequence[str] = (),
         numbered: bool = False,
+        unread: set[str] | None = None,
     ) -> None:
         """Wrap ``read``, which starts a new stream at each call.
 
         ``contents`` returns the hash of what is read; None hashes the documents. ``once`` marks a
         stream that has only one pass. ``guessed``: the description is logged when reading begins.
         ``parts`` are the kinds of text inside (``markdown``, ``html``, ...). ``numbered``: the ids
-        are places in the source, which say nothing outside it.
+        are places in the source, which say nothing outside it. ``unread``, complete after reading:
+        ids of files that are there and cannot be read; a folder's stands for all below it.
         """
         self.name = name
         self.described = described
         self.size = size
         self.parts = tuple(parts)
         self.numbered = numbered
+        self.unread = set[str]() if unread is None else unread
         self._read = read
         self._contents = contents
         self._once = once

@@ -132,9 +132,9 @@ def _named_documents(
     if any(sign in name for sign in WILD):
         return _pattern(shown(path), path, asked, root, allow)
     near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    raise DataError(
-        f"{name}: no such file or folder{suggest(path.name, near)}; a text is passed in a list"
-    )
+    missing = "a broken link" if path.is_symlink() else "no such file or folder"
+    hint = "; a text is passed in a list" if " " in name else suggest(path.name, near)
+    raise DataError(f"{name}: {missing}{hint}")
 
 
 def _file(name: str, path: Path, asked: Asked, ids_below: Path | None) -> Documents:
@@ -159,12 +159,19 @@ def _folder(name: str, path: Path, asked: Asked, base: Path | None, allow: Paths
             f"{name}: holds an experiment or a retriever, not documents; search it with: sluice "
             f'search {name} "..."'
         )
-    files = listed_files(name, path, allow)
+    notes = Notes()
+    files = listed_files(name, path, notes, allow)
     tables = [file for file in files if form_of_table(file) is not None]
     forms = {form_of_table(file) for file in tables}
     if len(forms) == 1 and not any(kind_of_file(file) for file in files):
-        return documents_in_tables(name, path, tables, asked)
-    return documents_of_files(name, base or path, files, asked)
+        return _noting(documents_in_tables(name, path, tables, asked), notes, rows=True)
+    return _noting(documents_of_files(name, base or path, files, asked), notes)
+
+
+def _noting(documents: Documents, notes: Notes, rows: bool = False) -> Documents:
+    """Return documents that know what was not read; of ``rows`` nobody knows which those are."""
+    documents.unread |= {"."} if rows and notes.unread else notes.unread
+    return documents
 
 
 def _pattern(name: str, path: Path, asked: Asked, base: Path | None, allow: Paths) -> Documents:
@@ -184,5 +191,5 @@ def _pattern(name: str, path: Path, asked: Asked, base: Path | None, allow: Path
         raise DataError(f"{name}: matches no file; is the pattern quoted, and below {root}?")
     forms = {form_of_table(file) for file in files}
     if len(forms) == 1 and None not in forms:
-        return documents_in_tables(name, root, files, asked)
-    return documents_of_files(name, base or root, files, asked, any_text=True)
+        return _noting(documents_in_tables(name, root, files, asked), notes, rows=True)
+    return _noting(documents_of_files(name, base or root, files, asked, any_text=True), notes)

@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import sqlite3
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -50,6 +52,8 @@ def test_a_folder_becomes_a_hybrid(sluice: Call, here: Path, bert: Path) -> None
     # Judgements that come later: the experiment evaluates without being built again.
     (here / "topics.tsv").write_text("q1\tword1\nq2\tword2\n")
     (here / "qrels.txt").write_text("q1 0 1.md 1\nq2 0 2.md 1\n")
+    code, _, err = sluice("evaluate", "my")
+    assert (code, "give my/experiment.yaml" in err) == (2, True)
     code, out, err = sluice(
         "evaluate", "my/experiment.yaml", "dataset.queries=topics.tsv", "dataset.qrels=qrels.txt",
         "evaluate.latency_queries=0", "evaluate.report=false",
@@ -184,11 +188,69 @@ def test_a_folder_is_kept_in_step(sluice: Call, here: Path, bert: Path) -> None:
                 assert found[0] == found[1], asked
     code, out, err = sluice("search", "my", "water")
     assert err.count("18 documents, 3 added, 1 replaced, 2 deleted since the build") == 1
-    assert "searching with the last pipeline, hybrid" in err
+    assert "last pipeline" not in err  # the hybrid is what such a folder is for
     code, out, _ = sluice("update", "my", "notes")
     assert out == "my: 0 added, 0 replaced, 18 unchanged, 18 documents\n"
     code, _, err = sluice("index", "notes", "--output", "my", *options)
     assert (code, "`sluice update my SOURCE --sync`" in err) == (2, True)
+
+
+def test_a_sync_deletes_no_document_whose_file_cannot_be_read(
+    sluice: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged file, a broken link and a folder that is refused are no deletions."""
+    for place in ("links/a.md", "refused/b.md"):
+        (here / "notes" / place).parent.mkdir()
+        (here / "notes" / place).write_text("stone\n")
+    assert sluice("index", "notes", "--bm25", "--output", "my")[0] == 0
+    notes, scandir = here / "notes", os.scandir
+
+    def refusing(path: str) -> Any:
+        if str(path).endswith("refused"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    kept = [notes / name for name in ("0.md", "1.md", "links/a.md")]
+    texts = [path.read_bytes() for path in kept]
+    kept[0].write_bytes(b"\0\1\2" * 99)
+    kept[1].unlink()
+    kept[1].symlink_to("nowhere.md")
+    kept[2].unlink()
+    kept[2].parent.rmdir()
+    kept[2].parent.symlink_to("/nowhere")
+    said = ""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refusing)
+        for more in ((), ("--dry-run",), ("--delete-most",)):
+            code, _, err = sluice("update", "my", "notes", "--sync", *more)
+            assert code == 2
+            assert "would delete 4 documents whose files are there but cannot be read" in err
+            said += err
+    for reason in ("1 behind broken links (1.md)", "1 not readable (Permission denied) (refused)"):
+        assert reason in said
+    retriever = here / "my" / "retrievers" / "bm25"
+    assert len(Retriever.open(retriever)) == 8
+    assert sluice("delete", "my", "1.md")[::2] == (0, "")  # given up; it is not asked for again
+    kept[2].parent.unlink()
+    kept[2].parent.mkdir()
+    for path, text in zip(kept[::2], texts[::2], strict=True):
+        path.write_bytes(text)
+    code, out, err = sluice("update", "my", "notes", "--sync")
+    assert (code, "0 added, 0 replaced, 0 deleted, 7 unchanged" in out) == (0, True), err
+
+
+def test_a_table_that_cannot_be_read_stops_a_sync(sluice: Call, here: Path) -> None:
+    (here / "parts").mkdir()
+    for name in "abc":
+        (here / "parts" / f"{name}.csv").write_text(f"id,text\n{name},gold\n")
+    assert sluice("index", "parts", "--bm25", "--output", "my")[0] == 0
+    (here / "parts" / "b.csv").unlink()
+    (here / "parts" / "b.csv").symlink_to("nowhere.csv")
+    code, _, err = sluice("update", "my", "parts", "--sync")
+    assert (code, "1 behind broken links (b.csv)" in err) == (2, True)
+    assert "would delete 1 document whose file is there but cannot be read (b)" in err
+    (here / "parts" / "b.csv").unlink()
+    assert "1 deleted" in sluice("update", "my", "parts", "--sync")[1]
 
 
 def test_a_source_that_lost_most_deletes_nothing(sluice: Call, here: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,8 @@ from sluice.retrieval.documents.readers.files.text_files import read_text_file
 PASSED_OVER = ("node_modules", "__pycache__")
 OUTPUTS = ("experiment.yaml", "retriever.json")  # what Sluice itself writes is not read
 LINKS = "behind links that lead out of it, which --allow PATH follows"
+BROKEN = "behind broken links"
+TEXTLESS = ("empty", "without text")  # reasons of files that can be read
 READABLE = ".txt .md .html .pdf .rst"
 
 
@@ -39,15 +41,21 @@ READABLE = ".txt .md .html .pdf .rst"
 class Notes:
     """What was noticed while files were read: why some were left out, by reason."""
 
-    left_out: dict[str, list[str]] = field(default_factory=dict)
+    left_out: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     recoded: list[str] = field(default_factory=list)
 
     def stays(self, path: Path, root: Path, allow: Collection[str]) -> bool:
-        """Return whether no link leads from a path out of the root; note one that does."""
-        out = leads_out(path, root, allow)
-        if out:
-            self.left_out.setdefault(LINKS, []).append(path.relative_to(root).as_posix())
-        return not out
+        """Return whether a path is there, and no link leads out of the root; note one otherwise."""
+        reason = LINKS if leads_out(path, root, allow) else "" if path.exists() else BROKEN
+        if reason:
+            self.left_out[reason].append(_id(path, root))
+        return not reason
+
+    @property
+    def unread(self) -> set[str]:
+        """The paths of what is there and cannot be read."""
+        reasons = [reason for reason in self.left_out if not reason.startswith(TEXTLESS)]
+        return {path for reason in reasons for path in self.left_out[reason]}
 
     def report(self, name: str) -> None:
         """Log one line for what was left out, and one for the files of another encoding."""
@@ -62,8 +70,8 @@ class Notes:
             say(f"{name}: {count} not UTF-8 and read as Windows-1252: {first}", logging.WARNING)
 
 
-def listed_files(name: str, root: Path, allow: Collection[str] = ()) -> list[Path]:
-    """Return the files below a folder, sorted by their paths.
+def listed_files(name: str, root: Path, notes: Notes, allow: Collection[str] = ()) -> list[Path]:
+    """Return the files below a folder, sorted by their paths; note and report what is left out.
 
     Hidden files and folders, ``node_modules``, ``__pycache__`` and the outputs of experiments are
     passed over, and so are links that lead out of the folder to no allowed path. Other links are
@@ -73,9 +81,12 @@ def listed_files(name: str, root: Path, allow: Collection[str] = ()) -> list[Pat
     def stays(path: Path) -> bool:
         return not path.is_symlink() or notes.stays(path, root, allow)
 
-    files, notes = list[Path](), Notes()
+    def failed(error: OSError) -> None:
+        notes.left_out[f"not readable ({error.strerror})"].append(_id(Path(error.filename), root))
+
+    files = list[Path]()
     seen: set[tuple[int, int]] = set()
-    for folder, folders, names in os.walk(root, followlinks=True):
+    for folder, folders, names in os.walk(root, onerror=failed, followlinks=True):
         stat = os.stat(folder)  # noqa: PTH116
         place = (stat.st_dev, stat.st_ino)
         below = folder != str(root) and any(each in names for each in OUTPUTS)
@@ -104,6 +115,7 @@ def documents_of_files(
     """
     _refuse_columns(name, asked)
     kinds: dict[Path, str] = {}
+    unread = set[str]()
     others: Counter[str] = Counter()
     lacking: Counter[str] = Counter()
     for file in files:
@@ -112,6 +124,7 @@ def documents_of_files(
             others[file.suffix.lower() or "without an ending"] += 1
         elif not is_installed(kind):
             lacking[kind] += 1
+            unread.add(_id(file, root))
         else:
             kinds[file] = kind
     if not kinds:
@@ -134,11 +147,12 @@ def documents_of_files(
         described += f"; left out: {', '.join(rest)}"
     return Documents(
         name,
-        lambda: _read(name, root, kinds, asked),
+        lambda: _read(name, root, kinds, asked, unread),
         described=described,
         contents=lambda: contents_of(root, kinds, asked),
         guessed=True,
         parts=tuple(counts),
+        unread=unread,
     )
 
 
@@ -158,7 +172,7 @@ def one_file(path: Path, asked: Asked, root: Path | None = None) -> Documents:
             read_text_file(path, str(kind))
         except Unreadable as error:
             raise DataError(f"{path}: {error}; choose another file") from None
-        return _read(str(path), root, {path: str(kind)}, asked)
+        return _read(str(path), root, {path: str(kind)}, asked, set())
 
     return Documents(
         str(path),
@@ -190,7 +204,9 @@ def _nothing_readable(name: str, others: Counter[str]) -> str:
     )
 
 
-def _read(name: str, root: Path, kinds: Mapping[Path, str], asked: Asked) -> Placed:
+def _read(
+    name: str, root: Path, kinds: Mapping[Path, str], asked: Asked, unread: set[str]
+) -> Placed:
     notes, reader = Notes(), MetadataReader()
     count = 0
     for file, kind in kinds.items():
@@ -198,7 +214,7 @@ def _read(name: str, root: Path, kinds: Mapping[Path, str], asked: Asked) -> Pla
         try:
             read = read_text_file(file, kind)
         except Unreadable as error:
-            notes.left_out.setdefault(str(error), []).append(path)
+            notes.left_out[str(error)].append(path)
             continue
         if read.encoding == FALLBACK:
             notes.recoded.append(path)
@@ -209,6 +225,7 @@ def _read(name: str, root: Path, kinds: Mapping[Path, str], asked: Asked) -> Pla
         yield str(file), Document(path, title, read.text, reader.kept(values) or NOTHING)
         count += 1
     notes.report(name)
+    unread |= notes.unread
     reader.warn(name)
     if not count:
         raise DataError(f"{name}: none of its {plural(len(kinds), 'file')} has a text to index")

@@ -75,9 +75,13 @@ def check_learnable(section: TrainingSection, loss: LossBase, where: str, allow:
     """
     rows = stream(section.examples, where, allow)
     name, needs = section.loss["type"], dict[str, str]()  # what a row has, what is learnt from it
+    batch = section.trainer.get("per_device_train_batch_size")
     paired = not compares_own(loss) and trained_kind(section.encoder) == "cross_encoder"
     if (paired or compares_own(loss) or loss.wants_answered) and section.negatives is None:
         needs[NEGATIVE] = "each query's own documents"
+    elif section.negatives is None and loss.negatives == "all" and batch == 1:
+        others = "other documents than the positive, which a batch of 1 lacks"
+        needs[NEGATIVE] = f"{others} (raise per_device_train_batch_size)"
     if loss.needs_teacher and section.teacher is None:
         needs[SCORE] = "a teacher's scores"
     if loss.wants_negative_queries:
