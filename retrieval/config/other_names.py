@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluice.encoders.foundation.build import build, resolve
+from sluice.encoders.foundation.build import Core, build, resolve
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.table import KNOWN
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import WRITERS
 
@@ -93,14 +94,20 @@ def refuse_other_loss(name: str, where: str) -> None:
     raise ConfigError(f"{where}.type: unknown type {name!r}; {here}")
 
 
-def losses_for(kind: str, own: str = "") -> list[str]:
-    """Return the names of the losses that train a type of encoder, ``info_nce`` first.
+def losses_for(kind: str, own: str = "") -> dict[str, str]:
+    """Return the losses that train a type of encoder, by name.
 
-    ``own`` is the type that is trained as that one is, if it has losses of its own.
+    ``own`` is the type that is trained as that one is, if it has losses of its own. Those of a
+    type that is not core are marked, so that a list begins with them.
     """
     every = () if kind in ("three_heads", *WRITERS) else (kind,)  # heads that belong together, none
-    names = [n for n in LOSSES if {kind, own} & set(_encoders(n) or every)]
-    return sorted(names, key=lambda name: (name != "info_nce", name))
+    special = own in KNOWN and not KNOWN[own].core
+    found = {}
+    for name, place in LOSSES.items():
+        trained = _encoders(name)
+        if {kind, own} & set(trained or every):
+            found[name] = Core(place) if special and trained == (own,) else place
+    return found
 
 
 def _encoders(name: str) -> tuple[str, ...] | None:

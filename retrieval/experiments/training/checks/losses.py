@@ -13,7 +13,6 @@ from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.training_data.files.corpus_examples import check_texts_alone
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
-from sluice.training.losses import LOSSES
 from sluice.training.losses.base import WRITERS
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _check_kind(loss: LossBase, kind: str | None, own: str, name: str, prefix: s
         called = f"{own} encoder" if own == kind else f"{own} encoder, trained as {kind},"
         raise ConfigError(
             f"{prefix}loss: {name} trains {', '.join(encoders)}; a {called} takes "
-            f"{types_listed({name: LOSSES[name] for name in losses_for(kind, own)})}"
+            f"{types_listed(losses_for(kind, own))}"
         )
 
 
