@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import torch
@@ -90,7 +91,7 @@ class SimilarityHead(Module, similarity_head.SimilarityHead):  # type: ignore[mi
         try:
             module: Self = super().load(model_name_or_path, subfolder=subfolder, **options)
         except TypeError:
-            where = "/".join(filter(None, (model_name_or_path, subfolder)))
+            where = Path(model_name_or_path, subfolder)
             raise ModelError(f"{where}: holds no settings of a similarity head") from None
         cls.load_torch_weights(model_name_or_path, subfolder, model=module, **hub)
         return module
