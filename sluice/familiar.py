@@ -18,9 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
-from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.foundation.progress import counted_by, progress
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -96,9 +93,11 @@ def in_passes(
     if size is None and shown is None:
         values = work(items)
     else:
+        whole_number = resolve_name("sluice.encoders.foundation.numbers:whole_number")
         size, parts = whole_number(1_000 if size is None else size, "batch_size", 1), []
-        bar = progress(call, len(items), show=bool(shown))
-        with bar as advance, counted_by(lambda amount=1: None):
+        watched: Any = resolve_name("sluice.encoders.foundation.progress")
+        bar = watched.progress(call, len(items), show=bool(shown))
+        with bar as advance, watched.counted_by(lambda amount=1: None):
             for start in range(0, len(items) or 1, size):
                 parts.append(work(items[start : start + size]))
                 advance(min(size, len(items) - start))
