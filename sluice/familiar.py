@@ -50,7 +50,7 @@ def of_package(name: str) -> Any:
     """Return ``sluice.open``, or a stage by its name in pipelines, ``rm3`` or ``RM3``."""
     if name == "open":
         return opened
-    stages = {} if name[0] == "_" else resolve_name("sluice.retrieval.pipelines.table:STAGES")
+    stages = {} if name[:1] in "_" else resolve_name("sluice.retrieval.pipelines.table:STAGES")
     plain = {stage.replace("_", ""): path for stage, path in stages.items()}
     if path := plain.get(name.lower().replace("_", "")):
         return resolve_name(path)
@@ -72,10 +72,46 @@ def opened(path: str | Path, **options: Any) -> Any:
     return resolve_name("sluice.retrieval:load_pipeline")(path, **options)
 
 
-def refused(call: str, options: Mapping[str, Any], line: str) -> None:
+def refused(call: str, options: Mapping[str, Any], line: str = "") -> None:
     """Raise ``TypeError`` with the line to write for options that a familiar name does not take."""
     if options:
+        known = lines()["options"]
+        line = line or next(known[name] for name in (*options, call) if name in known)
         raise TypeError(f"{call} takes no {', '.join(options)}; write: {line}")
+
+
+def in_passes(
+    model: Any, call: str, work: Callable[[Any], Any], items: list[Any], options: dict[str, Any]
+) -> Any:
+    """Return ``work(items)`` with the options of ``encode``, and refuse others."""
+    names = "batch_size", "show_progress_bar", "convert_to_tensor"
+    size, shown, tensor = (options.pop(name, None) for name in names)
+    unit = call == "encode" and options.pop("normalize_embeddings", False)
+    if tensor or options.get("convert_to_numpy"):
+        options.pop("convert_to_numpy", None)
+    refused(call, options)
+    if size is None and shown is None:
+        values = work(items)
+    else:
+        whole_number = resolve_name("sluice.encoders.foundation.numbers:whole_number")
+        size, parts = whole_number(1_000 if size is None else size, "batch_size", 1), []
+        watched: Any = resolve_name("sluice.encoders.foundation.progress")
+        bar = watched.progress(call, len(items), show=bool(shown))
+        with bar as advance, watched.counted_by(lambda amount=1: None):
+            for start in range(0, len(items) or 1, size):
+                parts.append(work(items[start : start + size]))
+                advance(min(size, len(items) - start))
+        together = resolve_name("sluice.encoders.vectors.forms:put_together")
+        values = together(parts, [np.arange(len(items))])
+    if (unit or tensor) and not isinstance(values, np.ndarray):
+        refused(call, {"normalize_embeddings" if unit else "convert_to_tensor": True})
+    values = unit_length(values) if unit else values
+    return resolve_name("torch:from_numpy")(values).to(model.device) if tensor else values
+
+
+def unit_length(vectors: Any) -> Any:
+    """Return vectors ``[n, dim]`` divided by their lengths; those of length 0 stay."""
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def renamed(**others: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -83,11 +119,17 @@ def renamed(**others: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     own = {other: name for name, names in others.items() for other in names.split()}
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        known = inspect.signature(function).parameters
+        free = any(each.kind is each.VAR_KEYWORD for each in known.values())
+        arguments = ", ".join(known).removeprefix("self, ").removeprefix("cls, ")
+
         @functools.wraps(function)
         def called(*args: P.args, **named: P.kwargs) -> R:
             options: Any = {own.get(name, name): value for name, value in named.items()}
             if len(options) < len(named):
                 raise TypeError(f"{function.__name__}: one argument twice: {', '.join(named)}")
+            left = {} if free else {name: 0 for name in options if name not in known}
+            refused(function.__name__, left, f"{function.__name__}({arguments})")
             return function(*args, **options)
 
         return called
@@ -117,8 +159,7 @@ class Similarity(str):
             return resolve_name("sluice.encoders:max_sim")(a, b)
         both = [np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (a, b)]
         if self == "cosine":
-            lengths = (np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in both)
-            both = [v / np.maximum(length, 1e-12) for v, length in zip(both, lengths, strict=True)]
+            both = [unit_length(vectors) for vectors in both]
         return both[0] @ both[1].T
 
 
@@ -138,11 +179,16 @@ class Named(Answering):
         return inspect.Signature([*inspect.signature(own).parameters.values()][1:])
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        """Open the model of a folder's or a hub's name; of anything else make an object."""
+        """Open the model of a folder's or a hub's name; of anything else make an object.
+
+        A user's subclass with an ``__init__`` of its own is called as any class.
+        """
         given = {OPTIONS.get(name, name): value for name, value in options.items()}
         model = args[0] if args else given.pop("model", None)
-        if not isinstance(model, str | Path) or len(args) > 1 or "tokenizer" in given:
+        ours = cls.__init__.__module__.startswith("sluice.")  # type: ignore[misc]
+        if not ours or not isinstance(model, str | Path):
             return super().__call__(*args, **options)
+        given |= {repr(each): each for each in args[1:]}
         make: Any = cls.from_pretrained  # type: ignore[attr-defined]
         known = inspect.signature(make).parameters
         others = {name: value for name, value in given.items() if name not in known}
@@ -162,22 +208,26 @@ class Familiar:
 class FamiliarEncoder(Familiar):
     """What sentence-transformers calls the methods of encoders."""
 
-    def encode(self: Any, sentences: Any, prompt_name: str | None = None, **others: Any) -> Any:
+    def encode(self: Any, sentences: Any, prompt_name: str | None = None, **options: Any) -> Any:
         """Return vectors of documents; of queries with ``prompt_name="query"``.
 
         One text has a vector ``[dim]``, the row ``[1, vocab]`` of a sparse array, or its
-        ``TokenVectors``.
+        ``TokenVectors``. ``batch_size`` is the most texts of a pass, which without it has so many
+        tokens; with ``show_progress_bar`` True there is a bar or a log line, with False neither.
+        Dense vectors have length 1 with ``normalize_embeddings``, and are a tensor on the model's
+        device with ``convert_to_tensor``.
         """
-        refused("encode", others, "vectors = model.encode(texts)")
         encode = self.encode_queries if prompt_name == "query" else self.encode_documents
+        if prompt_name not in (None, "query", "document", "passage"):
+            options["prompt_name"] = prompt_name
         if hasattr(sentences, "columns") or isinstance(sentences, Mapping):
             raise TypeError(
                 'encode takes texts; write: vectors = model.encode(list(frame["text"]))'
             )
-        if not isinstance(sentences, str):
-            return encode(list(sentences))
-        vectors = encode([sentences])
-        return vectors if hasattr(vectors, "toarray") else vectors[0]
+        alone = isinstance(sentences, str)
+        texts = [sentences] if alone else list(sentences)
+        vectors = in_passes(self, "encode", encode, texts, options)
+        return vectors[0] if alone and not hasattr(vectors, "toarray") else vectors
 
     def encode_query(self, sentences: Any, **others: Any) -> Any:
         """Return vectors of queries, as ``encode`` does."""
@@ -200,29 +250,30 @@ class FamiliarEncoder(Familiar):
 class FamiliarScorer:
     """What sentence-transformers calls the methods of cross-encoders."""
 
-    def predict(self: Any, pairs: Any, **others: Any) -> Any:
-        """Return the raw logit of each (query, document) pair, ``[n]``; of one pair a number."""
-        refused("predict", others, "scores = cross.predict(pairs)")
+    def predict(self: Any, pairs: Any, **options: Any) -> Any:
+        """Return the raw logit of each (query, document) pair, ``[n]``; of one pair a number.
+
+        The options are those of ``encode`` but ``normalize_embeddings``.
+        """
         pairs = pairs.to_numpy().tolist() if hasattr(pairs, "columns") else list(pairs)
         alone = len(pairs) == 2 and all(isinstance(text, str) for text in pairs)
-        scores = self.score([tuple(pair) for pair in ([pairs] if alone else pairs)])
+        several = [tuple(pair) for pair in ([pairs] if alone else pairs)]
+        scores = in_passes(self, "predict", self.score, several, options)
         return scores[0] if alone else scores
 
     def rank(
         self, query: str, documents: Any, top_k: int | None = None,
-        return_documents: bool = False, **others: Any,
+        return_documents: bool = False, **options: Any,
     ) -> list[dict[str, Any]]:  # fmt: skip
         """Return ``{"corpus_id": place, "score": logit}`` of the texts, best first.
 
-        With ``return_documents`` each has its ``text`` too.
+        With ``return_documents`` each has its ``text`` too. The options are those of ``predict``.
         """
-        refused("rank", others, "ranked = cross.rank(query, texts, top_k=3)")
         texts = [getattr(each, "full_text", each) for each in documents]
-        scores = self.predict([(query, text) for text in texts])
-        places = np.argsort(-scores, kind="stable")[:top_k].tolist()
-        shown = [{"text": texts[place]} if return_documents else {} for place in places]
-        pairs = zip(places, shown, strict=True)
-        return [{"corpus_id": place, "score": scores[place], **text} for place, text in pairs]
+        scores = self.predict([(query, text) for text in texts], **options)
+        places = np.argsort(-np.asarray(scores.tolist()), kind="stable")[:top_k].tolist()
+        ranked = [{"corpus_id": place, "score": scores[place]} for place in places]
+        return [r | ({"text": texts[r["corpus_id"]]} if return_documents else {}) for r in ranked]
 
     def __rrshift__(self, stage: Any) -> Any:
         """Return ``stage >> Rerank(self)``."""
@@ -249,15 +300,17 @@ class FamiliarStage(Familiar):
         self: Any, queries: Any, qids: Any = None, k: int = 10, threads: int = 1
     ) -> dict[str, list[Any]]:
         """Return the hits of each query by its id. ``threads`` changes nothing: all are used."""
-        asked = resolve_name("sluice.retrieval.runs.queries:as_queries")(queries)
-        names = asked if qids is None else map(str, qids)
-        return dict(zip(names, self.search(list(asked.values()), k), strict=True))
+        as_queries = resolve_name("sluice.retrieval.runs.queries:as_queries")
+        asked = as_queries(queries)
+        if qids is not None:  # of which none may occur twice
+            asked = as_queries(list(zip(qids, asked.values(), strict=True)))
+        return dict(zip(asked, self.search(list(asked.values()), k), strict=True))
 
     def as_retriever(self: Any, k: int = 10, *, search_kwargs: Any = None, **others: Any) -> Any:
         """Return a LangChain retriever; ``search_kwargs`` are ``k`` and ``filter`` (``where``)."""
         options = {"k": k, "filter": None, **(search_kwargs or {}), **others}
         k, where = options.pop("k"), options.pop("filter")
-        refused("as_retriever", options, "langchain = retriever.as_retriever(k=10)")
+        refused("as_retriever", options)
         stage = self if where is None else self.filtered(where)
         return resolve_name("sluice.retrieval.exchange.adapters:langchain_retriever")(stage, k)
 

@@ -412,9 +412,9 @@ def test_the_table_names_no_name_that_exists(world: World) -> None:
     of = {owner: world.names[name] for owner, name in owners.items()}
     of |= {"BM25Encoder": BM25Encoder(), "Index": sluice.FlatIndex(), "Hits": sluice.Hits([], [])}
     of |= {"Ranking": world.names["run"]["q1"]}  # type: ignore[dict-item]
-    assert of.keys() == lines().keys()
-    for owner, table in lines().items():
-        thing = of[owner]
+    assert of.keys() == lines().keys() - {"options"}
+    for owner, thing in of.items():
+        table = lines()[owner]
         for name, line in table.items():
             assert not hasattr(thing, name), (owner, name)
             assert getattr(thing, name, 3) == 3
@@ -485,8 +485,12 @@ def test_models_have_the_names_of_sentence_transformers(
     assert sluice.DenseEncoder(bert, truncate_dim=8).encode("x").shape == (8,)
     dense.save(tmp_path / "model")
     assert np.array_equal(sluice.DenseEncoder.load(tmp_path / "model").encode("x"), own.encode("x"))
-    with pytest.raises(TypeError, match=r"write: vectors = model.encode\(texts\)"):
-        dense.encode(GOLD, batch_size=3)
+    for option, line in (
+        ("convert_to_numpy", r"vectors = model.encode\(texts\)"), ("prompt", ".*query_prompt"),
+        ("prompt_name", ".*query_prompt"), ("device", ".*device="), ("truncate_dim", ".*dim="),
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"encode takes no {option}; write: {line}"):
+            dense.encode(GOLD, **{option: False if "numpy" in option else "other"})
     with pytest.raises(TypeError, match=r"takes no max_seq_length; write: .*document_length"):
         sluice.DenseEncoder(bert, max_seq_length=3)
     assert str(inspect.signature(sluice.DenseEncoder)).startswith("(model: 'Any', tokenizer")
@@ -511,8 +515,99 @@ def test_rank_is_that_of_sentence_transformers(pair_bert: Path, tmp_path: Path) 
             [e["score"] for e in other], abs=1e-5
         )
         assert [each.get("text") for each in own] == [each.get("text") for each in other]
-    with pytest.raises(TypeError, match="rank takes no batch_size; write: "):
-        ours.rank("gold", GOLD, batch_size=2)
+    passed = ours.rank("gold", GOLD, batch_size=2, show_progress_bar=False)
+    whole = ours.rank("gold", GOLD)
+    assert [each["corpus_id"] for each in passed] == [each["corpus_id"] for each in whole]
+    with pytest.raises(TypeError, match=r"predict takes no activation_fn; .* probabilities"):
+        ours.rank("gold", GOLD, activation_fn=len)
+
+
+def test_options_of_encode_do_what_they_say(
+    world: World, masked_bert: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    dense, cross = sluice.DenseEncoder(bert), world.names["cross"]
+    splade, tokens = world.names["splade"], sluice.TokenEncoder(str(bert))
+    passes: list[int] = []
+    for kind in (sluice.DenseEncoder, sluice.SpladeEncoder):
+        run = kind.output
+        monkeypatch.setattr(
+            kind, "output", lambda self, batch, *a, run=run: (
+                passes.append(len(batch.rows)), run(self, batch, *a)
+            )[1],
+        )  # fmt: skip
+    for model in (dense, splade):
+        whole = model.encode(GOLD)
+        passes.clear()
+        halves = model.encode(GOLD, batch_size=2)
+        assert passes == [2, 2]
+        assert abs(halves - whole).max() < 1e-6
+    assert len(tokens.encode(GOLD, batch_size=3)) == 4
+    assert dense.encode([], batch_size=2).shape == (0, dense.dim)
+    with pytest.raises(SluiceError, match="batch_size is 0"):
+        dense.encode(GOLD, batch_size=0)
+    tensor = dense.encode_query(GOLD, convert_to_tensor=True, convert_to_numpy=True)
+    assert isinstance(tensor, torch.Tensor)
+    assert np.array_equal(tensor.numpy(), dense.encode_query(GOLD))
+    assert dense.encode("one", convert_to_tensor=True).shape == (dense.dim,)
+    scores = cross.predict([("gold", text) for text in GOLD], batch_size=1, convert_to_tensor=True)
+    assert np.allclose(scores.numpy(), cross.score([("gold", text) for text in GOLD]), atol=1e-6)
+    dense.normalize = False
+    long = dense.encode(GOLD)
+    unit = dense.encode(GOLD, normalize_embeddings=True)
+    assert not np.allclose(np.linalg.norm(long, axis=1), 1)
+    assert np.allclose(unit * np.linalg.norm(long, axis=1)[:, None], long, atol=1e-5)
+    for option in ("normalize_embeddings", "convert_to_tensor"):
+        with pytest.raises(TypeError, match=f"encode takes no {option}; write: vectors"):
+            splade.encode(GOLD, **{option: True})
+    with pytest.raises(TypeError, match="predict takes no normalize_embeddings"):
+        cross.predict([("gold", GOLD[0])], normalize_embeddings=True)
+    seen: list[tuple[str, int, int | None]] = []
+    sluice.show_progress(lambda *step: seen.append(step))
+    try:
+        dense.encode(GOLD, show_progress_bar=False)
+        dense.encode(GOLD * 600, show_progress_bar=False)  # of so many it is shown otherwise
+        assert seen == []
+        dense.encode(GOLD, show_progress_bar=True, batch_size=3)
+        assert seen == [("encode", 0, 4), ("encode", 3, 4), ("encode", 4, 4)]
+    finally:
+        sluice.show_progress(True)
+
+
+def test_lengths_are_set_as_in_sentence_transformers(bert: Path, tmp_path: Path) -> None:
+    model, short = sluice.DenseEncoder(bert), sluice.DenseEncoder(bert, document_length=6)
+    assert model.max_seq_length == model.lengths["document"]
+    before = model.fingerprint
+    model.max_seq_length = 6
+    assert np.array_equal(model.encode(GOLD), short.encode(GOLD))
+    assert model.lengths == {"query": 6, "document": 6}
+    assert model.fingerprint != before
+    for length in (3, 6.5, 10_000):
+        with pytest.raises(SluiceError, match="max_seq_length is"):
+            model.max_seq_length = length  # type: ignore[assignment]
+    tokens = sluice.TokenEncoder(bert, query_length=8, expand_queries=True)
+    with pytest.raises(SluiceError, match="max_seq_length is 6, expected a whole number, 8 to"):
+        tokens.max_seq_length = 6
+
+
+def test_a_class_of_ones_own_is_called_as_it_is_written(bert: Path) -> None:
+    class Own(sluice.DenseEncoder):
+        def __init__(self, name: str, extra: int = 3) -> None:
+            base = sluice.DenseEncoder(name)
+            super().__init__(base.model, base.tokenizer)
+            self.extra = extra
+
+    class Plain(sluice.DenseEncoder):
+        pass
+
+    own = Own(str(bert), extra=4)
+    assert (own.extra, Own(name=str(bert)).extra, own.encode("x").ndim) == (4, 3, 1)
+    assert type(Plain(str(bert))) is Plain
+    with pytest.raises(TypeError, match="takes no 'cpu'; write: model = Plain"):
+        Plain(str(bert), "cpu")
+    with pytest.raises(SluiceError, match="a network without its tokenizer"):
+        sluice.DenseEncoder(own.model)
 
 
 def test_frames_in_and_out_as_in_pyterrier(world: World) -> None:
@@ -541,8 +636,10 @@ def test_frames_in_and_out_as_in_pyterrier(world: World) -> None:
         bm25.transform(pd.DataFrame({"text": ["x"]}))
     pl = pytest.importorskip("polars")
     assert bm25.transform(pl.from_pandas(frame)).equals(bm25.transform(frame))
-    with pytest.raises(TypeError, match=r"write: compare\(\{"):
-        sluice.Experiment([bm25, hybrid], frame, TRUTH, ["map"])  # type: ignore[arg-type]
+    for named in ({}, {"eval_metrics": ["map"], "names": ["a", "b"]}):
+        with pytest.raises(TypeError, match=r"write: compare\(\{"):
+            sluice.Experiment([bm25, hybrid], frame, TRUTH, **named)  # type: ignore[arg-type]
+    assert sluice.RM3(bm25, fb_terms=5, fb_docs=2).terms == 5
 
 
 def test_searched_as_in_pyserini_and_langchain(world: World) -> None:
@@ -559,6 +656,11 @@ def test_searched_as_in_pyserini_and_langchain(world: World) -> None:
         assert [hit.doc_id for hit in stage.search("river", filter={"id": ["d3"]})] == ["d3"]
     with pytest.raises(TypeError, match="one argument twice"):
         bm25.search("gold", k=1, top_k=2)
+    with pytest.raises(TypeError, match=r"takes no fields; write: search\(query, k, where, params"):
+        bm25.search("gold", fields={"title": 1})
+    with pytest.raises(SluiceError, match="id '1' occurs twice"):
+        bm25.batch_search(list(TOPICS.values()), ["1", "1"])
+    assert bm25.run(query=TOPICS["q1"], top_k=1) == bm25.run([TOPICS["q1"]], k=1)
     hit = hits[0]
     assert (hit.docid, hit.docno, hit.id, hit["docid"], hit["score"]) == (*[hit[0]] * 4, hit[1])
     assert hit.to_dict() == hit.as_dict()
@@ -662,6 +764,7 @@ def test_measured_by_queries_and_qrels(world: World) -> None:
         evaluate(bm25, TOPICS, TRUTH, ["ndcg_cut_10", "map"]),
         evaluate(bm25, pd_frame(), qrels, ["nDCG@10", "AP"]),
         evaluate(bm25, queries=TOPICS, qrels=TRUTH, metrics=["nDCG@10", "AP"]),
+        evaluate(bm25.transform(pd_frame()), qrels, ["nDCG@10", "AP"]),
         evaluate(bm25, TOPICS, TRUTH, measures=["nDCG@10", "AP"]),
         evaluate(pipeline=bm25, queries=TOPICS, qrels=TRUTH, measures=["nDCG@10", "AP"]),
         evaluate(run=run, qrels=TRUTH, metrics=["ndcg@10", "map"]),
@@ -670,6 +773,8 @@ def test_measured_by_queries_and_qrels(world: World) -> None:
         assert scores == expected
         assert scores["ndcg@10"] == scores.mean["nDCG@10"]
     assert list(evaluate(bm25, TOPICS, TRUTH).mean) == ["nDCG@10", "R@100"]
+    with pytest.raises(SluiceError, match="qrels: no column label; expected qid, docno, label"):
+        evaluate(run, qrels.rename(columns={"label": "grade"}))
     assert evaluate(bm25, list(TOPICS.values()), {"0": {"d0": 1}}, "RR@10")["RR@10"] == 1
     with pytest.raises(SluiceError, match="the run comes first; write: "):
         evaluate(TRUTH, run, ["nDCG@10"])

@@ -64,7 +64,7 @@ class DenseEncoder(TextEncoder):
     def __init__(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: Any = None,
         *,
         pooling: Poolings | Sequence[Pooling] = "mean",
         projection: VectorLayer | None = None,

@@ -57,7 +57,7 @@ class TokenEncoder(TextEncoder):
     def __init__(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: Any = None,
         *,
         projection: VectorLayer | None = None,
         normalize: bool = True,

@@ -72,7 +72,7 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
     def __init__(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: Any = None,
         *,
         max_length: int = 512,
         device: str = "auto",

@@ -84,7 +84,7 @@ class SpladeEncoder(TextEncoder):
     def __init__(
         self,
         model: Any,
-        tokenizer: Any,
+        tokenizer: Any = None,
         *,
         pooling: Pooling = "max",
         activation: Activation = "relu",

@@ -78,6 +78,8 @@ class TransformerModel(metaclass=Named):
         self.module: nn.Module = module.to(self.device)
         self.model: Any = module
         self.tokenizer: Any = tokenizer
+        if tokenizer is None:
+            raise ModelError(f"{type(self).__name__}: a network without its tokenizer")
         if batch_tokens is None:
             batch_tokens = BATCH_TOKENS.get(self.device.type, 65_536)
         self.batch_tokens: int = whole_number(batch_tokens, "batch_tokens", 1)

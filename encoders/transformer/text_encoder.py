@@ -11,6 +11,8 @@ from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.encoder import EncoderBase, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.model_files.loading import lengths_of
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.prompted_texts import look_for_prompts
@@ -19,6 +21,8 @@ from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
 
 class TextEncoder(TransformerModel, EncoderBase):
     """A transformer over single texts, with prompts and lengths per side."""
+
+    expand_to = 0  # tokens that queries are filled up to
 
     def __init__(
         self,
@@ -43,6 +47,18 @@ class TextEncoder(TransformerModel, EncoderBase):
     def state_width(self) -> int:
         """The number of dimensions of a token's state."""
         return int(self.model.config.hidden_size)
+
+    @property
+    def max_seq_length(self) -> int:
+        """The most tokens of a document; to set it sets the length of queries too."""
+        return self.lengths["document"]
+
+    @max_seq_length.setter
+    def max_seq_length(self, tokens: int) -> None:
+        least = max(4 + max(self.prompt_tokens.values()), self.expand_to)
+        most = lengths_of(self.tokenizer, self.model.config)[1]
+        length = whole_number(tokens, "max_seq_length", least, most)
+        self.lengths = dict.fromkeys(self.lengths, length)
 
     def _prompt_tokens(self, side: str) -> int:
         """Return how many tokens come before the text, and check that the length has more room."""

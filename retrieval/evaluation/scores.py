@@ -144,7 +144,7 @@ def evaluate(
         truth = qrels if queries is None else Judged(as_queries(queries), qrels)
     least = getattr(truth, "level", 1) if level is None else level
     parsed = at_level(_measures(wanted), least)
-    qrels = _checked(truth.qrels if isinstance(truth, Truth) else truth)
+    qrels = _checked(truth.qrels if isinstance(truth, Truth) else _by_query(truth))
     run = _run_of(system, truth, qrels, parsed, ignore_identical_ids)
     run.check_whole()
     judged = [query for query, grades in qrels.items() if grades]
@@ -207,6 +207,8 @@ def _by_query(qrels: Any) -> Qrels:
     """Return qrels as a mapping; a frame has PyTerrier's columns qid, docno and label."""
     if not hasattr(qrels, "columns"):
         return qrels  # type: ignore[no-any-return]
+    if missing := ", ".join({"qid", "docno", "label"} - set(qrels.columns)):
+        raise DataError(f"qrels: no column {missing}; expected qid, docno, label")
     judgements: dict[str, dict[str, int]] = {}
     for query, name, grade in zip(qrels["qid"], qrels["docno"], qrels["label"], strict=True):
         judgements.setdefault(str(query), {})[str(name)] = int(grade)

@@ -16,6 +16,7 @@ from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
+from sluice.familiar import refused
 from sluice.retrieval.config.components import make_encoder, make_executor
 from sluice.retrieval.config.file_keys import normalised_dataset
 from sluice.retrieval.config.sections import (
@@ -90,21 +91,23 @@ class Experiment:
     the parts of another dataset would lose those: both are refused unless ``rebuild``.
     """
 
+    def __new__(cls, *given: Any, **options: Any) -> Experiment:
+        """Answer a call of PyTerrier's ``Experiment`` with the line to write."""
+        if given and isinstance(given[0], list | tuple):
+            line = 'compare({"a": a.run(queries), "b": b.run(queries)}, qrels, ["nDCG@10"])'
+            refused("Experiment", {"stages": given}, line)
+        return super().__new__(cls)
+
     def __init__(
         self,
         config: ExperimentConfig,
-        *others: Any,
+        *,
         file: str | Path | None = None,
         allow: Collection[str] | None = None,
         only_open: bool = False,
         quick: bool = False,
         rebuild: bool = False,
     ) -> None:
-        if others:  # as PyTerrier's Experiment is called
-            raise TypeError(
-                'Experiment is of a config; write: compare({"a": a.run(queries), "b": '
-                'b.run(queries)}, qrels, ["nDCG@10"])'
-            )
         with named_file(file):
             config = trusted(config, allow, Path(config.output), only_open=only_open)
         self.config = config

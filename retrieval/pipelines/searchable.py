@@ -106,7 +106,7 @@ class Searchable(FamiliarStage, ABC):
     def _hits_of_all(self, queries: Queries, k: int) -> list[list[Hit]]:
         """Return the ``k`` best documents for each query."""
 
-    @renamed(queries="topics", k=K)
+    @renamed(queries="topics query", k=K)
     def run(
         self,
         queries: Asked,

@@ -484,7 +484,7 @@ class Retriever(FamiliarRetriever, Updatable):
         """Search every query to depth ``k``, see ``run``."""
         return self._state.run(queries, k)
 
-    @renamed(queries="topics", k=K)
+    @renamed(queries="topics query", k=K)
     @traced
     def run(
         self,

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.familiar import renamed
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note
 from sluice.retrieval.retrievers.explanation import term_texts
@@ -205,6 +206,7 @@ class TermFeedback(Feedback):
     Lavrenko and Croft, 2001.)
     """
 
+    @renamed(documents="fb_docs", terms="fb_terms", original_weight="original_query_weight")
     def __init__(
         self,
         retriever: Stage,
