@@ -72,7 +72,7 @@ def test_off_a_terminal_progress_is_logged(
     ("trainer", "message"),
     [
         ({"learning_rat": 1e-5}, "did you mean 'learning_rate'"),
-        ({"learning_rate": "2e-5"}, "write 2.0e-5"),
+        ({"learning_rate": "2e-5"}, "learning_rate: '2e-5'; expected a number"),
         ({"max_steps": 2.5}, "2.5; expected a whole number"),
         ({"bf16": 1}, "1; expected true or false"),
         ({"output_dir": "x"}, "decided by output"),

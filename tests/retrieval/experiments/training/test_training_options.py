@@ -100,6 +100,7 @@ def test_a_start_with_idf_queries_and_term_frequency(
     assert not float(query[vocabulary["gold"]]).is_integer()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")  # torch says it once a process
 def test_a_model_that_sentence_transformers_refuses_says_so(
     config: dict[str, Any], bert: Path, masked_bert: Path
 ) -> None:

@@ -249,6 +249,7 @@ def test_a_dead_endpoint_is_not_asked_for_every_query(serve: Any) -> None:
 
     def reply(prompt: str) -> Any:
         asked.append(prompt)
+        time.sleep(0.02)  # a busy machine counts failures late
         return 500, {}, {}
 
     with pytest.raises(ModelError, match="nothing was written"):
