@@ -100,8 +100,8 @@ def test_the_safe_yaml_loader_is_one() -> None:
     import yaml
 
     from sluice.encoders.foundation.input.plain_yaml import SAFE, PlainLoader
-    from sluice.retrieval.config.yaml_file import _Loader
+    from sluice.retrieval.config.yaml_file import Loader
 
     assert SAFE in (yaml.SafeLoader, yaml.CSafeLoader)
     assert issubclass(PlainLoader, SAFE)
-    assert issubclass(_Loader, PlainLoader)
+    assert issubclass(Loader, PlainLoader)

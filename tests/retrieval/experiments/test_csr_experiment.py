@@ -89,7 +89,7 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
         (
             "train",
             {"loss": {"type": "rrra"}},
-            "rrra trains dense; a csr encoder, trained as splade, .* csr,",
+            "rrra trains dense; a csr encoder, trained as splade, takes csr,",
         ),
         (
             "train",

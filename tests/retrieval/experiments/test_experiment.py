@@ -199,8 +199,8 @@ def test_a_reranker_that_compares_states_is_trained_kept_and_used(
     history = json.loads((folder / "manifest.json").read_text())
     assert history["best_step"] is not None
     card = (folder / "README.md").read_text()
-    assert "sentence-transformers does not make the same scores of this folder" in card
-    assert "from sentence_transformers" not in card
+    assert "With sentence-transformers, equally" in card
+    assert "trust_remote_code=True" in card
     query = "gold in the river"
     by_name = load_pipeline(tmp_path / "out", "cascade").search(query, k=5)
     trained = CrossEncoder.from_pretrained(folder)
