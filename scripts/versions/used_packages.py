@@ -47,13 +47,14 @@ def packages() -> set[str]:
     return {statement.split()[1].split(".")[0] for _, statement in third_party()}
 
 
-def pytest_configure() -> None:
-    def noted(name: str, globals: Any = None, *rest: Any, **more: Any) -> Any:
-        if str((globals or {}).get("__name__")).startswith("sluice."):
-            used.add(name.split(".")[0])
-        return original(name, globals, *rest, **more)
+def _noted(name: str, globals: Any = None, *rest: Any, **more: Any) -> Any:
+    if str((globals or {}).get("__name__")).startswith("sluice."):
+        used.add(name.split(".")[0])
+    return original(name, globals, *rest, **more)
 
-    builtins.__import__ = noted
+
+if "used_packages" in " ".join(sys.argv):  # as a plugin: before any conftest.py imports Sluice
+    builtins.__import__ = _noted
 
 
 @pytest.hookimpl(trylast=True)

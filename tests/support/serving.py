@@ -58,7 +58,7 @@ def over_http(folder: Path, settings: Any) -> Iterator[str]:
 
     listener = listening(settings)
     app = make_app(Service.open(folder, settings))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    server = uvicorn.Server(uvicorn.Config(app, ws="none", log_config=None, access_log=False))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     while not server.started and thread.is_alive():
