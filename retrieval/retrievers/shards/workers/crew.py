@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import time
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import (
     ConfigError,
     DataError,
@@ -29,7 +31,6 @@ from sluice.indexing.index import Parameters
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.wrappers.fan_out import DEADLINE, HEDGE, PARTIAL, check_patience
 from sluice.indexing.wrappers.remote import RemoteFacts, RemoteIndex
-from sluice.retrieval.retrievers.shards.workers.searcher import state_of
 
 Array = NDArray[Any]
 DTYPES: Final = ("<f4", "<f8", "<i4", "<i8", "|u1")
@@ -106,6 +107,14 @@ TRIES = 3  # workers that are lost in a row while they start, or open an index
 PAUSE = 0.2  # seconds between two looks whether a worker is there again
 
 _ERRORS = {each.__name__: each for each in (ConfigError, DataError, IndexFormatError)}
+
+
+def state_of(folder: Path, generation: str) -> str:
+    """Return the hash of the manifest of a generation of an index; nothing where there is none."""
+    try:
+        return hashlib.blake2b((folder / generation / MANIFEST).read_bytes()).hexdigest()[:32]
+    except OSError:  # opening it says what is wrong
+        return ""
 
 
 class ShardWorkers(ABC):

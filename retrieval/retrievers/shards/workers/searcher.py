@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections import OrderedDict
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import IndexFormatError, SluiceError
 from sluice.indexing import open_index
 from sluice.indexing.index import Index, saved_type
@@ -19,6 +17,7 @@ from sluice.retrieval.retrievers.shards.workers.crew import (
     Message,
     packed,
     queries_read,
+    state_of,
     unpacked,
 )
 
@@ -83,14 +82,6 @@ class ShardSearcher:
                     states.popitem(last=False)
             states.move_to_end(state)
             return index
-
-
-def state_of(folder: Path, generation: str) -> str:
-    """Return the hash of the manifest of a generation of an index; nothing where there is none."""
-    try:
-        return hashlib.blake2b((folder / generation / MANIFEST).read_bytes()).hexdigest()[:32]
-    except OSError:  # opening it says what is wrong
-        return ""
 
 
 def _facts(index: Index) -> bytes:
