@@ -67,8 +67,9 @@ def test_keys_are_ngrams_of_the_corpus_with_their_probabilities(
     encoder: SealEncoder, index: FmIndex
 ) -> None:
     special = set(encoder.tokenizer.all_special_ids)
-    for query, keys in zip(QUERIES, encoder._keys(QUERIES, index), strict=True):
-        assert {len(ngram) for ngram in keys} >= {1, 2, 3}
+    found = encoder._keys(QUERIES, index)
+    assert {len(ngram) for keys in found for ngram in keys} >= {1, 2, 3}
+    for query, keys in zip(QUERIES, found, strict=True):
         for ngram, score in keys.items():
             assert index.count(ngram)
             assert special.isdisjoint(ngram)
