@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import torch
+from sentence_transformers.base.modules import Module
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import ModelError
@@ -16,11 +17,6 @@ from sluice.encoders.rerankers import similarity_head
 from sluice.encoders.splade.static_queries import bags
 from sluice.encoders.splade.term_frequency import TermFrequency
 from sluice.encoders.splade.term_selection import selections
-
-try:
-    from sentence_transformers.base.modules import Module
-except ImportError:  # before 5.4
-    from sentence_transformers.models import Module
 
 LIMITS = ("lexical", "query_top_k", "prune_below", "prune_ratio", "document_top_k")
 

@@ -266,6 +266,8 @@ def _quiet_exporter() -> Iterator[None]:
         # A condition is traced with its current outcome: right for inputs with padding, as ours;
         # and the graph is compared with torch afterwards.
         warnings.filterwarnings("ignore", message="Converting a tensor to a Python boolean")
+        # Constants of a mask, in older versions of transformers.
+        warnings.filterwarnings("ignore", message="torch.tensor results are registered as const")
         for category, start in _KNOWN_WARNINGS:
             warnings.filterwarnings("ignore", message=start, category=category)
         yield

@@ -27,6 +27,14 @@ def layer_list(model: Any) -> tuple[nn.Module, nn.ModuleList] | None:
     return None
 
 
+def recomputes(model: nn.Module) -> bool:
+    """Return whether a model computes parts of itself again in the backward pass, to save memory.
+
+    Any version of transformers marks these parts so; its property has had two names.
+    """
+    return any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
+
+
 def cut_layers(model: Any, count: int) -> None:
     """Keep the first ``count`` layers of a model and note it in the config, in place.
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.adapters import AddedModule
-from sluice.encoders.model_files.layers import layer_list
+from sluice.encoders.model_files.layers import layer_list, recomputes
 from sluice.encoders.tuning.bottleneck import Bottlenecks
 
 VARIANTS = ("S", "P", "G")
@@ -102,7 +102,7 @@ class InsideAndAside:
 
 
 def _begin(trunk: Any, inputs: tuple[Any, ...]) -> None:
-    if torch.is_grad_enabled() and trunk.is_activation_checkpointing and trunk.training:
+    if torch.is_grad_enabled() and trunk.training and recomputes(trunk):
         raise ConfigError(
             "tuning: iaa connects the blocks, which activation checkpointing computes one by one "
             "again; leave trainer.activation_checkpointing out, or use adapter"

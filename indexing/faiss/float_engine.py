@@ -97,13 +97,14 @@ class FloatEngine(Engine):
         every = list(parts(self.index))
         inner = every[-1]
         inverted = isinstance(inner, faiss.IndexIVF)
+        # RaBitQ is younger than the oldest FAISS.
+        bits = isinstance(inner, faiss.IndexLSH) or type(inner).__name__ == "IndexRaBitQ"
         refined = any(isinstance(part, faiss.IndexRefine) for part in every)
         return Traits(
             kind=type(inner).__name__,
             reach=_reach(inner),
             parameters=parameter_names(self.index),
-            scores_stored=refined
-            or not isinstance(inner, faiss.IndexIVF | faiss.IndexLSH | faiss.IndexRaBitQ),
+            scores_stored=refined or not (inverted or bits),
             lists=int(inner.nlist) if inverted else 0,
             probes=int(inner.nprobe) if inverted else 0,
             beam=int(inner.hnsw.efSearch) if isinstance(inner, faiss.IndexHNSW) else 0,

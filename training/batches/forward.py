@@ -44,10 +44,15 @@ class TrainedModule(nn.Module):
         """
         reached: set[nn.Module] = set()
         for module in self.weights.modules():
-            enable = getattr(module, "activation_checkpointing_enable", None)
+            enable = getattr(module, "activation_checkpointing_enable", None) or getattr(
+                module, "gradient_checkpointing_enable", None
+            )
             if callable(enable) and module not in reached:
                 enable(**options)
                 reached.update(module.modules())  # it sets its own parts
+
+    # Its name in versions of transformers that know no other.
+    gradient_checkpointing_enable = activation_checkpointing_enable
 
     def _originals(self) -> dict[tuple[object, ...], tuple[str, Tensor]]:
         first: dict[tuple[object, ...], tuple[str, Tensor]] = {}

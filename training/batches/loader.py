@@ -54,7 +54,7 @@ def batch_loader(
     """
     context: Any = None
     if settings.dataloader_num_workers:
-        context = settings.dataloader_multiprocessing_context or "spawn"
+        context = getattr(settings, "dataloader_multiprocessing_context", None) or "spawn"
         if context == "spawn" and "forkserver" in multiprocessing.get_all_start_methods():
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(list(PRELOADED))

@@ -35,6 +35,10 @@ FREE = (
     "logging_", "log_", "report_to", "disable_tqdm", "save_", "dataloader_", "eval_", "run_name",
     "load_best_model_at_end", "use_cpu", "project",
 )  # fmt: skip
+# Former names of keys, for versions of transformers that know no others.
+FORMER = {
+    f"activation_checkpointing{end}": f"gradient_checkpointing{end}" for end in ("", "_kwargs")
+}
 LEAST: dict[str, int] = {  # of numbers that the library does not look at
     "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "save_total_limit": 1,
     "gradient_accumulation_steps": 1, "eval_accumulation_steps": 1, "dataloader_num_workers": 0,
@@ -68,6 +72,8 @@ def training_arguments(
     default five times), checkpoints are saved at the same steps, and the best is loaded at the end.
     Raises ``ConfigError`` for an unknown key, a wrong type or a contradiction.
     """
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    trainer = {key if key in known else FORMER.get(key, key): trainer[key] for key in trainer}
     check_trainer(trainer)
     on_terminal = sys.stderr.isatty()
     settings: dict[str, Any] = {

@@ -56,6 +56,9 @@ class Conductor(TrainerCallback):  # type: ignore[misc]
             self.steering.regulariser.advance(self.steering.dropout())
             self.steering.raise_heads()
         self.loss.advance(state.global_step)
+        if state.global_step >= max(state.max_steps, args.eval_delay):
+            # As the Trainer itself does in newer versions: the last step is always evaluated.
+            control.should_evaluate |= args.eval_strategy == "steps"
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **event: Any) -> None:
         """Stop after `patience` evaluations without an improvement."""

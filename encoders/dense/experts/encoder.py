@@ -23,6 +23,7 @@ from sluice.encoders.dense.pooling import Pooling
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.folder_swap import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.model_files.layers import recomputes
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
@@ -181,7 +182,7 @@ class ExpertEncoder(DenseEncoder):
     def _routed(self, number: int) -> _OfDataset:
         """Return the encoder of one expert's dataset, in this one's mode."""
         views = self._views
-        key = number, bool(self.model.is_activation_checkpointing)
+        key = number, recomputes(self.model)
         if key not in views:
             views[key] = self._with(_OfDataset, number)
             views[key].number = number

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sluice.encoders.model_files.layers import recomputes
 from sluice.encoders.model_files.weights.quantised import QuantisedLinear
 from sluice.encoders.transformer.packed.attention import Span, spans
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
@@ -100,7 +101,7 @@ class TrainingPass:
         parts = parts_of(model)
         if parts is None or not all(map(_is_plain, parts.layers)):
             return None
-        if any(getattr(part, "gradient_checkpointing", False) for part in model.modules()):
+        if recomputes(model):
             return None
         packing = packing_of(features["attention_mask"], present)
         return None if packing is None else cls(parts, features, packing)

@@ -25,7 +25,7 @@ from sluice.encoders.backends.backend import (
     open_backend,
     through,
 )
-from sluice.encoders.backends.export import export_onnx
+from sluice.encoders.backends.export import export_onnx, input_names
 from sluice.encoders.backends.graph import MODEL_FILE
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
@@ -93,7 +93,7 @@ def test_a_graph_gives_what_torch_gives(
     path = exported(architecture, kind)
     encoder = open_encoder(path)
     backend = open_backend(path, engine, OUTPUTS[kind], threads=1)  # type: ignore[arg-type]
-    segments = kind == "cross_encoder" and architecture in ("Bert", "Roberta")
+    segments = kind == "cross_encoder" and "token_type_ids" in input_names(encoder)
     for lengths in LENGTHS:
         given = features(lengths, segments)
         with torch.inference_mode():

@@ -67,12 +67,15 @@ def test_keys_are_ngrams_of_the_corpus_with_their_probabilities(
     encoder: SealEncoder, index: FmIndex
 ) -> None:
     special = set(encoder.tokenizer.all_special_ids)
-    for query, keys in zip(QUERIES, encoder._keys(QUERIES, index), strict=True):
-        assert {len(ngram) for ngram in keys} >= {1, 2, 3}
+    found = encoder._keys(QUERIES, index)
+    assert {len(ngram) for keys in found for ngram in keys} >= {1, 2, 3}
+    for query, keys in zip(QUERIES, found, strict=True):
         for ngram, score in keys.items():
             assert index.count(ngram)
             assert special.isdisjoint(ngram)
-            assert score == pytest.approx(log_probability(encoder, query, ngram), abs=1e-4)
+            assert score == pytest.approx(
+                log_probability(encoder, query, ngram), abs=1e-4, rel=5e-5
+            )
 
 
 def beams_by_hand(encoder: SealEncoder, query: str, texts: list[list[int]]) -> set[Any]:
@@ -111,7 +114,8 @@ def test_a_batch_is_decoded_like_single_queries(
     for query, keys in zip(QUERIES, together, strict=True):
         alone = encoder._keys([query], index)[0]
         assert keys.keys() == alone.keys()
-        np.testing.assert_allclose([keys[each] for each in alone], [*alone.values()], atol=1e-4)
+        values = [keys[each] for each in alone]
+        np.testing.assert_allclose(values, [*alone.values()], atol=1e-4, rtol=5e-5)
 
 
 def test_weights_are_the_log_odds_against_the_corpus(encoder: SealEncoder, index: FmIndex) -> None:
@@ -121,7 +125,8 @@ def test_weights_are_the_log_odds_against_the_corpus(encoder: SealEncoder, index
     for ngram, score in keys.items():
         usual = (index.count(ngram) + 5) / (index.tokens + 5)
         chance = math.exp(score)
-        expected = math.log(chance * (1 - usual) / (usual * (1 - chance)))
+        odds = chance * (1 - usual) / (usual * (1 - chance))  # 0 below the smallest float
+        expected = math.log(odds) if odds else 0.0
         assert weights.get(ngram, 0.0) == pytest.approx(max(0.0, expected), abs=1e-6)
 
 
@@ -159,7 +164,7 @@ def test_saved_and_opened(encoder: SealEncoder, tmp_path: Path, index: FmIndex) 
         encoder.fingerprint, dict(encoder.settings()),
     )  # fmt: skip
     one, other = (each.decode_queries(QUERIES, index) for each in (encoder, opened))
-    np.testing.assert_allclose(one.weights, other.weights, rtol=1e-5)
+    np.testing.assert_allclose(one.weights, other.weights, rtol=5e-5)
     longer = SealEncoder.from_pretrained(tmp_path / "model", length=2)
     assert (longer.length, longer.beams) == (2, encoder.beams)
     assert longer.fingerprint != encoder.fingerprint

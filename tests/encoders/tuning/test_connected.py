@@ -26,6 +26,7 @@ from sluice.encoders.tuning.prefix import GatedPairs, JoinedPairs
 from sluice.encoders.tuning.tune import tune
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.experiments.training.checks import check_training
+from sluice.training.batches.forward import BiEncoderModule
 
 
 def tuned(folder: Path, settings: dict[str, Any]) -> DenseEncoder:
@@ -132,7 +133,7 @@ def test_activation_checkpointing_is_refused(bert: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.x\.trainer\.gradient_checkpointing: .* iaa"):
         check_training(section, "train.x")
     encoder = tuned(bert, {"type": "iaa"})
-    encoder.model.activation_checkpointing_enable()
+    BiEncoderModule(encoder).activation_checkpointing_enable()
     encoder.module.train()
     with pytest.raises(ConfigError, match="iaa connects the blocks"):
         encoder.embed(encoder.tokenize(TEXTS, "query"), "query")

@@ -16,6 +16,7 @@ from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.tuning.tune import merge, tune
+from sluice.training.batches.forward import BiEncoderModule
 
 KINDS = {"dense": DenseEncoder, "splade": SpladeEncoder, "cross_encoder": CrossEncoder}
 ADDED = [{"type": "adapter"}, {"type": "gated_prefix", "tokens": 4}]
@@ -201,7 +202,7 @@ def test_gradients_pass_frozen_layers_with_activation_checkpointing(
     encoder = opened("dense", folders)
     tune(encoder, settings)
     move(encoder)
-    encoder.model.activation_checkpointing_enable()
+    BiEncoderModule(encoder).activation_checkpointing_enable()
     encoder.module.train()
     encoder.embed(encoder.tokenize(TEXTS, "query"), "query").square()[:, 0].sum().backward()
     first = [p for n, p in encoder.module.named_parameters() if ".layer.0." in n]

@@ -43,6 +43,20 @@ def test_head_has_its_own_learning_rate(tiny: ModuleType, tmp_path: Path) -> Non
         job.create_optimizer()
 
 
+def test_a_key_has_the_name_that_the_installed_library_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``activation_checkpointing`` does, which older versions call by its former name."""
+    from sluice.training.loop import arguments
+
+    monkeypatch.setattr(arguments, "FORMER", {"new_name_of_max_steps": "max_steps"})
+    made = arguments.training_arguments(
+        {"new_name_of_max_steps": 7},
+        output=tmp_path, seed=1, evaluate_every=None, evaluated=False, metric=None,
+    )  # fmt: skip
+    assert made.max_steps == 7
+
+
 def test_accumulation_counts_optimiser_steps(tiny: ModuleType, tmp_path: Path) -> None:
     job = {**tiny.JOB, "trainer": {**tiny.JOB["trainer"], "gradient_accumulation_steps": 3}}
     report = fit(tiny.Splade(), tiny.examples(), InfoNCE(), output=tmp_path, **job)

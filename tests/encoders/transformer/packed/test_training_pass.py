@@ -25,6 +25,7 @@ from sluice.encoders.transformer.packed.training_pass import (
     TrainingPass,
     packing_of,
 )
+from sluice.training.batches.forward import BiEncoderModule
 
 SMALL = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -336,7 +337,7 @@ def test_what_it_does_not_know_runs_the_padded_pass(tokenizer: Any) -> None:
     assert (
         TrainingPass.of(encoder.model, {**features, "position_ids": features["input_ids"]}) is None
     )
-    encoder.model.activation_checkpointing_enable()
+    BiEncoderModule(encoder).activation_checkpointing_enable()
     assert TrainingPass.of(encoder.model, features) is None
     encoder = DenseEncoder(model_of("Bert", "Model", tokenizer), tokenizer)
     handle = encoder.model.encoder.layer[0].register_forward_hook(lambda *_: None)
