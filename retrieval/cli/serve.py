@@ -281,7 +281,7 @@ def _indexed(
         raise ConfigError(f"{source}: documents; index them first: sluice index {source}")
     from sluice.retrieval.jobs import index
 
-    links = {"allow": allow}
+    links = {"allow": allow} if allow else {}
     index(
         own_experiment(
             source, links, output, language=None, model=model, lexical_only=bm25, dry_run=False

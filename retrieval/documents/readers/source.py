@@ -131,7 +131,7 @@ def _named_documents(
         return documents_in_tables(named, path.parent, [path], asked, table=table)
     if any(sign in name for sign in WILD):
         return _pattern(shown(path), path, asked, root, allow)
-    near = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = [e.name for e in path.parent.iterdir() if e != path] if path.parent.is_dir() else []
     missing = "a broken link" if path.is_symlink() else "no such file or folder"
     hint = "; a text is passed in a list" if " " in name else suggest(path.name, near)
     raise DataError(f"{name}: {missing}{hint}")
