@@ -370,8 +370,9 @@ def test_every_line_of_the_table_runs(
         if module in line:
             pytest.importorskip(module.removesuffix("_retriever"))
     served: list[Path] = []
-    start = "sluice.retrieval.serving.processes.start.run_http"
-    monkeypatch.setattr(start, lambda folder, settings, said: served.append(folder))
+    # The module that an import finds: a package may still name one that another test replaced.
+    start = importlib.import_module("sluice.retrieval.serving.processes.start")
+    monkeypatch.setattr(start, "run_http", lambda folder, settings, said: served.append(folder))
     names = dict(world.names)
     names["retriever"] = copy.copy(names["dense" if "vector" in line else "bm25"])
     names["retriever"].save("folder")
