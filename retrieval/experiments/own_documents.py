@@ -119,12 +119,6 @@ def documents_like(
         noted = dataset.get("columns") or {}
         named = columns or {key: value for key, value in noted.items() if key in COLUMNS}
         corpus = expanded(str(dataset["corpus"]))
-        forgotten = {*(dataset.get("allow") or ())} - {_absolute(path) for path in allow}
-        if whole and forgotten:
-            raise ConfigError(
-                f"{source}: links to {', '.join(sorted(forgotten))} were followed when it was "
-                "indexed, and --sync would delete what is there; give the same --allow"
-            )
         if corpus.is_dir():
             if whole and corpus.resolve() in expanded(source).resolve().parents:
                 raise ConfigError(

@@ -239,6 +239,18 @@ def test_a_sync_deletes_no_document_whose_file_cannot_be_read(
     assert (code, "0 added, 0 replaced, 0 deleted, 7 unchanged" in out) == (0, True), err
 
 
+def test_a_sync_deletes_nothing_behind_a_link_that_was_allowed(sluice: Call, here: Path) -> None:
+    (here / "other").mkdir()
+    (here / "other" / "x.md").write_text("stone\n")
+    (here / "notes" / "linked").symlink_to(here / "other")
+    options = ("--allow", here / "other")
+    assert sluice("index", "notes", "--bm25", "--output", "my", *options)[0] == 0
+    code, _, err = sluice("update", "my", "notes", "--sync")
+    assert (code, "which --allow PATH follows (linked)" in err) == (2, True)
+    assert "would delete 1 document whose file is there but cannot be read (linked/x.md)" in err
+    assert "0 deleted" in sluice("update", "my", "notes", "--sync", *options)[1]
+
+
 def test_a_table_that_cannot_be_read_stops_a_sync(sluice: Call, here: Path) -> None:
     (here / "parts").mkdir()
     for name in "abc":
