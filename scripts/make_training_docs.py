@@ -43,10 +43,12 @@ def row(name: str, place: str) -> str:
     """Return a loss's row: its name, summary, paper, and what it trains or needs."""
     module, _, cls = place.partition(":")
     loss = getattr(importlib.import_module(module), cls)(**ARGUMENTS.get(name, {}))
-    encoders = loss.encoders or tuple(NAMES)
+    from sluice.encoders.learning import SCORED, types_that_make
+
+    encoders = types_that_make(loss.forms)
     # Which one loss alone trains.
     named = {**NAMES, "three_heads": "three heads", "csr": "CSR", "listwise": "listwise rerankers"}
-    uses = [] if set(encoders) == set(NAMES) else [named[encoder] for encoder in encoders]
+    uses = [] if set(loss.forms) == set(SCORED) else [named[encoder] for encoder in encoders]
     if loss.needs_teacher:
         uses.append("`teacher`")
     if loss.ranks == "columns":

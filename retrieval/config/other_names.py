@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluice.encoders.foundation.build import Core, build, resolve
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import KNOWN
 from sluice.training.losses import LOSSES
-from sluice.training.losses.base import WRITERS
 
 INDEX_NAMES: Final = {
     "hnsw": "HNSW is {type: faiss, factory: HNSW32}",
@@ -92,34 +89,6 @@ def refuse_other_loss(name: str, where: str) -> None:
     else:
         return
     raise ConfigError(f"{where}.type: unknown type {name!r}; {here}")
-
-
-def losses_for(kind: str, own: str = "") -> dict[str, str]:
-    """Return the losses that train a type of encoder, by name.
-
-    ``own`` is the type that is trained as that one is, if it has losses of its own. Those of a
-    type that is not core are marked, so that a list begins with them.
-    """
-    every = () if kind in ("three_heads", *WRITERS) else (kind,)  # heads that belong together, none
-    special = own in KNOWN and not KNOWN[own].core
-    found = {}
-    for name, place in LOSSES.items():
-        trained = _encoders(name)
-        if {kind, own} & set(trained or every):
-            found[name] = Core(place) if special and trained == (own,) else place
-    return found
-
-
-def _encoders(name: str) -> tuple[str, ...] | None:
-    """Return the types of encoder that a loss with its defaults trains; None: all."""
-    encoders = resolve(LOSSES[name]).encoders
-    if isinstance(encoders, property):  # follows from the settings
-        try:
-            encoders = build({"type": name}, LOSSES, where=name).encoders
-        except ConfigError:  # made of other losses, which decide
-            return None
-    trained: tuple[str, ...] | None = encoders
-    return trained
 
 
 def _plain(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
@@ -32,7 +33,7 @@ from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.pipelines.expression import NAME, names_in, parse, writers_in
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage, Then
-from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
+from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import (
@@ -48,6 +49,10 @@ from sluice.retrieval.stages.variance_exit import Certainty, VarianceExit
 from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
 
+# Types whose folders open as no other: they learn as another does, with parts of their own.
+ALONE = frozenset(
+    name for name, each in KNOWN.items() if each.learns_as and name != "static"
+)  # fmt: skip
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
 VARIED = "gaussian"  # the type of encoder whose queries have variances
 LONGEST = 100  # characters of a name: it is part of files' names
@@ -93,7 +98,6 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         if retriever.prune is not None:
             _check_prune(config, retriever.prune, f"retrievers.{name}.prune", allow)
     from sluice.retrieval.experiments.training.checks import check_training
-    from sluice.retrieval.experiments.training.checks.experts import check_chosen, check_opened
     from sluice.retrieval.training_data.teachers.teachers import check_there
 
     for name, section in config.train.items():
@@ -110,8 +114,8 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
             check_judge(negatives["judge"], f"{key}.judge", known=known)
         check_there(section.teacher, f"train.{name}.teacher", config.train)
         check_there(negatives.get("judge"), f"{key}.judge")
-    check_opened(config)
-    check_chosen(config)
+    _check_model_types(config)
+    _check_experts(config)
     Dependencies(config).check()
 
 
@@ -329,3 +333,46 @@ def _check_feedback(config: ExperimentConfig, stage: Stage, where: str) -> None:
                 f"{where}: {stage.name}: feedback takes the mean of {needed} vectors of both "
                 f"sides, which a {kind} encoder has none of; {instead}"
             )
+
+
+def _check_model_types(config: ExperimentConfig) -> None:
+    """Raise ``ConfigError`` where a model trained here is named for a type that cannot open it."""
+    named = {f"retrievers.{name}.encoder": each.encoder for name, each in config.retrievers.items()}
+    named.update({f"rerankers.{name}": spec for name, spec in config.rerankers.items()})
+    for where, spec in named.items():
+        section = config.train.get(str(spec.get("model")))
+        own = "" if section is None else str(section.encoder.get("type"))
+        if own in ALONE and spec["type"] not in (own, *REMOTE):
+            raise ConfigError(
+                f"{where}.type: {spec['type']}: {spec['model']} is trained as {own}, and its "
+                f"folder opens as no other type; write type: {own}"
+            )
+
+
+def _check_experts(config: ExperimentConfig) -> None:
+    """Raise ``ConfigError`` for a retriever that does not say which trained expert it is of."""
+    for name, retriever in config.retrievers.items():
+        spec, where = retriever.encoder, f"retrievers.{name}.encoder"
+        section = config.train.get(str(spec.get("model")))
+        if section is None or section.encoder.get("type") != "experts":
+            continue
+        if spec["type"] == "experts":
+            _check_expert(spec, section.encoder, where)
+
+
+def _check_expert(spec: Mapping[str, Any], trained: Mapping[str, Any], where: str) -> None:
+    if trained.get("experts") is None:
+        return
+    names, _ = checked_experts(trained["experts"])
+    known, chosen = [*names, "mean"], spec.get("expert")
+    if not names and chosen is not None:
+        raise ConfigError(
+            f"{where}.expert: {chosen!r}; {spec['model']} has experts that a gate chooses among; "
+            "leave it out"
+        )
+    if names and chosen not in known:
+        what = "missing" if chosen is None else repr(chosen)
+        raise ConfigError(
+            f"{where}.expert: {what}: {spec['model']} has an expert for each dataset; name the one "
+            f"to search with: {', '.join(known)}{suggest(str(chosen), known)}"
+        )

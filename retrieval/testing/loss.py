@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 
 import torch
 
+from sluice.encoders.learning import Form
 from sluice.retrieval.testing.loss_batches import (
     EXAMPLES,
     ROWS,
@@ -25,7 +26,7 @@ from sluice.retrieval.testing.loss_batches import (
 from sluice.retrieval.testing.rules import expect, verify
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.base import HOOKS, WRITERS, as_loss, writes
+from sluice.training.losses.base import HOOKS, as_loss, writes
 
 STEP = 1e-6  # of finite differences
 
@@ -42,7 +43,7 @@ def check_loss(make: Callable[[], Any], *, skip: Collection[str] = ()) -> None:
     own = getattr(loss, "loss", loss) if type(loss).__name__ == "Adapted" else loss
     name = f"loss {getattr(own, '__name__', type(own).__name__)}"
     # It learns from texts without vectors, or from those inside an encoder: no batch is for it.
-    if loss.texts_alone or loss.encoders in (("three_heads",), ("csr",)) or writes(loss):
+    if loss.texts_alone or loss.forms in (("heads",), ("codes",)) or writes(loss):
         verify(name, [hooks], LossCase(make, "matrix"), ())
         return
     for layout in layouts(loss):
@@ -56,12 +57,8 @@ def hooks(case: LossCase) -> None:
         names = list(inspect.signature(loss).parameters)
         wanted = ["scores", "labels", "mask", "weights", "teacher"]
         expect(names == wanted, f"__call__ takes {', '.join(names)}; expected {', '.join(wanted)}")
-    trainable = {
-        "dense", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens", "towers",
-        "three_heads", "csr", "cross_encoder", *WRITERS,
-    }  # fmt: skip
     kinds = {
-        "encoders": all(kind in trainable or ":" in kind for kind in loss.encoders or ()),
+        "forms": bool(loss.forms) and set(loss.forms) <= set(get_args(Form)),
         "negatives": loss.negatives in get_args(Negatives),
         "similarity": loss.similarity in ("auto", "cosine", "dot"),
         "ranks": loss.ranks in (None, "columns", "scores"),

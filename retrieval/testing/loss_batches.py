@@ -240,10 +240,10 @@ def takes_scores(loss: Any) -> bool:
 
 def layouts(loss: LossBase) -> list[Layout]:
     """Return the layouts a loss is for, by the encoders it trains."""
-    kinds = set(loss.encoders or ("dense", "cross_encoder"))
+    forms = set(loss.forms)
     both: list[tuple[Layout, bool]] = [
-        ("matrix", kinds != {"cross_encoder"}),
-        ("groups", kinds == {"cross_encoder"}),
+        ("matrix", forms != {"scores"}),
+        ("groups", forms == {"scores"}),
     ]
     return [layout for layout, fits in both if fits or of_scores(loss)]
 

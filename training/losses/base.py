@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import SCORED, WRITTEN, types_that_make
 from sluice.training.losses import LOSSES
 from sluice.training.protocol import ScoreMatrix, Similarity
 
@@ -57,9 +58,9 @@ class LossBase:
         return self(*batch.score_matrix())
 
     @property
-    def encoders(self) -> tuple[str, ...] | None:
-        """The types of encoder it trains, as YAML names them; None: all."""
-        return None
+    def forms(self) -> tuple[str, ...]:
+        """What it trains: what ``encoders.learning`` calls what training makes of texts."""
+        return SCORED
 
     @property
     def negatives(self) -> Negatives:
@@ -204,12 +205,14 @@ class LossBase:
         """Write what belongs beside the trained model."""
 
 
-WRITERS = ("seal", "dsi", "listwise")  # types that are trained to write, without vectors
-
-
 def writes(loss: LossBase) -> bool:
     """Return whether a loss trains what an encoder writes, and no vectors."""
-    return loss.encoders is not None and set(loss.encoders) <= set(WRITERS)
+    return set(loss.forms) <= set(WRITTEN)
+
+
+def types_trained(loss: LossBase) -> str:
+    """Return the types of encoder that a loss trains, as a message lists them."""
+    return ", ".join(types_that_make(loss.forms))
 
 
 def compares_own(loss: LossBase) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import Form
 from sluice.training.losses.written import WrittenLoss
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Identifiers(WrittenLoss):
     summary = "identifiers of relevant documents, written by a language model: DSI"
     paper = "Tay et al. 2022 (DSI, arXiv 2202.06991), section 3"
 
-    encoders: ClassVar[tuple[str, ...]] = ("dsi",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("identifiers",)  # what it trains
 
     smoothing: float = 0.1
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.written import mean_entropy, token_batch
@@ -34,7 +35,7 @@ class MaskedLanguage(LossBase):
     summary = "masked words and FLOPS over a corpus, before retrieval training"
     paper = "Lassance and Clinchant 2022 (Efficient SPLADE, arXiv 2207.03834), section 3.4"
 
-    encoders: ClassVar[tuple[str, ...]] = ("splade",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("words",)  # what it trains
     texts_alone: ClassVar[bool] = True  # learns from documents, without queries
     noted: ClassVar[str] = "loss_masked_language"  # its name in the journal, beside penalties
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.learning import Form
 from sluice.training.losses.written import WrittenLoss
 from sluice.training.protocol import ListWriter
 
@@ -34,7 +35,7 @@ class Rankings(WrittenLoss):
     summary = "the order of all documents, written by a language model, the top weighing most"
     paper = "Liu et al. 2025 (Full ranking, arXiv 2412.14574)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("listwise",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("rankings",)  # what it trains
     negatives: ClassVar[Literal["own"]] = "own"
 
     importance: float = 1.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import Form
 from sluice.training.losses.written import WrittenLoss
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Spans(WrittenLoss):
     summary = "spans of relevant documents, written by a language model: SEAL"
     paper = "Bevilacqua et al. 2022 (SEAL, arXiv 2204.10628), section 3.4"
 
-    encoders: ClassVar[tuple[str, ...]] = ("seal",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("ngrams",)  # what it trains
 
     spans: int = 10
     length: int = 10

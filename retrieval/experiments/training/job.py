@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.encoders.encoder import hooks_of
+from sluice.encoders.encoder import encoder_of, hooks_of
 from sluice.encoders.foundation.disk.files import read_json, write_json, write_text
 from sluice.encoders.foundation.disk.folder_swap import settle
 from sluice.encoders.foundation.disk.generations import MANIFEST
@@ -24,8 +24,7 @@ from sluice.retrieval.config.components import START_KEY, make_encoder, make_los
 from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
-from sluice.retrieval.experiments.training.checks.experts import check_routes
-from sluice.retrieval.experiments.training.checks.tokens import token_scoring
+from sluice.retrieval.experiments.training.checks import token_scoring
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.identifiers import assign_identifiers
 from sluice.retrieval.experiments.training.live_training import (
@@ -158,7 +157,7 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         if with_live:
             encoder = frozen_documents(encoder, where=where)
         _narrow(encoder, job)
-        check_routes(encoder, parts, where)
+        _check_routes(encoder, parts, where)
         examples = made_examples(parts, encoder)
         if with_live:  # which several datasets are refused with
             train = parts[0].data.train
@@ -221,6 +220,22 @@ def _batch_teacher(job: TrainingJob, loss: LossBase, parts: Sequence[Part]) -> A
     return make_batch_teacher(
         spec, where=f"{job.where}teacher", model=job.model, corpus=lambda: corpus_texts(parts)
     )
+
+
+def _check_routes(encoder: Any, parts: Sequence[Part], where: str) -> None:
+    """Check that an opened encoder has an expert for every part, and that some expert learns."""
+    for part in parts:
+        try:
+            encoder_of(encoder, part.name)
+        except ConfigError as error:
+            raise ConfigError(f"{where}encoder.experts: {error}") from None
+    if hooks_of(encoder).kind == "experts" and not any(
+        parameter.requires_grad for parameter in encoder.expert_parameters().values()
+    ):
+        raise ConfigError(
+            f"{where}freeze: the layers with experts are frozen, so that these stay alike; freeze "
+            "fewer layers, or give experts to others (encoder.expert_layers)"
+        )
 
 
 def _narrow(encoder: Any, job: TrainingJob) -> None:

@@ -128,9 +128,9 @@ def test_passes_of_threads_and_copies_do_not_meet(bert: Path) -> None:
 def test_activation_checkpointing_is_refused(bert: Path) -> None:
     section = TrainingSection(
         encoder={"type": "dense", "model": "m"}, loss={"type": "info_nce"}, tuning={"type": "iaa"},
-        trainer={"gradient_checkpointing": True},
+        trainer={"activation_checkpointing": True},
     )  # fmt: skip
-    with pytest.raises(ConfigError, match=r"train\.x\.trainer\.gradient_checkpointing: .* iaa"):
+    with pytest.raises(ConfigError, match=r"train\.x\.trainer\.activation_checkpointing: .* iaa"):
         check_training(section, "train.x")
     encoder = tuned(bert, {"type": "iaa"})
     BiEncoderModule(encoder).activation_checkpointing_enable()

@@ -104,10 +104,6 @@ def test_a_training_run_that_cannot_be_is_refused_before(
 
 def test_words_and_dense_indexes_are_refused(bert: Path, tmp_path: Path) -> None:
     facts = settings(tmp_path, bert)
-    facts["train"]["named"]["loss"] = {"type": "masked_language"}
-    with pytest.raises(ConfigError, match=r"train\.named\.loss: masked_language hides words"):
-        check_experiment(checked(facts, ExperimentConfig))
-    facts = settings(tmp_path, bert)
     facts["retrievers"]["named"]["encoder"]["type"] = "splade"
     with pytest.raises(ConfigError, match=r"named\.encoder\.type: splade: .*write type: concepts"):
         check_experiment(checked(facts, ExperimentConfig))

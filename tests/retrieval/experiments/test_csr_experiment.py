@@ -74,8 +74,6 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "change", "says"),
     [
-        ("train", {"loss": {"type": "masked_language"}}, "and a CSR encoder has none"),
-        ("train", {"sparsity": {"target_doc_terms": 4}}, r"keeps top_k latents .* encoder\.top_k"),
         (
             "train",
             {"loss": {"type": "csr"}, "encoder": {"type": "splade", "model": "m"}},
@@ -90,11 +88,6 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
             "train",
             {"loss": {"type": "rrra"}},
             "rrra trains dense; a csr encoder, trained as splade, takes csr,",
-        ),
-        (
-            "train",
-            {"loss": {"type": "csr"}, "negatives": {"type": "live"}},
-            "live candidates are frozen codes",
         ),
         ("train", {"loss": {"type": "CSRLoss"}}, "unknown type 'CSRLoss'; here it is called csr"),
         ("train", {"loss": {"type": "sum", "losses": [{"type": "csr"}]}}, "put it around them"),

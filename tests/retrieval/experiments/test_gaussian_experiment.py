@@ -80,11 +80,6 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"loss": {"type": "info_nce", "similarity": "cosine"}}, "inner products alone"),
-        ({"loss": {"type": "info_nce", "same_side": True}}, "same_side: true: .* two kinds"),
-        ({"loss": {"type": "angle"}}, "angle trains dense; a gaussian encoder takes"),
-        ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "a gaussian encoder has no terms"),
-        ({"scoring": "max_sim"}, "this one is gaussian"),
         ({"encoder": {"projection": {"dim": 0}}}, "encoder.projection.dim"),
         ({"encoder": {"start_varianc": 1.0}}, "did you mean 'start_variance'"),
     ],

@@ -210,12 +210,7 @@ def test_a_dense_query_walks_too() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"loss": {"type": "info_nce", "similarity": "dot"}}, "similarity: dot, and a Hypencoder"),
-        ({"loss": {"type": "info_nce", "same_side": True}}, "same_side: true"),
         ({"loss": "angle"}, "angle trains dense; a hypencoder encoder takes info_nce, kl_div"),
-        ({"negatives": {"type": "live"}}, "negatives: live candidates are for dense and splade"),
-        ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "a hypencoder encoder has no"),
-        ({"scoring": "max_sim"}, "this one is hypencoder"),
         ({"encoder": {"hiden_layers": 1}}, "did you mean 'hidden_layers'"),
     ],
 )

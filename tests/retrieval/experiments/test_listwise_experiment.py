@@ -111,12 +111,6 @@ def test_a_list_longer_than_the_window_is_no_example(sluice: Call, tmp_path: Pat
         ({"loss": {"type": "rankings", "importance": -1}}, "rankings.importance: -1"),
         ({"encoder": {"type": "cross_encoder", "model": "m"}}, "loss: rankings trains listwise"),
         ({"encoder": {"type": "listwise", "model": "m", "windows": 3}}, "did you mean 'window'"),
-        ({"gradient_cache": 4}, "gradient_cache: rankings learns what a language model writes"),
-        ({"head_learning_rate": 0.1}, "head_learning_rate"),
-        ({"teacher": "bm25"}, "teacher: rankings learns nothing from a teacher's scores"),
-        ({"sparsity": {"document": {"type": "flops", "weight": 1}}}, "has no terms"),
-        ({"scoring": "max_sim"}, "scoring"),
-        ({"negatives": {"type": "live"}}, "live candidates are for encoders of queries alone"),
         ({"negatives": {"type": "mined", "retriever": "self"}, "examples": None},
          "a listwise cannot retrieve"),
         ({"examples": None}, "compares a positive with the query's own documents only"),
@@ -135,12 +129,16 @@ def test_settings_that_mean_nothing(
 @pytest.mark.parametrize(
     ("kind", "tuning", "message"),
     [
-        ("true_false", "lora", "tuning: lora: is for one stack of blocks, .* take ln_tuning, or"),
-        ("true_false", "bitfit", "tuning: bitfit: is for one stack"),
-        ("listwise", "prefix", "tuning: prefix: stays beside the weights, .* take lora or ia3"),
+        (
+            "true_false",
+            "bitfit",
+            "tuning.type: bitfit is for one stack of blocks, .* ln_tuning, or",
+        ),
+        ("listwise", "prefix", "tuning.type: prefix stays beside the weights, .* lora or ia3"),
     ],
 )
 def test_tunings_of_models_that_write(kind: str, tuning: str, message: str, tmp_path: Path) -> None:
+    rankings(tmp_path)
     facts = training(tmp_path, tmp_path / "m", tuning={"type": tuning})
     loss = "rankings" if kind == "listwise" else "bce"
     refused({"dataset": "d", "output": "o", **facts, "loss": loss, "encoder": {

@@ -92,18 +92,8 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"tuning": {"type": "lora"}}, "tuning: is for transformers; the vectors of a knrm stay"),
-        ({"freeze": {"layers": 1}}, "freeze: is for transformers"),
-        ({"loss": "qbd"}, "qbd learns from vectors of single texts, and a knrm has none"),
-        ({"loss": "angle"}, "angle trains dense"),
-        ({"head_learning_rate": 0.1}, "head_learning_rate: nothing but the head of a knrm"),
-        ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "sparsity: is for splade"),
-        ({"scoring": "max_sim"}, "scoring: is for encoders of token vectors"),
+        ({"tuning": {"type": "lora"}}, "tuning: is for transformers; the vectors that it"),
         ({"negatives": None}, "negatives: missing: a cross_encoder learns from each query's own"),
-        (
-            {"encoder": {"type": "drmm", "train_vectors": True}},
-            "encoder.train_vectors: drmm counts similarities",
-        ),
         (
             {"encoder": {"type": "pyramid"}, "tuning": {"type": "iaa"}, "loss": "anchored_hinge"},
             "tuning.type: iaa connects all layers",

@@ -178,12 +178,6 @@ def test_what_compares_single_vectors_is_refused(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"loss": {"type": "info_nce", "similarity": "cosine"}}, "pseudo-query encoder's scores"),
-        ({"loss": {"type": "info_nce", "same_side": True}}, "same_side: true"),
-        ({"loss": {"type": "angle"}}, "angle trains dense; a pseudo_queries encoder takes"),
-        ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "has no terms"),
-        ({"scoring": "max_sim"}, "this one is pseudo_queries"),
-        ({"negatives": {"type": "live"}}, "live candidates are for dense"),
         ({"encoder": {"projection": {"dim": 0}}}, "encoder.projection.dim"),
         ({"encoder": {"centroid": 3}}, "did you mean 'centroids'"),
     ],

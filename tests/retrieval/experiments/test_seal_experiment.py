@@ -179,9 +179,6 @@ def test_what_does_not_fit_is_refused(t5: Path, tmp_path: Path, bert: Path) -> N
         ({"loss": {"type": "sum", "losses": [{"type": "spans"}]}}, "cannot be combined"),
         ({"loss": {"type": "spans", "spans": 0}}, "spans.spans: 0, expected 1 or more"),
         ({"loss": {"type": "spans", "smoothing": 1.0}}, "spans.smoothing"),
-        ({"negatives": {"type": "mined", "retriever": "bm25"}}, "negatives: spans learns from"),
-        ({"teacher": "bm25"}, "teacher"),
-        ({"sparsity": {"document": {"type": "flops", "weight": 1}}}, "has no terms"),
         ({"encoder": {"type": "dense", "model": "m"}}, "loss: spans trains seal"),
     ],
 )

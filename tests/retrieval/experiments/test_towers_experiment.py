@@ -95,8 +95,6 @@ def test_towers_are_checked_before_any_work(tmp_path: Path, bert: Path) -> None:
     for change, words in (
         ({"encoder": wrong}, r"encoder\.query\.poling: .*did you mean 'pooling'"),
         ({"encoder": {**wrong, "query": {"type": "bm25"}}}, r"encoder\.query\.type: unknown"),
-        ({"sparsity": {"query": {"type": "l1", "weight": 1.0}}}, "sparsity: is for splade"),
-        ({"loss": {"type": "bce"}}, "bce"),
     ):
         with pytest.raises(ConfigError, match=words):
             check_training(checked({**base, **change}, TrainConfig), "")

@@ -111,7 +111,7 @@ def test_bad_trainer_settings(
 def test_bad_input(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="no training examples"):
         fit(tiny.Dense(), [], InfoNCE(), output=tmp_path)
-    with pytest.raises(ConfigError, match="cross-encoder has no vectors"):
+    with pytest.raises(ConfigError, match="sparsity: is for splade"):
         fit(tiny.Cross(), tiny.examples(4), BCE(), output=tmp_path, sparsity={"ramp": 0.5})
     half = tiny.Dense()
     half.module.to(torch.bfloat16)

@@ -14,7 +14,6 @@ import torch
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.config.other_names import losses_for
 from sluice.training import fit
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.loop.parts import choose_parts
@@ -35,6 +34,7 @@ from sluice.training.losses.distillation.kl_div import KLDiv
 from sluice.training.losses.distillation.margin_mse import MarginMSE
 from sluice.training.losses.masked_language import MaskedLanguage
 from sluice.training.losses.queue.momentum_queue import MomentumQueue
+from sluice.training.rules import losses_for
 
 
 def job(tiny: ModuleType, **trainer: Any) -> dict[str, Any]:
@@ -195,7 +195,7 @@ REFUSED: list[LossBase] = [
 
 @pytest.mark.parametrize("loss", REFUSED, ids=lambda loss: type(loss).__name__)
 def test_losses_of_one_vector_are_refused(tiny: ModuleType, loss: Any) -> None:
-    with pytest.raises(ConfigError, match=r"loss: .* trains .* and needs one vector a text"):
+    with pytest.raises(ConfigError, match=r"loss: .* trains .*; a tokens encoder takes"):
         choose_parts(tiny.Tokens(), loss, live=False, sparse=False, seed=1)
 
 
@@ -229,7 +229,7 @@ def test_other_encoders_refuse_a_scoring(tiny: ModuleType, tmp_path: Path) -> No
         loss = BCE() if kind is tiny.Cross else InfoNCE()
         with pytest.raises(ConfigError, match="scoring: max_sim: is for encoders of token vectors"):
             fit(kind(), tiny.examples(), loss, output=tmp_path, scoring=TokenScoring(), **job(tiny))
-    with pytest.raises(ConfigError, match="sparsity: is not for encoders of token vectors"):
+    with pytest.raises(ConfigError, match="sparsity: is for splade; a tokens encoder has no terms"):
         fit(tiny.Tokens(), tiny.examples(), InfoNCE(), output=tmp_path / "s", **tiny.JOB)
 
 

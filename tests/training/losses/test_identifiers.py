@@ -99,9 +99,9 @@ def test_what_does_not_fit_is_refused(encoder: DsiEncoder, tmp_path: Any) -> Non
         collator([stranger])
     with pytest.raises(ConfigError, match=r"identifiers\.smoothing: 1\.0"):
         parts(encoder, smoothing=1.0)
-    with pytest.raises(ConfigError, match="a dsi encoder writes identifiers of documents"):
+    with pytest.raises(ConfigError, match="a dsi encoder takes identifiers"):
         choose_parts(encoder, InfoNCE(), live=False, sparse=False, seed=1)
     seal = SealEncoder.from_pretrained(save_t5(tmp_path / "t5"))
     loss = build({"type": "identifiers"}, LOSSES, where="loss")
-    with pytest.raises(ConfigError, match="identifiers trains a dsi encoder, not a SealEncoder"):
+    with pytest.raises(ConfigError, match="identifiers trains dsi; a seal encoder takes spans"):
         choose_parts(seal, loss, live=False, sparse=False, seed=1)

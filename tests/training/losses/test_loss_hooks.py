@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import SCORED
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import HOOKS, Adapted, LossBase, as_loss
@@ -22,7 +23,7 @@ from sluice.training.losses.composed.wrapper import Wrapping
 OWN = ("over",)  # what every loss has of its own, and passes on in its own way
 # A value of each property that is not its default. (`texts_alone` is refused inside another.)
 VALUES: dict[str, Any] = {
-    "encoders": ("dense",),
+    "forms": ("dense",),
     "negatives": "inbatch_pos",
     "same_side": True,
     "logq": True,
@@ -211,7 +212,7 @@ def test_a_users_own_loss_has_defaults_for_what_it_lacks() -> None:
     )  # fmt: skip
     for loss, value in ((as_loss(plain), 12.0), (as_loss(OfVectors()), 6.0)):
         assert loss.over(batch).item() == value
-        assert (loss.encoders, loss.negatives, loss.similarity) == (None, "all", "auto")
+        assert (loss.forms, loss.negatives, loss.similarity) == (SCORED, "all", "auto")
         assert (
             loss.layers is loss.own_pass(None, seed=1, sparse=False) is loss.batch({}, {}) is None
         )

@@ -118,9 +118,7 @@ def case_of(spec: dict[str, Any]) -> LossCase:
     def make() -> Any:
         return build(spec, LOSSES, where="loss")
 
-    encoders = as_loss(make()).encoders
-    alone = encoders is not None and set(encoders) == {"cross_encoder"}
-    return LossCase(make, "groups" if alone else "matrix")
+    return LossCase(make, "groups" if as_loss(make()).forms == ("scores",) else "matrix")
 
 
 def graded() -> Any:

@@ -216,7 +216,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         parts(full)[0].bind_examples([example("q", [0, 1]), example("r", [0, 1, 2, 3, 4, 5])])
     with pytest.raises(ConfigError, match="rankings trains a listwise reranker, not a SealEncoder"):
         Rankings().own_pass(SealEncoder.from_pretrained(start), seed=1, sparse=False)
-    with pytest.raises(ConfigError, match="a listwise encoder writes the order of documents"):
+    with pytest.raises(ConfigError, match="a listwise encoder takes rankings"):
         choose_parts(ranker, InfoNCE(), live=False, sparse=False, seed=1)
     for settings in ({"importance": -1.0}, {"importance": math.inf}, {"smoothing": 1.0}):
         with pytest.raises(ConfigError, match=rf"rankings.{next(iter(settings))}"):

@@ -29,7 +29,7 @@ class CLP(Wrapping):
 
     called: ClassVar[str] = "clp"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.02}
-    trains: ClassVar[tuple[str, ...]] = ("dense", "splade")
+    trains: ClassVar[tuple[str, ...]] = ("dense", "sparse")
 
     penalty: float = 0.1
 

@@ -13,9 +13,11 @@ from torch.nn.functional import mse_loss, relu
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number
+from sluice.encoders.learning import learning_of
 from sluice.encoders.splade.csr.encoder import SparseAutoencoder
 from sluice.encoders.splade.term_selection import keep_top
 from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses.base import types_trained
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors
 from sluice.training.losses.math.reduction import check_positive
 
@@ -59,17 +61,16 @@ class CSR(Wrapping):
         self._parts: dict[str, Tensor] = {}
         finite_number(self.beta, "csr.beta", 0.0)
         check_positive("csr", gamma=self.gamma)
-        inner = self.inner.encoders
-        if inner is not None and "splade" not in inner:
+        if "sparse" not in self.inner.forms:
             raise ConfigError(
-                f"csr.loss: {type(self.inner).__name__} trains {', '.join(inner)}; expected a loss "
-                "of sparse vectors or of scores, such as info_nce"
+                f"csr.loss: {type(self.inner).__name__} trains {types_trained(self.inner)}; "
+                "expected a loss of sparse vectors or of scores, such as info_nce"
             )
 
     @property
-    def encoders(self) -> tuple[str, ...]:
-        """Those with an autoencoder alone."""
-        return ("csr",)
+    def forms(self) -> tuple[str, ...]:
+        """Those of encoders with an autoencoder alone."""
+        return ("codes",)
 
     @property
     def layers(self) -> Callable[[int], tuple[int, ...]]:
@@ -79,7 +80,7 @@ class CSR(Wrapping):
     def bind(self, encoder: Any, seed: int) -> None:
         """Take the encoder's autoencoder."""
         super().bind(encoder, seed)
-        if hooks_of(encoder).kind != "csr":
+        if "codes" not in learning_of(hooks_of(encoder).kind).makes:
             return
         head: SparseAutoencoder = encoder.autoencoder
         self._head = head

@@ -13,6 +13,7 @@ from torch.nn.functional import kl_div, logsigmoid, normalize
 
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.learning import Form
 from sluice.encoders.model_files.layout import read_object, transformer_folder
 from sluice.training.batches.processes import world
 from sluice.training.batches.vector_batch import VectorBatch
@@ -61,7 +62,7 @@ class GRL(LossBase):
     summary = "a decoder that embeds and writes: contrast, preference and their divergence"
     paper = "Man et al. 2024 (ULLME, arXiv 2408.03402)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
     runs_network: ClassVar[bool] = True
 
     temperature: float = 0.05

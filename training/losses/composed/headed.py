@@ -34,7 +34,7 @@ class Headed(Wrapping, Generic[Head]):
             )
 
     @property
-    def encoders(self) -> tuple[str, ...]:
+    def forms(self) -> tuple[str, ...]:
         """A head reads one dense vector of each text, whatever the inner loss trains."""
         return ("dense",)
 

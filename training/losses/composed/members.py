@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.base import LossBase, writes
+from sluice.training.losses.base import LossBase, types_trained, writes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,19 +55,14 @@ class Composed(LossBase, ABC):
                 )
         return values[0][1] if values else default
 
-    def _common_encoders(self) -> tuple[str, ...] | None:
-        """Return the types that all members train; None: all types."""
-        common: tuple[str, ...] | None = None
-        for _, loss in self._members():
-            own = loss.encoders
-            if own is not None:
-                common = own if common is None else tuple(kind for kind in common if kind in own)
-        return common
+    def _common_forms(self) -> tuple[str, ...]:
+        every = [loss.forms for _, loss in self._members()]
+        return tuple(form for form in every[0] if all(form in forms for forms in every))
 
     @property
-    def encoders(self) -> tuple[str, ...] | None:
-        """The types that all members train."""
-        return self._common_encoders()
+    def forms(self) -> tuple[str, ...]:
+        """What all members train."""
+        return self._common_forms()
 
     @property
     def negatives(self) -> Negatives:
@@ -243,12 +238,12 @@ def refuse_alone(loss: LossBase, name: str, where: str) -> None:
             f"{{type: {name}}} first, then set encoder.model of the next training to its model"
         )
     if writes(loss):
-        kinds = " or ".join(loss.encoders or ())
         raise ConfigError(
-            f"{where}: {name} trains what a {kinds} encoder writes, which has no vectors for other "
-            f"losses, and cannot be combined: train with loss: {{type: {name}}} alone"
+            f"{where}: {name} trains what a {types_trained(loss)} encoder writes, which has no "
+            f"vectors for other losses, and cannot be combined: train with loss: {{type: {name}}} "
+            "alone"
         )
-    if loss.encoders == ("csr",):
+    if loss.forms == ("codes",):
         raise ConfigError(
             f"{where}: {name} reads the dense vectors below the codes, which other losses do not "
             f"know; put it around them: {{type: {name}, loss: {{type: sum, losses: [...]}}}}"

@@ -40,7 +40,7 @@ class Misfits(Wrapping):
 
     called: ClassVar[str] = "misfits"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.1}
-    trains: ClassVar[tuple[str, ...]] = ("dense", "splade")
+    trains: ClassVar[tuple[str, ...]] = ("dense", "sparse")
 
     form: Form = "triplet"
     weight: float = 0.1

@@ -52,7 +52,7 @@ class Mixing(Wrapping):
     paper = "KaLM-Embedding-V2 (2025), section 3"
 
     called: ClassVar[str] = "mixing"
-    trains: ClassVar[tuple[str, ...]] = ("dense", "splade")
+    trains: ClassVar[tuple[str, ...]] = ("dense", "sparse")
 
     mixing_temperature: float = 0.05
     distillation: float = 0.0

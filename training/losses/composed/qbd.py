@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase
@@ -49,14 +50,13 @@ class QBD(WeightedSum):
         if triplet_weight != 0:
             members.append(("triplet", triplet_weight, triplet))
         self._take(members)
-        common = self._common_encoders()
-        if common is not None and "cross_encoder" not in common:
+        if "scores" not in self._common_forms():
             raise ConfigError(f"base: {members[0][0]} does not train a cross_encoder, as qbd does")
 
     @property
-    def encoders(self) -> tuple[str, ...]:
-        """Those that read texts alone."""
-        return TextTriplet.encoders
+    def forms(self) -> tuple[str, ...]:
+        """Those of encoders that read texts alone."""
+        return TextTriplet.forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TextTriplet(LossBase):
     Over a cross-encoder's vectors of the texts apart; a query without a pair contributes nothing.
     """
 
-    encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("scores",)  # what it trains
     texts: ClassVar[bool] = True
     MARGIN: ClassVar[float] = 1.0
 

@@ -71,7 +71,7 @@ class WeightedSum(Composed):
         """Raise ``ConfigError`` where the members do not agree."""
         for name, loss in self._members():
             refuse_alone(loss, name, "losses")
-        if self._common_encoders() == ():
+        if not self.forms:
             raise ConfigError(
                 f"losses: no type of encoder is trained by all of {', '.join(self.names)}"
             )
@@ -81,7 +81,7 @@ class WeightedSum(Composed):
         return list(zip(self.names, self.losses, strict=True))
 
     def _deciding(self) -> Members:
-        if self._common_encoders() == ("cross_encoder",):  # has no other documents
+        if self._common_forms() == ("scores",):  # has no other documents
             return []
         if self.teacher_matrix:  # all cells have a teacher's score: no member is bound to its own
             return [(n, loss) for n, loss in self._members() if not _sees_all_texts(loss)]

@@ -13,9 +13,10 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, unpack
+from sluice.encoders.learning import learning_of
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, type_name, types_trained
 from sluice.training.losses.composed.members import Composed
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
 from sluice.training.losses.math.packed_cells import averaged, choices, group_of, log_shares
@@ -57,10 +58,9 @@ class ThreeHeads(Wrapping):
         Wrapping.__post_init__(self)
         why = "a model with three heads compares queries with documents alone"
         plain_inside(self, why)
-        inner = self.inner.encoders
-        if inner is not None and "tokens" not in inner:
+        if "tokens" not in self.inner.forms:
             raise ConfigError(
-                f"three_heads.loss: {type(self.inner).__name__} trains {', '.join(inner)}; "
+                f"three_heads.loss: {type_name(self.inner)} trains {types_trained(self.inner)}; "
                 "expected a loss of scores, such as info_nce"
             )
         wrapper = _wrapping(self.inner)
@@ -87,9 +87,9 @@ class ThreeHeads(Wrapping):
         self._parts: dict[str, Tensor] = {}
 
     @property
-    def encoders(self) -> tuple[str, ...]:
+    def forms(self) -> tuple[str, ...]:
         """Those with three heads alone."""
-        return ("three_heads",)
+        return ("heads",)
 
     def bound_to(self, similarity: Similarity) -> Self:
         """Decide the inner loss's ``similarity: auto``: scores are cosines, or nearly."""
@@ -97,7 +97,7 @@ class ThreeHeads(Wrapping):
 
     def bind(self, encoder: Any, seed: int) -> None:
         """Learn where an encoder's dense vectors end."""
-        if hooks_of(encoder).kind == "three_heads":
+        if "heads" in learning_of(hooks_of(encoder).kind).makes:
             self._hidden = encoder.trunk.state_width
         super().bind(encoder, seed)
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import SCORED, types_that_make
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
-from sluice.training.losses.base import LossBase, as_loss, type_name
+from sluice.training.losses.base import LossBase, as_loss, type_name, types_trained
 from sluice.training.losses.composed.members import Composed, Members, refuse_alone
 from sluice.training.protocol import Similarity
 
@@ -31,7 +32,7 @@ class Wrapping(Composed):
 
     called: ClassVar[str] = "wrapping"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce"}  # the inner loss, left out
-    trains: ClassVar[tuple[str, ...]] = ()  # encoder types; none: what the inner loss trains
+    trains: ClassVar[tuple[str, ...]] = SCORED  # of what the inner loss does
 
     loss: Any = None
 
@@ -42,11 +43,10 @@ class Wrapping(Composed):
         self.seed = 0
         name = type(self.inner).__name__
         refuse_alone(self.inner, type_name(self.inner), f"{self.called}.loss")
-        inner = self.inner.encoders
-        if self.trains and inner is not None and not set(inner) & set(self.trains):
+        if not set(self.inner.forms) & set(self.trains):
             raise ConfigError(
-                f"{self.called}.loss: {name} trains {', '.join(inner)}; {self.called} is for "
-                f"{', '.join(self.trains)}"
+                f"{self.called}.loss: {name} trains {types_trained(self.inner)}; {self.called} "
+                f"is for {', '.join(types_that_make(self.trains))}"
             )
 
     def _members(self) -> Members:
@@ -56,12 +56,9 @@ class Wrapping(Composed):
         return INNER
 
     @property
-    def encoders(self) -> tuple[str, ...] | None:
-        """The encoder types that both losses train."""
-        inner = super().encoders
-        if inner is None or not self.trains:
-            return inner or self.trains or None
-        return tuple(kind for kind in inner if kind in self.trains)
+    def forms(self) -> tuple[str, ...]:
+        """What both losses train."""
+        return tuple(form for form in super().forms if form in self.trains)
 
     @property
     def learning_rate(self) -> float | None:

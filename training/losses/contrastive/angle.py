@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
@@ -31,7 +32,7 @@ class AnglE(LossBase):
     summary = "pairs of any queries ordered by the angle of complex vectors; `cosine_weight`"
     paper = "Li and Li 2024 (AnglE, arXiv 2309.12871)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
     across_queries: ClassVar[bool] = True
 
     temperature: float = 0.05

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import check_positive, weighted_mean
@@ -29,7 +30,7 @@ class BCE(LossBase):
     summary = "cross-entropy of each pair alone, against labels or a teacher's (`target: logits`)"
     paper = "Nogueira and Cho 2019 (arXiv 1901.04085)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("scores",)  # what it trains
     negatives: ClassVar[Negatives] = "own"  # only the query's own documents are judged
 
     positive_weight: float = 1.0

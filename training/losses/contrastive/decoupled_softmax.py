@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import SCORED, SINGLE
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
@@ -39,9 +40,9 @@ class DecoupledSoftmax(LossBase):
     chunk: int | None = None
 
     @property
-    def encoders(self) -> tuple[str, ...] | None:
-        """All; with ``chunk`` those that make one vector of a text, or score pairs."""
-        return None if self.chunk is None else ("dense", "gaussian", "splade", "cross_encoder")
+    def forms(self) -> tuple[str, ...]:
+        """All; with ``chunk`` one vector of a text, or scores of pairs."""
+        return SCORED if self.chunk is None else (*SINGLE, "scores")
 
     def __post_init__(self) -> None:
         check_positive("decoupled_softmax", temperature=self.temperature)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.learning import APART, SCORED, SINGLE
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
@@ -90,12 +91,11 @@ class InfoNCE(LossBase):
             self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
 
     @property
-    def encoders(self) -> tuple[str, ...]:
-        """All; ``logq`` takes those that encode documents apart, ``chunk`` of one vector each."""
+    def forms(self) -> tuple[str, ...]:
+        """All; ``logq`` takes those of documents encoded apart, ``chunk`` one vector each."""
         if self.chunk is not None:
-            return ("dense", "gaussian", "splade")
-        apart = ("dense", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens")
-        return apart if self.logq else (*apart, "cross_encoder")
+            return SINGLE
+        return APART if self.logq else SCORED
 
     def bind_counts(self, counts: Mapping[str, float]) -> None:
         """Say how often each document occurs among the training pairs; used with ``logq``."""

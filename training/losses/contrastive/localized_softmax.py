@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from sluice.encoders.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.contrast import contrast
@@ -23,7 +24,7 @@ class LocalizedSoftmax(LossBase):
     summary = "softmax over the query's own group"
     paper = "Gao, Dai and Callan 2021 (LCE)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("scores",)  # what it trains
     negatives: ClassVar[Negatives] = "own"  # a group holds the query's own documents and no others
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
@@ -34,7 +35,7 @@ class Alignment(LossBase):
     summary = "the student's vectors drawn to a teacher's, for towers of different size"
     paper = "Vujanic and Rueckstiess 2025 (LEAF, arXiv 2509.12539)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
     negatives: ClassVar[Negatives] = "own"
     teacher_vectors: ClassVar[bool] = True
 

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.learning import Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Example, Text
 from sluice.training.losses.base import LossBase
@@ -51,7 +52,7 @@ class Entries(LossBase):
     summary = "each text classified among all entries of a dictionary, by fixed whitened vectors"
     paper = "Liu 2024 (DefSent+, arXiv 2405.16153)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
 
     temperature: float = 0.05
     of: Literal["definitions", "entry"] = "definitions"

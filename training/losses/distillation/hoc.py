@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.distillation.text_means import (
@@ -37,7 +38,7 @@ class HOC(LossBase):
     summary = "a new encoder's vectors told apart among an old one's, for the old one's index"
     paper = "Biondi et al. 2024 (Stationary Representations, arXiv 2405.02581)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
     teacher_vectors: ClassVar[bool] = True
 
     temperature: float = 0.1

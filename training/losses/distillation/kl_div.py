@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from sluice.encoders.learning import APART, SCORED
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import (
@@ -57,10 +58,9 @@ class KLDiv(LossBase):
         )
 
     @property
-    def encoders(self) -> tuple[str, ...] | None:
-        """All; those that encode documents apart where other queries' documents count."""
-        apart = ("dense", "gaussian", "hypencoder", "pseudo_queries", "splade", "tokens")
-        return apart if self.teacher_matrix else None
+    def forms(self) -> tuple[str, ...]:
+        """All; those of documents encoded apart where other queries' documents count."""
+        return APART if self.teacher_matrix else SCORED
 
     @property
     def needs_teacher(self) -> bool:

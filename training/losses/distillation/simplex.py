@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
@@ -47,7 +48,7 @@ class Simplex(LossBase):
     summary = "texts drawn to the corners of a simplex, the same for models that share an index"
     paper = "Biondi et al. 2024 (Stationary Representations, arXiv 2405.02581)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
     negatives: ClassVar[Negatives] = "own"
     teacher_vectors: ClassVar[bool] = True
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import averaged, group_of
@@ -32,7 +33,7 @@ class AnchoredHinge(LossBase):
     summary = "pairs in order, and each score in the interval of its grade"
     paper = "Zou et al. 2021 (arXiv 2105.11108)"
 
-    encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
+    forms: ClassVar[tuple[Form, ...]] = ("scores",)  # what it trains
     negatives: ClassVar[Negatives] = "own"  # only the query's own documents have grades
 
     margin: float = 0.1

@@ -49,7 +49,7 @@ class MomentumQueue(Wrapping):
 
     called: ClassVar[str] = "momentum_queue"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.07}
-    trains: ClassVar[tuple[str, ...]] = ("dense", "splade")
+    trains: ClassVar[tuple[str, ...]] = ("dense", "sparse")
 
     size: int = 1024
     momentum: float = 0.999

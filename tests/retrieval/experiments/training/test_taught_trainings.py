@@ -89,8 +89,6 @@ def test_vectors_are_learnt_without_negatives(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss": {"type": "kl_div", "negatives": "all"}}, "teacher: missing: kl_div asks a teach"),
-        ({"loss": "alignment"}, "teacher: missing: alignment asks a teacher batch by batch"),
         ({"loss": "alignment", "teacher": ["bm25", "m"]}, "learns the vectors of one dense encod"),
         (
             {"loss": {"type": "kl_div", "negatives": "all"},
@@ -100,17 +98,10 @@ def test_vectors_are_learnt_without_negatives(
         ({"teacher": []}, r"teacher.teachers: \[\]"),
         ({"teacher": ["bm25", 3]}, r"teacher.teachers.1: 3; expected a name or a component"),
         ({"teacher": "examples"}, "teacher: the scores of the examples are learnt without it"),
-        ({"loss": "info_nce", "teacher": "bm25"}, "info_nce learns nothing from a teac"),
         (
             {"loss": {"type": "sum", "losses": [
                 {"type": "kl_div", "negatives": "all"}, {"type": "margin_mse"}]}},
             "negatives is 'all' for kl_div and 'own' for margin_mse",
-        ),
-        ({"loss": {"type": "bce"}}, "bce trains cross_encoder"),
-        (
-            {"encoder": {"type": "cross_encoder", "model": "m"}, "loss": "bce", "evaluate": {},
-             "negatives": {"type": "mined", "retriever": "random"}},
-            "evaluate: a reranker reranks .* random finds nothing; add a retriever",
         ),
         (
             {"encoder": {"type": "cross_encoder", "model": "m"},

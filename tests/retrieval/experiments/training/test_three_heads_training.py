@@ -70,14 +70,10 @@ def test_all_heads_are_trained_and_one_is_measured(
     ("changes", "message"),
     [
         ({"loss": "info_nce"}, "a three_heads encoder takes three_heads"),
-        ({"loss": {"type": "margin_mse"}}, "a three_heads encoder takes three_heads"),
         (
             {"encoder": {"type": "three_heads", "model": "m", "head": "tokens", "seed": 4}},
             "encoder.seed: draws new heads, and only dim asks for them; leave it out",
         ),
-        ({"scoring": "xtr"}, "scoring: is for encoders of token vectors"),
-        ({"sparsity": {"target_doc_terms": 9}}, "sparsity: is for splade; a three_heads encoder"),
-        ({"negatives": {"type": "live"}}, "negatives: live candidates are for encoders of queries"),
         (
             {"encoder": {"type": "tokens", "model": "m"}},
             "loss: three_heads trains three_heads; a tokens encoder takes info_nce",

@@ -223,22 +223,9 @@ def test_parts_are_trained(config: dict[str, Any], bert: Path, settings: dict[st
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"scoring": "xtr", "encoder": {"type": "dense", "model": "m"}}, "scoring: is for encoders of"),
-    ({"xtr_top_k": 5, "encoder": {"type": "splade", "model": "m"}}, "xtr_top_k: is for encoders"),
     ({"xtr_top_k": 5}, "xtr_top_k: 5: is for scoring: xtr, and scoring is max_sim"),
     ({"loss": "angle"}, "loss: angle trains dense; a tokens encoder takes info_nce"),
-    ({"loss": {"type": "info_nce", "same_side": True}}, "loss.same_side: true: a MaxSim between"),
     ({"loss": {"type": "info_nce", "chunk": 8}}, "loss: info_nce trains dense, gaussian, splade"),
-    ({"loss": {"type": "psl"}}, "set scoring: mean_max_sim"),
-    (
-        {
-            "loss": {"type": "psl"}, "scoring": "mean_max_sim",
-            "encoder": {"type": "tokens", "model": "m", "normalize": False},
-        },
-        "leave normalize: false out of encoder",
-    ),
-    ({"sparsity": {"target_doc_terms": 9}}, "sparsity: is for splade; a tokens encoder has no"),
-    ({"negatives": {"type": "live"}}, "negatives: live candidates are for dense and splade"),
 ]  # fmt: skip
 
 

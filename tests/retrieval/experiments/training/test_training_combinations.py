@@ -18,7 +18,6 @@ from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.experiments.training.checks import check_training
 
 LIVE = {"type": "live", "depth": 8}
-CROSS = {"type": "cross_encoder", "model": "x"}
 SPLADE = {"type": "splade", "model": "x"}
 SHORT = {"max_steps": 2, "per_device_train_batch_size": 4}
 
@@ -59,35 +58,6 @@ def scores(path: Path, values: list[float]) -> str:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"encoder": CROSS, "loss": {"type": "bce"}, "negatives": LIVE}, "queries alone"),
-        ({"negatives": LIVE, "teacher": "x", "loss": {"type": "adore"}}, "change at every step"),
-        (
-            {"encoder": {"type": "towers", "model": "x"}, "negatives": LIVE},
-            r"encoder\.freeze: 'none'",
-        ),
-        ({"negatives": {**MINED, "refresh": "epoch"}}, r"negatives\.refresh: would mine the same"),
-        (
-            {
-                "encoder": CROSS, "loss": {"type": "bce"}, "examples": {"type": "bfs"},
-                "evaluate": {},
-            },
-            "evaluate: a reranker reranks",
-        ),
-        ({"examples": {"type": "bfs"}, "positives": 2}, "positives: is for examples made from"),
-        ({"examples": {"type": "bfs"}, "labels": "unit"}, "labels: is for examples made from"),
-        ({"teacher": "x", "negatives": MINED}, "info_nce learns nothing from a teacher"),
-        ({"head_learning_rate": 0.1}, "a dense encoder has no head"),
-        (
-            {"encoder": SPLADE, "tuning": {"type": "lora"}, "head_learning_rate": 0.1},
-            "head is not trained",
-        ),
-        (
-            {
-                "encoder": {**SPLADE, "query_model": "idf"},
-                "sparsity": {"target_query_terms": 4},
-            },
-            r"sparsity\.target_query_terms: with query_model: idf",
-        ),
         (
             {"encoder": {**SPLADE, "query_model": "idff"}},
             r"query_model: 'idff'; expected one of .*did you mean 'idf'",

@@ -195,8 +195,6 @@ def test_a_model_from_random_weights(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"loss": {"type": "kl_div"}, "negatives": MINED}, "teacher: missing"),
-        ({"loss": {"type": "adore"}, "negatives": MINED}, "type: live"),
         (
             {"loss": {"type": "sum", "losses": [{"type": "adore"}]}, "negatives": MINED},
             "sum counts places in a retrieved list.*type: live",
@@ -215,13 +213,6 @@ def test_a_model_from_random_weights(config: dict[str, Any]) -> None:
         ({"tuning": {"type": "lore"}}, "did you mean 'lora'"),
         ({"freeze": {"layer": 1}}, "freeze"),
         ({"loss": {"type": "matryoshka", "loss": {"type": "info_ncee"}}}, "did you mean"),
-        (
-            {
-                "encoder": {"type": "cross_encoder", "model": "x"}, "loss": {"type": "bce"},
-                "negatives": {**MINED, "retriever": "self"},
-            },
-            "a cross_encoder cannot retrieve",
-        ),
         (
             {
                 "encoder": {"type": "dense", "model": "x", "top_layers": 2},

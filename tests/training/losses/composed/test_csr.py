@@ -247,7 +247,7 @@ def test_it_is_around_other_losses_and_for_csr_alone(bert: Path, tmp_path: Path)
         made("csr").over(random_batch(MADE, cosine=False))
     with pytest.raises(ConfigError, match=r"beta: 0.2 does nothing: the model's k_aux is 0"):
         made("csr", beta=0.2).bind(SimpleNamespace(kind="csr", autoencoder=head_of(k_aux=0)), 1)
-    with pytest.raises(ConfigError, match="and this is a DenseEncoder"):
+    with pytest.raises(ConfigError, match="csr trains csr; a dense encoder takes"):
         fit(DenseEncoder.from_pretrained(bert), MADE, made("csr"), output=tmp_path / "out",
             trainer={"max_steps": 1})  # fmt: skip
 
@@ -303,7 +303,7 @@ def test_five_steps_also_by_a_gradient_cache(
     assert both.shape == (1, again.dim + 32)
     with pytest.raises(ConfigError, match=r"layers \(2, 1\), and a CSR encoder has codes"):
         again.embed_layers(features, "query", (2, 1))
-    with pytest.raises(ConfigError, match="sparsity: is for vectors of terms alone"):
+    with pytest.raises(ConfigError, match="csr reconstructs the dense vectors of both sides"):
         trained(folder, tmp_path / "sparse", sparsity={"document": {"type": "flops", "weight": 1}})
 
 

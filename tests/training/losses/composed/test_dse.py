@@ -96,7 +96,7 @@ def test_dse_keeps_its_head(bert: Path, texts: list[str], tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="no head yet"):
         loss.parameters()
     loss.bind(encoder, 3)
-    assert loss.encoders == ("dense",)
+    assert loss.forms == ("dense",)
     assert loss.needs_teacher
     assert loss.negatives == "own"
     assert loss.learning_rate == 1e-3
@@ -144,7 +144,7 @@ def test_a_head_comes_with_bind_and_goes_on_where_it_was(bert: Path) -> None:
     for kind, name in ((DSE, "head"), (RRRA, "adapter")):
         loss, other = kind(head_learning_rate=0.5), kind()
         assert (loss.learning_rate, other.learning_rate) == (0.5, other.inner.learning_rate)
-        assert loss.encoders == ("dense",)
+        assert loss.forms == ("dense",)
         with pytest.raises(ConfigError, match=rf"{loss.called}: has no {name} yet; call bind"):
             loss.parameters()
         loss.bind(encoder, seed=1)

@@ -11,6 +11,7 @@ from vector_batches import INFO, Sixteen, examples, gradients, made, random_batc
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import SCORED
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.clp import CLP
@@ -22,7 +23,7 @@ from sluice.training.losses.composed.wrapper import Wrapping
 class Told:
     """An inner loss with every hook, which writes down what it is told."""
 
-    encoders = ("dense",)
+    forms = ("dense",)
     negatives = "own"
     same_side = False
     similarity = "auto"
@@ -74,7 +75,7 @@ class Told:
 def test_every_hook_reaches_the_inner_loss(kind: type[Wrapping], tmp_path: Path) -> None:
     inner = Told()
     loss: Any = kind(inner)
-    assert loss.encoders == ("dense",)
+    assert loss.forms == ("dense",)
     assert (loss.negatives, loss.same_side, loss.similarity) == ("own", False, "auto")
     assert loss.needs_teacher
     assert loss.wants_answered
@@ -110,7 +111,7 @@ class Bare:
 
 def test_what_the_inner_loss_lacks_the_wrapper_lacks() -> None:
     loss: Any = Wrapping(Bare())
-    assert (loss.encoders, loss.similarity, loss.layers) == (None, "auto", None)
+    assert (loss.forms, loss.similarity, loss.layers) == (SCORED, "auto", None)
     assert (loss.negatives, loss.same_side, loss.needs_teacher) == ("all", False, False)
     assert loss.learning_rate is None
     loss.bind(Sixteen(), 1)
@@ -119,7 +120,7 @@ def test_what_the_inner_loss_lacks_the_wrapper_lacks() -> None:
     assert list(loss.parameters()) == []
     assert loss.notes() == {}
     assert loss.bound_to("cosine") is loss
-    assert Matryoshka(Bare()).encoders == ("dense", "tokens")
+    assert Matryoshka(Bare()).forms == ("dense", "tokens")
 
 
 def test_the_decided_similarity_is_the_inner_losss() -> None:

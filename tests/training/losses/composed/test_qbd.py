@@ -36,7 +36,7 @@ def grouped(weight: float, margin: float = 1.0, **vectors: Tensor) -> tuple[Any,
 def test_qbd_formula() -> None:
     loss, batch = grouped(0.3, margin=2.0)
     assert loss.texts
-    assert loss.encoders == ("cross_encoder",)
+    assert loss.forms == ("scores",)
     queries, documents = batch.queries, batch.documents
     apart = [[(queries[r] - documents[n]).norm() for n in range(5)] for r in range(2)]
     triplet = (

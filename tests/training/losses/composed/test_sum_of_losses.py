@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.learning import SCORED
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 
@@ -178,8 +179,8 @@ def test_sums_that_do_not_go_together(losses: list[Any], message: str) -> None:
 
 def test_sum_for_cross_encoders_only() -> None:
     free = taught({"type": "sum", "losses": [{"type": "kl_div"}, {"type": "margin_mse"}]})
-    assert free.encoders is None
+    assert free.forms == SCORED
     assert free.negatives == "own"
     total = taught({"type": "sum", "losses": [{"type": "bce"}, {"type": "info_nce"}]})
-    assert total.encoders == ("cross_encoder",)
+    assert total.forms == ("scores",)
     assert total.negatives == "own"

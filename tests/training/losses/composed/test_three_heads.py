@@ -273,7 +273,7 @@ def test_heads_that_are_there_are_not_drawn_and_other_losses_refused(
     with pytest.raises(ConfigError, match=r"dim: 8: draws new heads, and .* has its own"):
         HeadEncoder.from_pretrained(tmp_path / "saved", head="dense", dim=8)
     settings: dict[str, Any] = {"output": tmp_path / "out", "trainer": {"max_steps": 1}}
-    with pytest.raises(ConfigError, match="info_nce trains one head, and DenseHead has others"):
+    with pytest.raises(ConfigError, match="a three_heads encoder takes three_heads"):
         fit(encoder, MADE, made("info_nce"), **settings)
-    with pytest.raises(ConfigError, match="this is a DenseEncoder"):
+    with pytest.raises(ConfigError, match="three_heads trains three_heads; a dense encoder"):
         fit(DenseEncoder.from_pretrained(model), MADE, made("three_heads"), **settings)

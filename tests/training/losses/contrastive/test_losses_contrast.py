@@ -222,8 +222,8 @@ def test_logq_says_what_it_misses() -> None:
         InfoNCE(logq=True).bind_counts({"d": 0})
     with pytest.raises(ConfigError, match=r"info_nce.logq.*same_side: false"):
         InfoNCE(logq=True, same_side=True)
-    assert "cross_encoder" in InfoNCE().encoders
-    assert "cross_encoder" not in InfoNCE(logq=True).encoders
+    assert "scores" in InfoNCE().forms
+    assert "scores" not in InfoNCE(logq=True).forms
     unknown = with_counts({"elsewhere": 4.0}).counts
     assert unknown is not None
     assert unknown.of(["new"])[0].item() == pytest.approx(math.log(1 / 4))
