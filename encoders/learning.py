@@ -28,7 +28,8 @@ class Learning:
     ``makes`` are the forms a loss gets; none of a type that makes what others make, or that is not
     trained, as ``untrained`` explains. ``tunings`` are the types of tuning it takes (None: all but
     that of experts), and ``why`` others are refused. ``experts``: it has some. ``fixed``: its
-    vectors are another's. ``pairs_only``: it reads no text alone. ``no_head``: none learns faster.
+    vectors are another's. ``pairs_only``: it makes no vector of a text alone. ``no_head``: none
+    learns faster. ``any_text``: what it scores may be a document without a query.
     """
 
     makes: tuple[Form, ...] = ()
@@ -39,6 +40,14 @@ class Learning:
     fixed: bool = False
     pairs_only: bool = False
     no_head: bool = False
+    any_text: bool = False
+
+    def refuses(self, tuning: str) -> str:
+        """Return why it does not take a built-in type of tuning; empty if it does."""
+        if self.tunings is None or tuning not in TUNINGS or tuning in self.tunings:
+            return ""
+        remedy = f"take {' or '.join(self.tunings)}, or " if self.tunings else ""
+        return f"{tuning}: {self.why}; {remedy}leave it out"
 
 
 _RANKER: Final = Learning(
@@ -64,7 +73,7 @@ LEARNING: Final[Mapping[str, Learning]] = {
     "static": Learning(("dense",), tunings=(), why="a static encoder has no network to tune"),
     "three_heads": Learning(("heads",)),
     "tokens": Learning(("tokens",)),
-    "cross_encoder": Learning(("scores",)),
+    "cross_encoder": Learning(("scores",), any_text=True),
     "listwise": Learning(
         ("rankings",), tunings=("lora", "ia3", "bitfit", "ln_tuning"),
         why="stays beside the weights, and a listwise ranker writes with the weights alone",
@@ -79,7 +88,7 @@ LEARNING: Final[Mapping[str, Learning]] = {
         "encoder by loss: {type: rrra}",
     ),
     "true_false": Learning(
-        ("scores",), tunings=("ln_tuning",), pairs_only=True, no_head=True,
+        ("scores",), tunings=("ln_tuning",), pairs_only=True, no_head=True, any_text=True,
         why="is for one stack of blocks, and a true_false ranker is an encoder with a decoder",
     ),
     **dict.fromkeys(

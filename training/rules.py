@@ -59,10 +59,19 @@ def broken(rules: Iterable[Rule], facts: Any) -> Iterator[str]:
             yield f"{rule.key}: {rule.says}".format_map(_Words(facts, own))
 
 
+class BrokenRules(ConfigError):
+    """The first of the rules that are broken; ``others`` yields what is said of the rest."""
+
+    def __init__(self, text: str, others: Iterable[str]) -> None:
+        super().__init__(text)
+        self.others = others
+
+
 def judge(rules: Iterable[Rule], facts: Any, prefix: str = "") -> None:
-    """Raise ``ConfigError`` for the first rule that is broken; ``prefix`` is put before its key."""
-    for text in broken(rules, facts):
-        raise ConfigError(f"{prefix}{text}")
+    """Raise ``BrokenRules`` if any is broken; ``prefix`` is put before the keys."""
+    texts = (f"{prefix}{text}" for text in broken(rules, facts))
+    for text in texts:
+        raise BrokenRules(text, texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

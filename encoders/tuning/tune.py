@@ -15,6 +15,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.learning import learning_of
 from sluice.encoders.model_files.adapters import (
     Tuned,
     added_modules,
@@ -22,11 +23,7 @@ from sluice.encoders.model_files.adapters import (
     merge_layer,
 )
 from sluice.encoders.model_files.layers import layer_list
-from sluice.encoders.table import RERANKERS, TUNINGS
-from sluice.encoders.tuning.of_experts import check_of_experts
-from sluice.encoders.tuning.of_pyramid import check_of_pyramid
-
-WRITERS = ("listwise", "true_false")  # rerankers whose head is a language model's own
+from sluice.encoders.table import TUNINGS
 
 log = logging.getLogger("sluice")
 
@@ -57,10 +54,8 @@ def tune(
         raise ConfigError(
             f"{where}: no parameter of the encoder is trainable, so none can be tuned"
         )
-    if encoder.kind == "experts":
-        check_of_experts(settings["type"], where)
-    if encoder.kind == "pyramid":
-        check_of_pyramid(settings["type"], where)
+    if why := learning_of(encoder.kind).refuses(settings["type"]):
+        raise ConfigError(f"{where}.type: {why}")
     for model in models:
         if hasattr(model, "tuned"):
             raise ConfigError(
@@ -126,9 +121,9 @@ def _heads(encoder: Any) -> list[nn.Parameter]:
 
     Those beside the transformer (a projection), and in a classifier all but the blocks below it.
     """
-    body: set[int] = set()
+    body, learning = set[int](), learning_of(encoder.kind)
     for model in _models(encoder):
-        classifies = encoder.kind in RERANKERS and encoder.kind not in WRITERS
+        classifies = "scores" in learning.makes and not learning.no_head
         below = model.base_model if classifies else model
         body.update(id(p) for name, p in below.named_parameters() if "pooler" not in name)
     return [p for p in encoder.module.parameters() if p.requires_grad and id(p) not in body]

@@ -26,6 +26,7 @@ from sluice.retrieval.experiments.checks import SECTIONS, check_experiment
 from sluice.retrieval.experiments.suites.suite import beir_datasets, is_suite
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
 from sluice.retrieval.planning.needs import missing_models, missing_splits
+from sluice.training.rules import BrokenRules
 
 MOST = 60  # problems of one config
 MODEL = "stand-in"
@@ -131,7 +132,8 @@ class _Mended:
             try:
                 check(config)
             except SluiceError as error:
-                if not self._note(str(error)):
+                texts = [str(error), *(error.others if isinstance(error, BrokenRules) else ())]
+                if not any([self._note(text) for text in texts]):
                     return None
                 continue
             return config

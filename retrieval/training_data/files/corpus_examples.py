@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.documents.document import Document
     from sluice.training import Example
     from sluice.training.generation.inverse_cloze import Passage
-    from sluice.training.losses.base import LossBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,27 +201,3 @@ def too_few_to_hold_out(dataset: Dataset) -> bool:
         return False
     queries = dataset.with_split("train").queries
     return len(set(map(same_text_key, queries.values()))) < 2
-
-
-def check_texts_alone(section: TrainingSection, loss: LossBase, prefix: str) -> bool:
-    """Return whether a loss learns from texts without queries; check that the rest suits it."""
-    name = section.loss["type"]
-    of_texts = section.examples is not None and section.examples.get("type") == "texts"
-    if not loss.texts_alone:
-        if of_texts:
-            raise ConfigError(
-                f"{prefix}examples.type: texts are for loss: {{type: masked_language}}; {name} "
-                "learns from queries"
-            )
-        return False
-    if section.encoder.get("type") == "towers":
-        raise ConfigError(f"{prefix}encoder: {name} trains one splade encoder, not towers")
-    for key in ("negatives", "teacher"):
-        if getattr(section, key) is not None:
-            raise ConfigError(f"{prefix}{key}: {name} learns from texts alone; leave it out")
-    for key in ("query", "target_query_terms"):
-        if (section.sparsity or {}).get(key) is not None:
-            raise ConfigError(
-                f"{prefix}sparsity.{key}: {name} has no queries; set sparsity.document instead"
-            )
-    return True

@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.retrievers.quality.scores import MOST, query_shares
 from sluice.retrieval.training_data.files.source import ExampleSource
 
 if TYPE_CHECKING:
-    from sluice.retrieval.config.sections import TrainingSection
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.training import Example
 
@@ -100,32 +99,3 @@ class QualityExamples(ExampleSource):
                 f"{dataset.name}: the corpus has no text of a document relevant to a train query"
             )
         return texts | dict(others.items), labels
-
-
-def check_quality(section: TrainingSection, prefix: str) -> None:
-    """Check that what has queries stands beside no examples without any."""
-    if (section.examples or {}).get("type") != "quality":
-        return
-    kind = section.encoder.get("type")
-    if kind not in ("cross_encoder", "true_false"):
-        raise ConfigError(
-            f"{prefix}examples.type: quality: documents without a query train a cross_encoder, "
-            f"which reads a text at once, or true_false, and this is {kind}: encoder: {{type: "
-            "cross_encoder, ...}"
-        )
-    if kind == "true_false" and "{query}" in str(section.encoder.get("prompt")):
-        raise ConfigError(
-            f"{prefix}encoder.prompt: has {{query}}, and examples of type quality have no query; "
-            "leave prompt out, or ask about {document} alone"
-        )
-    if section.encoder.get("head") == "similarity":
-        raise ConfigError(
-            f"{prefix}encoder.head: similarity: compares a query with a document, and examples of "
-            "type quality have no query; leave head out"
-        )
-    for key in ("negatives", "teacher", "answered", "evaluate"):
-        if getattr(section, key) is not None:
-            raise ConfigError(
-                f"{prefix}{key}: is for examples with queries, and those of type quality have "
-                "none; leave it out"
-            )

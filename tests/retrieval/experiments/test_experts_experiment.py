@@ -129,7 +129,7 @@ def test_a_saved_mixture_is_trained_on(sluice: Call, tmp_path: Path, bert: Path)
         ({"encoder": {"experts": ["a"]}}, "encoder.experts: .*one alone is a dense encoder"),
         ({"encoder": {"experts": 0}}, "encoder.experts is 0, expected a whole number"),
         ({"encoder": {"expert_layer": [1]}}, "did you mean 'expert_layers'"),
-        ({"tuning": {"type": "iaa"}}, "tuning.type: iaa adds parts .* take experts or bitfit"),
+        ({"tuning": {"type": "iaa"}}, "tuning.type: iaa: adds parts .* take experts or bitfit"),
         ({"encoder": {"gate_learns": True}}, "encoder.gate_learns: experts names datasets"),
     ],
 )  # fmt: skip

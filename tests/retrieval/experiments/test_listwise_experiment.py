@@ -132,9 +132,9 @@ def test_settings_that_mean_nothing(
         (
             "true_false",
             "bitfit",
-            "tuning.type: bitfit is for one stack of blocks, .* ln_tuning, or",
+            "tuning.type: bitfit: is for one stack of blocks, .* ln_tuning, or",
         ),
-        ("listwise", "prefix", "tuning.type: prefix stays beside the weights, .* lora or ia3"),
+        ("listwise", "prefix", "tuning.type: prefix: stays beside the weights, .* lora or ia3"),
     ],
 )
 def test_tunings_of_models_that_write(kind: str, tuning: str, message: str, tmp_path: Path) -> None:

@@ -92,11 +92,14 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"tuning": {"type": "lora"}}, "tuning: is for transformers; the vectors that it"),
+        (
+            {"tuning": {"type": "lora"}},
+            "tuning.type: lora: is for transformers; the vectors that it",
+        ),
         ({"negatives": None}, "negatives: missing: a cross_encoder learns from each query's own"),
         (
             {"encoder": {"type": "pyramid"}, "tuning": {"type": "iaa"}, "loss": "anchored_hinge"},
-            "tuning.type: iaa connects all layers",
+            "tuning.type: iaa: connects all layers",
         ),
         ({"encoder": {"kernel": 5}}, "encoder.kernel: unknown key; .* did you mean 'kernels'"),
         ({"encoder": {"kernels": "many"}}, "encoder.kernels: 'many'; expected a whole number"),

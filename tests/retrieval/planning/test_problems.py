@@ -165,6 +165,17 @@ def test_all_of_them_at_once(
         assert any(text.startswith(begin) for text in found), (begin, found)
 
 
+def test_all_rules_that_a_training_run_breaks(good: dict[str, Any]) -> None:
+    good["train"]["ft"] |= {
+        "loss": {"type": "bce"}, "sparsity": {"target_doc_terms": 9},
+        "scoring": "xtr", "head_learning_rate": 0.1,
+    }  # fmt: skip
+    found = problems(good)
+    assert [text.partition(": ")[0].removeprefix("train.ft.") for text in found] == [
+        "loss", "sparsity", "scoring", "head_learning_rate",
+    ]  # fmt: skip
+
+
 def test_of_one_training_run(good: dict[str, Any], tmp_path: Path) -> None:
     training = {"output": "x", "dataset": good["dataset"], **good["train"]["ft"]}
     training["negatives"] = {"type": "mined", "retriever": {"encoder": "bm25"}}

@@ -116,6 +116,37 @@ def _copies_unused(run: RunFacts) -> bool:
 
 DATA: Final = (
     Rule(
+        "examples.type",
+        lambda run: run.examples == "quality" and not run.learning.any_text,
+        "quality: documents without a query train a cross_encoder, which reads a text at once, or "
+        "true_false, and this is {kind}: encoder: {{type: cross_encoder, ...}}",
+        "examples: {type: quality}",
+    ),
+    Rule(
+        "encoder.prompt",
+        lambda run: run.examples == "quality" and "{query}" in str(run.encoder.get("prompt")),
+        "has {{query}}, and examples of type quality have no query; leave prompt out, or ask about "
+        "{{document}} alone",
+        "{encoder: {type: true_false, prompt: '{query} {document}'}, loss: bce, examples: {type: "
+        "quality}}",
+    ),
+    Rule(
+        "encoder.head",
+        lambda run: run.examples == "quality" and run.encoder.get("head") == "similarity",
+        "similarity: compares a query with a document, and examples of type quality have no query; "
+        "leave head out",
+        "{encoder: {type: cross_encoder, head: similarity}, loss: bce, examples: {type: quality}}",
+    ),
+    Rule(
+        "{key}",
+        lambda run: (
+            run.examples == "quality"
+            and run.first_set("negatives", "teacher", "answered", "evaluate")
+        ),
+        "is for examples with queries, and those of type quality have none; leave it out",
+        "{encoder: {type: cross_encoder}, loss: bce, examples: {type: quality}, evaluate: {}}",
+    ),
+    Rule(
         "sampling_temperature",
         lambda run: run.section.sampling_temperature and len(run.datasets) < 2,
         "weighs several datasets; list them under datasets, or leave it out",

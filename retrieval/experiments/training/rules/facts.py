@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import resolve
-from sluice.encoders.table import KNOWN, MATCHING, TUNINGS
+from sluice.encoders.table import KNOWN, MATCHING
 from sluice.encoders.transformer.from_scratch import is_fresh
 from sluice.retrieval.config.components import START_KEY, towers_in
 from sluice.retrieval.config.sections import TrainingSection
@@ -71,15 +71,9 @@ class RunFacts(TrainingFacts):
         return str((self.section.tuning or {}).get("type", ""))
 
     @property
-    def other_tunings(self) -> Collection[str]:
-        """The built-in types of tuning that the encoder does not take."""
-        taken = self.learning.tunings
-        return () if taken is None else [name for name in TUNINGS if name not in taken]
-
-    @property
-    def tunings(self) -> str:
-        """The types of tuning that the encoder takes."""
-        return " or ".join(self.learning.tunings or ())
+    def refused_tuning(self) -> str:
+        """Why the encoder does not take this tuning; empty if it does."""
+        return self.learning.refuses(self.tuning)
 
     @property
     def negatives(self) -> Mapping[str, Any]:

@@ -48,12 +48,6 @@ ENCODER: Final = (
     ),
     Rule(
         "tuning",
-        lambda run: run.tuning and run.learning.tunings == (),
-        "{learning.why}; leave it out",
-        "{encoder: {type: static}, tuning: lora}",
-    ),
-    Rule(
-        "tuning",
         lambda run: run.tuning == "experts" and not run.learning.experts,
         "experts: a {kind} encoder has none; give encoder: {{type: experts, ...}}, or another "
         "tuning",
@@ -61,8 +55,8 @@ ENCODER: Final = (
     ),
     Rule(
         "tuning.type",
-        lambda run: run.tuning in run.other_tunings,
-        "{tuning} {learning.why}; take {tunings}, or leave it out",
+        lambda run: run.refused_tuning,
+        "{refused_tuning}",
         "{encoder: {type: true_false}, tuning: lora, loss: bce}",
     ),
     Rule(
