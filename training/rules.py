@@ -104,6 +104,11 @@ class TrainingFacts:
         return frozenset(self.learning.makes)
 
     @property
+    def apart_missing(self) -> bool:
+        """Whether a batch has no vectors of documents: live candidates, or scores of pairs."""
+        return self.live or "scores" in self.learns
+
+    @property
     def learnt(self) -> str:
         """The type that it is trained as: another's, or its own."""
         known = KNOWN.get(self.kind)
@@ -200,104 +205,60 @@ def _apart(facts: TrainingFacts) -> Fault:
 
 
 RULES: Final = (
-    Rule(
-        "loss",
-        _misfit,
-        "{name} trains {types}; a {trained} takes {losses}",
-        "loss: bce",
-    ),
-    Rule(
-        "teacher",
-        lambda facts: facts.by_batch and not facts.teacher,
-        "missing: {name} asks a teacher batch by batch; name an encoder (dense, splade, tokens, "
-        "bm25)",
-        "loss: alignment",
-    ),
-    Rule(
-        "sparsity",
-        lambda facts: facts.sparse and facts.learns and "sparse" not in facts.learns,
-        "is for {terms}; a {learnt} encoder has no terms",
-        "{encoder: {type: tokens}, sparsity: {target_doc_terms: 9}}",
-    ),
-    Rule(
-        "negatives",
-        lambda facts: facts.live and facts.learns and not facts.learns & set(SINGLE),
-        "live candidates are for encoders of single vectors: {single}; mine them: {{type: mined, "
-        "retriever: ..., refresh: 100}}",
-        "{encoder: {type: tokens}, negatives: {type: live}}",
-    ),
-    Rule(
-        "loss",
-        lambda facts: (facts.live or facts.sparse) and facts.loss.forms == ("codes",),
-        "{name} reconstructs the dense vectors of both sides: live candidates are frozen codes, "
-        "and penalties are for terms; mine the negatives and leave sparsity out, or take a loss "
-        "over scores, such as adore",
-        "{encoder: {type: csr}, loss: csr, negatives: {type: live}}",
-    ),
-    Rule(
-        "loss",
-        lambda facts: facts.by_batch and facts.teacher and (facts.live or "scores" in facts.learns),
-        "{name} learns from a teacher batch by batch, which is for a bi-encoder and the documents "
-        "of the examples; leave negatives: {{type: live}} out, or train a bi-encoder",
-        "{loss: alignment, teacher: m, negatives: {type: live}}",
-    ),
-    Rule(
-        "loss",
-        lambda facts: (
-            facts.loss.wants_negative_queries and (facts.live or "scores" in facts.learns)
-        ),
-        "{name} learns from queries that documents of the batch do not answer; live candidates "
-        "have none, and a cross-encoder has no vectors of them: leave negatives: {{type: live}} "
-        "out, or train a dense or splade encoder",
-        "{loss: misfits, negatives: {type: live}, examples: PAIRS}",
-    ),
-    Rule(
-        "loss",
-        lambda facts: facts.loss.similarity == "cosine" and "one_way" in facts.learns,
-        "{name} compares vectors by cosine, and those of this encoder's queries and documents have "
-        "inner products alone; leave similarity out, or take another loss",
-        "{encoder: {type: gaussian}, loss: {type: info_nce, similarity: cosine}}",
-    ),
-    Rule(
-        "loss.same_side",
-        _apart,
-        "true: {why}; leave it out",
-        "{encoder: {type: tokens}, loss: {type: info_nce, same_side: true}}",
-    ),
-    Rule(
-        "loss.similarity",
-        lambda facts: (
-            facts.loss.similarity != "auto" and facts.learns & {"q_net", "pseudo_queries"}
-        ),
-        "{similarity}, and a {called}'s scores are its own, without bounds; leave similarity out, "
-        "or take another loss than {name}",
-        "{encoder: {type: hypencoder}, loss: psl}",
-    ),
-    Rule(
-        "loss.similarity",
-        lambda facts: (
-            "tokens" in facts.learns
-            and facts.loss.similarity in ("dot", "cosine" if facts.scored == "max_sim" else "dot")
-        ),
-        "{similarity}, and scoring is {scored}: the scores of token vectors are what scoring says; "
-        "leave similarity out, or for psl, which needs scores from -1 to 1, set scoring: "
-        "mean_max_sim",
-        "{encoder: {type: tokens}, loss: psl}",
-    ),
-    Rule(
-        "loss",
-        lambda facts: (
-            "tokens" in facts.learns and facts.loss.similarity == "cosine" and not facts.unit
-        ),
-        "{name} needs scores from -1 to 1, and these token vectors have any length; leave "
-        "normalize: false out of encoder, or take another loss",
-        "{encoder: {type: tokens, normalize: false}, loss: psl, scoring: mean_max_sim}",
-    ),
-    Rule(
-        "scoring",
-        lambda facts: facts.scoring is not None and facts.learns and "tokens" not in facts.learns,
-        "{scored}: is for encoders of token vectors (encoder: {{type: tokens}}), and this one is "
-        "{kind}; leave it out",
-        "scoring: xtr",
-    ),
-)
+    Rule("loss", _misfit,
+         "{name} trains {types}; a {trained} takes {losses}",
+         "loss: bce"),
+    Rule("teacher", lambda facts: facts.by_batch and not facts.teacher,
+         "missing: {name} asks a teacher batch by batch; name an encoder (dense, splade, tokens, "
+         "bm25)",
+         "loss: alignment"),
+    Rule("sparsity", lambda facts: facts.sparse and facts.learns and "sparse" not in facts.learns,
+         "is for {terms}; a {learnt} encoder has no terms",
+         "{encoder: {type: tokens}, sparsity: {target_doc_terms: 9}}"),
+    Rule("negatives", lambda facts: facts.live and facts.learns and not facts.learns & set(SINGLE),
+         "live candidates are for encoders of single vectors: {single}; mine them: {{type: mined, "
+         "retriever: ..., refresh: 100}}",
+         "{encoder: {type: tokens}, negatives: {type: live}}"),
+    Rule("loss", lambda facts: (facts.live or facts.sparse) and facts.loss.forms == ("codes",),
+         "{name} reconstructs the dense vectors of both sides: live candidates are frozen codes, "
+         "and penalties are for terms; mine the negatives and leave sparsity out, or take a loss "
+         "over scores, such as adore",
+         "{encoder: {type: csr}, loss: csr, negatives: {type: live}}"),
+    Rule("loss", lambda facts: facts.by_batch and facts.teacher and facts.apart_missing,
+         "{name} learns from a teacher batch by batch, which is for a bi-encoder and the "
+         "documents of the examples; leave negatives: {{type: live}} out, or train a bi-encoder",
+         "{loss: alignment, teacher: m, negatives: {type: live}}"),
+    Rule("loss", lambda facts: facts.loss.wants_negative_queries and facts.apart_missing,
+         "{name} learns from queries that documents of the batch do not answer; live candidates "
+         "have none, and a cross-encoder has no vectors of them: leave negatives: {{type: live}} "
+         "out, or train a dense or splade encoder",
+         "{loss: misfits, negatives: {type: live}, examples: PAIRS}"),
+    Rule("loss", lambda facts: facts.loss.similarity == "cosine" and "one_way" in facts.learns,
+         "{name} compares vectors by cosine, and those of this encoder's queries and documents "
+         "have inner products alone; leave similarity out, or take another loss",
+         "{encoder: {type: gaussian}, loss: {type: info_nce, similarity: cosine}}"),
+    Rule("loss.same_side", _apart,
+         "true: {why}; leave it out",
+         "{encoder: {type: tokens}, loss: {type: info_nce, same_side: true}}"),
+    Rule("loss.similarity", lambda facts: facts.loss.similarity != "auto"
+         and facts.learns & {"q_net", "pseudo_queries"},
+         "{similarity}, and a {called}'s scores are its own, without bounds; leave similarity "
+         "out, or take another loss than {name}",
+         "{encoder: {type: hypencoder}, loss: psl}"),
+    Rule("loss.similarity", lambda facts: "tokens" in facts.learns
+         and facts.loss.similarity in ("dot", "cosine" if facts.scored == "max_sim" else "dot"),
+         "{similarity}, and scoring is {scored}: the scores of token vectors are what scoring "
+         "says; leave similarity out, or for psl, which needs scores from -1 to 1, set scoring: "
+         "mean_max_sim",
+         "{encoder: {type: tokens}, loss: psl}"),
+    Rule("loss", lambda facts: "tokens" in facts.learns and facts.loss.similarity == "cosine"
+         and not facts.unit,
+         "{name} needs scores from -1 to 1, and these token vectors have any length; leave "
+         "normalize: false out of encoder, or take another loss",
+         "{encoder: {type: tokens, normalize: false}, loss: psl, scoring: mean_max_sim}"),
+    Rule("scoring",
+         lambda facts: facts.scoring is not None and facts.learns and "tokens" not in facts.learns,
+         "{scored}: is for encoders of token vectors (encoder: {{type: tokens}}), and this one is "
+         "{kind}; leave it out",
+         "scoring: xtr"),
+)  # fmt: skip

@@ -37,7 +37,8 @@ from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, 
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.identifiers import check_identifiers
 from sluice.retrieval.experiments.training.live_training import check_live
-from sluice.retrieval.experiments.training.rules import RUN_RULES, RunFacts
+from sluice.retrieval.experiments.training.rules.every import RUN_RULES
+from sluice.retrieval.experiments.training.rules.facts import RunFacts
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import (
     MORE_NEGATIVES,

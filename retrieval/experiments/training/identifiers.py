@@ -13,9 +13,10 @@ from sluice.encoders.foundation.build import check
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.generative.identifiers import FILE
+from sluice.encoders.learning import learning_of
 from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import ENCODERS
-from sluice.retrieval.config.components import DENSE_ENCODERS, make_encoder, trained_kind
+from sluice.retrieval.config.components import DENSE_ENCODERS, make_encoder
 from sluice.retrieval.documents.document import document_input
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def check_identifiers(
     section: TrainingSection, prefix: str, allow: Allow, *, with_dataset: bool
 ) -> None:
     """Raise ``ConfigError`` where identifiers could not be assigned."""
-    if trained_kind(section.encoder) != "dsi":
+    if "identifiers" not in learning_of(str(section.encoder.get("type"))).makes:
         return
     if not with_dataset:
         raise ConfigError(

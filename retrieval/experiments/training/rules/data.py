@@ -115,269 +115,154 @@ def _copies_unused(run: RunFacts) -> bool:
 
 
 DATA: Final = (
-    Rule(
-        "examples.type",
-        lambda run: run.examples == "quality" and not run.learning.any_text,
-        "quality: documents without a query train a cross_encoder, which reads a text at once, or "
-        "true_false, and this is {kind}: encoder: {{type: cross_encoder, ...}}",
-        "examples: {type: quality}",
-    ),
-    Rule(
-        "encoder.prompt",
-        lambda run: run.examples == "quality" and "{query}" in str(run.encoder.get("prompt")),
-        "has {{query}}, and examples of type quality have no query; leave prompt out, or ask about "
-        "{{document}} alone",
-        "{encoder: {type: true_false, prompt: '{query} {document}'}, loss: bce, examples: {type: "
-        "quality}}",
-    ),
-    Rule(
-        "encoder.head",
-        lambda run: run.examples == "quality" and run.encoder.get("head") == "similarity",
-        "similarity: compares a query with a document, and examples of type quality have no query; "
-        "leave head out",
-        "{encoder: {type: cross_encoder, head: similarity}, loss: bce, examples: {type: quality}}",
-    ),
-    Rule(
-        "{key}",
-        lambda run: (
-            run.examples == "quality"
-            and run.first_set("negatives", "teacher", "answered", "evaluate")
-        ),
-        "is for examples with queries, and those of type quality have none; leave it out",
-        "{encoder: {type: cross_encoder}, loss: bce, examples: {type: quality}, evaluate: {}}",
-    ),
-    Rule(
-        "sampling_temperature",
-        lambda run: run.section.sampling_temperature and len(run.datasets) < 2,
-        "weighs several datasets; list them under datasets, or leave it out",
-        "sampling_temperature: 2",
-    ),
-    Rule(
-        "datasets[{number}]",
-        _named_twice,
-        "{dataset!r} is named twice; once is enough",
-        "datasets: [a, b, a]",
-    ),
-    Rule(
-        "datasets[{number}].split",
-        _of_the_test,
-        "{split!r}: training on the test is refused: leave split out, and the train split is used",
-        "datasets: [{name: a, split: test}, b]",
-    ),
-    Rule(
-        "examples",
-        lambda run: run.datasets and run.examples and run.examples not in run.of_corpus,
-        "a file does not say which of the datasets its rows are of; leave datasets out, or take "
-        "examples of type {of_corpus}",
-        "{datasets: [a, b], examples: PAIRS}",
-    ),
-    Rule(
-        "answered",
-        lambda run: run.datasets and run.section.answered,
-        "a file does not say which of the datasets its documents are of; leave it out, and the "
-        "judgements of each dataset say what its documents answer, or give one dataset",
-        "{datasets: [a, b], loss: clp, answered: PAIRS}",
-    ),
-    Rule(
-        "negatives",
-        lambda run: run.datasets and run.live,
-        "live candidates are those of one corpus; mine them, or give one dataset",
-        "{datasets: [a, b], negatives: {type: live}}",
-    ),
-    Rule(
-        "{place}",
-        _of_one_corpus,
-        "{file} holds the documents of one corpus, and datasets are several; name a retriever of "
-        "this file, which is built for each of them, or write {{encoder: ..., index: ...}}",
-        "{datasets: [a, b], negatives: {type: mined, retriever: [random, PAIRS]}}",
-    ),
-    Rule(
-        "{place}",
-        _scores_of_one,
-        "{file} has scores by the ids of one dataset, and datasets are several; name the model "
-        "that gives the scores",
-        "{datasets: [a, b], loss: margin_mse, teacher: PAIRS}",
-    ),
-    Rule(
-        "evaluate.by",
-        lambda run: (
-            run.section.evaluate
-            and run.section.evaluate.by == "examples"
-            and run.examples in ("", "texts")
-        ),
-        "examples: none has a query; add examples, or leave by out, and the dev split's judgements "
-        "are used",
-        "evaluate: {by: examples}",
-    ),
-    Rule(
-        "encoder.expert",
-        lambda run: run.learning.experts and run.encoder.get("expert") is not None,
-        "names the one to search with, and all are trained; give it to the encoder of a retriever, "
-        "and leave it out here",
-        "encoder: {type: experts, expert: a}",
-    ),
-    Rule(
-        "encoder.experts",
-        lambda run: run.experts and len(run.datasets) < 2,
-        "there is an expert for each dataset, {experts}, and datasets names {datasets}; list "
-        "them under datasets, or give experts: {count}, among which a gate chooses",
-        "{datasets: [a], encoder: {type: experts, experts: [a, b]}}",
-    ),
-    Rule(
-        "encoder.experts",
-        _strange_expert,
-        "{expert!r} is not a dataset of this training: {datasets}{near}",
-        "{datasets: [a, c], encoder: {type: experts, experts: [a, b]}}",
-    ),
-    Rule(
-        "encoder.experts",
-        _without_expert,
-        "none for {dataset!r}, which is under datasets; name it too, or leave that dataset out",
-        "{datasets: [a, b, c], encoder: {type: experts, experts: [a, b]}}",
-    ),
-)
+    Rule("examples.type", lambda run: run.examples == "quality" and not run.learning.any_text,
+         "quality: documents without a query train a cross_encoder, which reads a text at once, "
+         "or true_false, and this is {kind}: encoder: {{type: cross_encoder, ...}}",
+         "examples: {type: quality}"),
+    Rule("encoder.prompt",
+         lambda run: run.examples == "quality" and "{query}" in str(run.encoder.get("prompt")),
+         "has {{query}}, and examples of type quality have no query; leave prompt out, or ask "
+         "about {{document}} alone",
+         "{encoder: {type: true_false, prompt: '{query} {document}'}, loss: bce, examples: "
+         "{type: quality}}"),
+    Rule("encoder.head",
+         lambda run: run.examples == "quality" and run.encoder.get("head") == "similarity",
+         "similarity: compares a query with a document, and examples of type quality have no "
+         "query; leave head out",
+         "{encoder: {type: cross_encoder, head: similarity}, loss: bce, examples: {type: "
+         "quality}}"),
+    Rule("{key}", lambda run: run.examples == "quality"
+         and run.first_set("negatives", "teacher", "answered", "evaluate"),
+         "is for examples with queries, and those of type quality have none; leave it out",
+         "{encoder: {type: cross_encoder}, loss: bce, examples: {type: quality}, evaluate: {}}"),
+    Rule("sampling_temperature",
+         lambda run: run.section.sampling_temperature and len(run.datasets) < 2,
+         "weighs several datasets; list them under datasets, or leave it out",
+         "sampling_temperature: 2"),
+    Rule("datasets[{number}]", _named_twice,
+         "{dataset!r} is named twice; once is enough",
+         "datasets: [a, b, a]"),
+    Rule("datasets[{number}].split", _of_the_test,
+         "{split!r}: training on the test is refused: leave split out, and the train split is used",
+         "datasets: [{name: a, split: test}, b]"),
+    Rule("examples",
+         lambda run: run.datasets and run.examples and run.examples not in run.of_corpus,
+         "a file does not say which of the datasets its rows are of; leave datasets out, or take "
+         "examples of type {of_corpus}",
+         "{datasets: [a, b], examples: PAIRS}"),
+    Rule("answered", lambda run: run.datasets and run.section.answered,
+         "a file does not say which of the datasets its documents are of; leave it out, and the "
+         "judgements of each dataset say what its documents answer, or give one dataset",
+         "{datasets: [a, b], loss: clp, answered: PAIRS}"),
+    Rule("negatives", lambda run: run.datasets and run.live,
+         "live candidates are those of one corpus; mine them, or give one dataset",
+         "{datasets: [a, b], negatives: {type: live}}"),
+    Rule("{place}", _of_one_corpus,
+         "{file} holds the documents of one corpus, and datasets are several; name a retriever of "
+         "this file, which is built for each of them, or write {{encoder: ..., index: ...}}",
+         "{datasets: [a, b], negatives: {type: mined, retriever: [random, PAIRS]}}"),
+    Rule("{place}", _scores_of_one,
+         "{file} has scores by the ids of one dataset, and datasets are several; name the model "
+         "that gives the scores",
+         "{datasets: [a, b], loss: margin_mse, teacher: PAIRS}"),
+    Rule("evaluate.by", lambda run: run.section.evaluate and run.section.evaluate.by == "examples"
+         and run.examples in ("", "texts"),
+         "examples: none has a query; add examples, or leave by out, and the dev split's "
+         "judgements are used",
+         "evaluate: {by: examples}"),
+    Rule("encoder.expert",
+         lambda run: run.learning.experts and run.encoder.get("expert") is not None,
+         "names the one to search with, and all are trained; give it to the encoder of a "
+         "retriever, and leave it out here",
+         "encoder: {type: experts, expert: a}"),
+    Rule("encoder.experts", lambda run: run.experts and len(run.datasets) < 2,
+         "there is an expert for each dataset, {experts}, and datasets names {datasets}; list "
+         "them under datasets, or give experts: {count}, among which a gate chooses",
+         "{datasets: [a], encoder: {type: experts, experts: [a, b]}}"),
+    Rule("encoder.experts", _strange_expert,
+         "{expert!r} is not a dataset of this training: {datasets}{near}",
+         "{datasets: [a, c], encoder: {type: experts, experts: [a, b]}}"),
+    Rule("encoder.experts", _without_expert,
+         "none for {dataset!r}, which is under datasets; name it too, or leave that dataset out",
+         "{datasets: [a, b, c], encoder: {type: experts, experts: [a, b]}}"),
+)  # fmt: skip
 
 EXAMPLES: Final = (
-    Rule(
-        "negatives.retriever",
-        lambda run: run.learns & {"scores", "rankings"} and SELF in run.retrievers,
-        "self: a {learnt} cannot retrieve; name a retriever",
-        "{encoder: {type: cross_encoder}, loss: bce, negatives: {type: mined, retriever: self}}",
-    ),
-    Rule(
-        "examples.type",
-        lambda run: run.examples == "texts" and not run.loss.texts_alone,
-        "texts are for loss: {{type: masked_language}}; {name} learns from queries",
-        "examples: {type: texts}",
-    ),
-    Rule(
-        "{key}",
-        lambda run: run.loss.texts_alone and run.first_set("negatives", "teacher"),
-        "{name} learns from texts alone; leave it out",
-        "{encoder: {type: splade}, loss: masked_language, teacher: m}",
-    ),
-    Rule(
-        "sparsity.{key}",
-        lambda run: run.loss.texts_alone and run.penalty_of_queries,
-        "{name} has no queries; set sparsity.document instead",
-        "{encoder: {type: splade}, loss: masked_language, sparsity: {target_query_terms: 4}}",
-    ),
-    Rule(
-        "negatives",
-        _nothing_to_beat,
-        "missing: {alone}, so nothing would be learnt without negatives",
-        "{loss: {type: info_nce, negatives: own}}",
-    ),
-    Rule(
-        "examples.candidates",
-        lambda run: (
-            run.examples == "corpus"
-            and run.loss.needs_teacher
-            and not run.teacher
-            and not run.own_examples.get("candidates")
-        ),
-        "missing: {name} learns from a teacher's scores; give retriever and candidates, which have "
-        "those of the list, or name a teacher",
-        "{loss: margin_mse, examples: {type: corpus}}",
-    ),
-    Rule(
-        "examples.scale",
-        _idle_scale,
-        "is of the list's scores, {why}; leave it out",
-        "examples: {type: corpus, retriever: m, candidates: 4, scale: 2}",
-    ),
-    Rule(
-        "examples",
-        lambda run: (
-            run.loss.wants_negative_queries and run.examples != "file" and ":" not in run.examples
-        ),
-        "{examples_or_missing}; {name} learns from queries that a positive does not answer, which "
-        "files have (examples: {{file: FILE}}, rows with negative_queries); `sluice teach "
-        "describe` writes them",
-        "loss: misfits",
-    ),
-    Rule(
-        "examples.negative_queries",
-        lambda run: (
-            run.loss.wants_negative_queries and run.own_examples.get("negative_queries") == 0
-        ),
-        "0 leaves out what {name} learns from; leave it out",
-        "{loss: misfits, examples: {file: PAIRS, negative_queries: 0}}",
-    ),
-)
+    Rule("negatives.retriever",
+         lambda run: run.learns & {"scores", "rankings"} and SELF in run.retrievers,
+         "self: a {learnt} cannot retrieve; name a retriever",
+         "{encoder: {type: cross_encoder}, loss: bce, negatives: {type: mined, retriever: self}}"),
+    Rule("examples.type", lambda run: run.examples == "texts" and not run.loss.texts_alone,
+         "texts are for loss: {{type: masked_language}}; {name} learns from queries",
+         "examples: {type: texts}"),
+    Rule("{key}", lambda run: run.loss.texts_alone and run.first_set("negatives", "teacher"),
+         "{name} learns from texts alone; leave it out",
+         "{encoder: {type: splade}, loss: masked_language, teacher: m}"),
+    Rule("sparsity.{key}", lambda run: run.loss.texts_alone and run.penalty_of_queries,
+         "{name} has no queries; set sparsity.document instead",
+         "{encoder: {type: splade}, loss: masked_language, sparsity: {target_query_terms: 4}}"),
+    Rule("negatives", _nothing_to_beat,
+         "missing: {alone}, so nothing would be learnt without negatives",
+         "{loss: {type: info_nce, negatives: own}}"),
+    Rule("examples.candidates", lambda run: run.examples == "corpus" and run.loss.needs_teacher
+         and not run.teacher and not run.own_examples.get("candidates"),
+         "missing: {name} learns from a teacher's scores; give retriever and candidates, which "
+         "have those of the list, or name a teacher",
+         "{loss: margin_mse, examples: {type: corpus}}"),
+    Rule("examples.scale", _idle_scale,
+         "is of the list's scores, {why}; leave it out",
+         "examples: {type: corpus, retriever: m, candidates: 4, scale: 2}"),
+    Rule("examples", lambda run: run.loss.wants_negative_queries and run.examples != "file"
+         and ":" not in run.examples,
+         "{examples_or_missing}; {name} learns from queries that a positive does not answer, "
+         "which files have (examples: {{file: FILE}}, rows with negative_queries); `sluice teach "
+         "describe` writes them",
+         "loss: misfits"),
+    Rule("examples.negative_queries", lambda run: run.loss.wants_negative_queries
+         and run.own_examples.get("negative_queries") == 0,
+         "0 leaves out what {name} learns from; leave it out",
+         "{loss: misfits, examples: {file: PAIRS, negative_queries: 0}}"),
+)  # fmt: skip
 
 SELDOM: Final = (
-    Rule(
-        "{key}",
-        lambda run: (
-            writes(run.loss)
-            and run.loss.forms != ("rankings",)
-            and run.first_set(
-                "negatives", "teacher", "gradient_cache", "head_learning_rate", "answered"
-            )
-        ),
-        "{name} learns from positives alone; leave it out",
-        "{encoder: {type: seal}, loss: spans, teacher: m}",
-    ),
-    Rule(
-        "teacher",
-        lambda run: run.live and run.teacher,
-        "live candidates change at every step, and no teacher has scored them; leave it out, or "
-        "mine the negatives",
-        "{negatives: {type: live}, teacher: m}",
-    ),
-    Rule(
-        "negatives.refresh",
-        _same_again,
-        "would mine the same negatives each time; add self to retriever (the encoder as it is "
-        "then), set sampling: random, or leave refresh out",
-        "negatives: {type: mined, retriever: m, mode: naive, refresh: epoch}",
-    ),
-    Rule(
-        "negatives.refresh",
-        _copies_unused,
-        "another process mines with copies of the encoder, and these lists ask none; add self to "
-        "retriever, or write a number of steps: then training mines itself",
-        "negatives: {type: mined, retriever: m, sampling: random, refresh: {every: 9, lag: 3}}",
-    ),
-    Rule(
-        "evaluate",
-        lambda run: (
-            run.reranks
-            and not (
-                run.negatives or run.searched is not None or run.section.evaluate.by == "examples"
-            )
-        ),
-        "a reranker reranks what a retriever finds; give negatives or examples.retriever, or leave "
-        "evaluate out",
-        "{encoder: {type: cross_encoder}, loss: bce, examples: {type: bfs}, evaluate: {}}",
-    ),
-    Rule(
-        "evaluate",
-        lambda run: run.reranks and run.retrievers == [RANDOM],
-        "a reranker reranks what the negatives' retriever finds, and random finds nothing; add a "
-        "retriever (retriever: [bm25, random]), or leave evaluate out",
-        "{encoder: {type: cross_encoder}, loss: bce, evaluate: {}, negatives: {type: mined, "
-        "retriever: random}}",
-    ),
-    Rule(
-        "{key}",
-        lambda run: run.examples and run.of_judgements,
-        "is for examples made from the dataset's judgements; those under examples have their own: "
-        "leave {key} out",
-        "{examples: {type: bfs}, positives: 2}",
-    ),
-    Rule(
-        "teacher",
-        lambda run: run.teacher and not (run.loss.needs_teacher or run.by_batch or ":" in run.name),
-        "{name} learns nothing from a teacher's scores; add a loss that does (loss: {{type: sum, "
-        "losses: [{{type: kl_div}}, ...]}}), or leave teacher out",
-        "teacher: m",
-    ),
-    Rule(
-        "answered",
-        lambda run: run.section.answered and not run.loss.wants_answered,
-        "{name} looks at no queries that negatives answer; use the loss clp, or leave answered out",
-        "answered: PAIRS",
-    ),
-)
+    Rule("{key}", lambda run: writes(run.loss) and run.loss.forms != ("rankings",)
+         and run.first_set("negatives", "teacher", "gradient_cache", "head_learning_rate",
+                           "answered"),
+         "{name} learns from positives alone; leave it out",
+         "{encoder: {type: seal}, loss: spans, teacher: m}"),
+    Rule("teacher", lambda run: run.live and run.teacher,
+         "live candidates change at every step, and no teacher has scored them; leave it out, or "
+         "mine the negatives",
+         "{negatives: {type: live}, teacher: m}"),
+    Rule("negatives.refresh", _same_again,
+         "would mine the same negatives each time; add self to retriever (the encoder as it is "
+         "then), set sampling: random, or leave refresh out",
+         "negatives: {type: mined, retriever: m, mode: naive, refresh: epoch}"),
+    Rule("negatives.refresh", _copies_unused,
+         "another process mines with copies of the encoder, and these lists ask none; add self to "
+         "retriever, or write a number of steps: then training mines itself",
+         "negatives: {type: mined, retriever: m, sampling: random, refresh: {every: 9, lag: 3}}"),
+    Rule("evaluate", lambda run: run.reranks and not (run.negatives or run.searched is not None
+         or run.section.evaluate.by == "examples"),
+         "a reranker reranks what a retriever finds; give negatives or examples.retriever, or "
+         "leave evaluate out",
+         "{encoder: {type: cross_encoder}, loss: bce, examples: {type: bfs}, evaluate: {}}"),
+    Rule("evaluate", lambda run: run.reranks and run.retrievers == [RANDOM],
+         "a reranker reranks what the negatives' retriever finds, and random finds nothing; add a "
+         "retriever (retriever: [bm25, random]), or leave evaluate out",
+         "{encoder: {type: cross_encoder}, loss: bce, evaluate: {}, negatives: {type: mined, "
+         "retriever: random}}"),
+    Rule("{key}", lambda run: run.examples and run.of_judgements,
+         "is for examples made from the dataset's judgements; those under examples have their "
+         "own: leave {key} out",
+         "{examples: {type: bfs}, positives: 2}"),
+    Rule("teacher", lambda run: run.teacher and not (run.loss.needs_teacher or run.by_batch
+         or ":" in run.name),
+         "{name} learns nothing from a teacher's scores; add a loss that does (loss: {{type: sum, "
+         "losses: [{{type: kl_div}}, ...]}}), or leave teacher out",
+         "teacher: m"),
+    Rule("answered", lambda run: run.section.answered and not run.loss.wants_answered,
+         "{name} looks at no queries that negatives answer; use the loss clp, or leave answered "
+         "out",
+         "answered: PAIRS"),
+)  # fmt: skip
