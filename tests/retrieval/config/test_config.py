@@ -188,8 +188,6 @@ def test_files_that_are_no_config(tmp_path: Path, text: str | bytes, message: st
     ("encoder", "loss", "trainer"),
     [
         ("cross_encoder", {"type": "bce"}, {}),
-        ("cross_encoder", {"type": "info_nce"}, {}),
-        ("dense", {"type": "info_nce", "negatives": "own"}, {}),
         ("splade", {"type": "info_nce"}, {"per_device_train_batch_size": 1}),
     ],
 )

@@ -74,17 +74,9 @@ def changed(config: dict[str, Any], training: str, **changes: Any) -> dict[str, 
     return yaml.safe_load(yaml.safe_dump(config))
 
 
-QUERY = {"query": {"type": "flops", "weight": 1.0}}
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"negatives": {"type": "mined", "retriever": "x.trec"}}, "negatives: masked_language"),
-        ({"teacher": "scores.trec"}, "teacher: masked_language learns from texts alone"),
-        ({"sparsity": QUERY}, "sparsity.query: masked_language has no queries"),
-        ({"sparsity": {"target_query_terms": 9}}, "sparsity.target_query_terms"),
-        ({"loss": {"type": "info_nce"}, "examples": {"type": "texts"}}, "texts are for loss"),
         ({"loss": {"type": "masked_language", "probability": 2}}, "probability: 2"),
         (
             {"loss": {"type": "sum", "losses": [{"type": "masked_language"}]}},

@@ -18,15 +18,8 @@ from sluice.training import fit
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
-from sluice.training.losses.composed.clp import CLP
-from sluice.training.losses.composed.matryoshka import Matryoshka
-from sluice.training.losses.composed.mixing import Mixing
-from sluice.training.losses.contrastive.angle import AnglE
 from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.contrastive.psl import PSL
-from sluice.training.losses.distillation.alignment import Alignment
 from sluice.training.losses.distillation.margin_mse import MarginMSE
-from sluice.training.losses.queue.momentum_queue import MomentumQueue
 from sluice.training.rules import losses_for
 
 JOB = {
@@ -111,29 +104,6 @@ def test_losses_of_scores_have_a_gradient(
     gradient = untrained.head.weights[0].base.grad
     assert gradient is not None
     assert gradient.abs().max() > 0
-
-
-@pytest.mark.parametrize(
-    ("loss", "message"),
-    [
-        (AnglE(), "encoder takes"),
-        (Alignment(), "encoder takes"),
-        (Matryoshka(), "encoder takes"),
-        (Mixing(), "encoder takes"),
-        (MomentumQueue(), "encoder takes"),
-        (InfoNCE(chunk=4), "encoder takes"),
-        (CLP(), "encoder takes"),
-        (InfoNCE(same_side=True), "same_side: true: it compares queries with queries"),
-        (InfoNCE(similarity="cosine"), "similarity: cosine, and a Hypencoder's scores"),
-        (PSL(), "take another loss than psl"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_losses_that_mean_nothing_are_refused(
-    untrained: Hypencoder, loss: Any, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        choose_parts(untrained, loss, live=False, sparse=False, seed=1)
 
 
 def test_other_settings_that_do_not_fit(untrained: Hypencoder) -> None:

@@ -16,8 +16,6 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import fit
 from sluice.training.batches.token_scores import AttentionScoring, TokenScoring
 from sluice.training.loop.parts import choose_parts
-from sluice.training.losses.composed.matryoshka import Matryoshka
-from sluice.training.losses.contrastive.angle import AnglE
 from sluice.training.losses.contrastive.info_nce import InfoNCE
 from sluice.training.losses.distillation.kl_div import KLDiv
 from sluice.training.losses.distillation.margin_mse import MarginMSE
@@ -87,24 +85,6 @@ def test_losses_of_scores_reach_both_sides(
     chosen.objective(None, None)(outputs, inputs, layers=1, step=1).backward()
     for side in ("query", "document"):
         assert outputs[side].grad.abs().max() > 0
-
-
-@pytest.mark.parametrize(
-    ("loss", "message"),
-    [
-        (AnglE(), "a pseudo_queries encoder takes"),
-        (Matryoshka(), "encoder takes"),
-        (InfoNCE(chunk=4), "encoder takes"),
-        (InfoNCE(same_side=True), "same_side: true: it compares queries with queries"),
-        (InfoNCE(similarity="cosine"), "similarity: cosine, and a pseudo-query encoder's scores"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_losses_that_mean_nothing_are_refused(
-    untrained: PseudoQueryEncoder, loss: Any, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        choose_parts(untrained, loss, live=False, sparse=False, seed=1)
 
 
 def test_other_settings_that_do_not_fit(untrained: PseudoQueryEncoder) -> None:

@@ -18,22 +18,14 @@ from sluice.training import fit
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
-from sluice.training.losses.base import LossBase
-from sluice.training.losses.composed.clp import CLP
-from sluice.training.losses.composed.dse import DSE
-from sluice.training.losses.composed.matryoshka import Matryoshka, Matryoshka2D
-from sluice.training.losses.composed.mixing import Mixing
+from sluice.training.losses.composed.matryoshka import Matryoshka
 from sluice.training.losses.composed.sum_of_losses import WeightedSum
-from sluice.training.losses.contrastive.angle import AnglE
 from sluice.training.losses.contrastive.bce import BCE
 from sluice.training.losses.contrastive.decoupled_softmax import DecoupledSoftmax
 from sluice.training.losses.contrastive.info_nce import InfoNCE
 from sluice.training.losses.contrastive.psl import PSL
-from sluice.training.losses.distillation.alignment import Alignment
 from sluice.training.losses.distillation.kl_div import KLDiv
 from sluice.training.losses.distillation.margin_mse import MarginMSE
-from sluice.training.losses.masked_language import MaskedLanguage
-from sluice.training.losses.queue.momentum_queue import MomentumQueue
 from sluice.training.rules import losses_for
 
 
@@ -184,19 +176,6 @@ def test_every_loss_that_is_offered_trains(tiny: ModuleType, tmp_path: Path, nam
         **job(tiny, max_steps=1, optim="sgd", learning_rate=0.1, warmup_steps=0))  # fmt: skip
     start = tiny.weights_of(tiny.Tokens(dropout=0.0))["projection.weight"]
     assert not torch.equal(start, encoder.module["projection"].weight)
-
-
-REFUSED: list[LossBase] = [
-    AnglE(), Alignment(), BCE(), CLP(), DSE(), Matryoshka2D(), Mixing(), MaskedLanguage(),
-    MomentumQueue(), InfoNCE(chunk=4), DecoupledSoftmax(chunk=4), WeightedSum([{"type": "angle"}]),
-    Matryoshka(loss={"type": "info_nce", "chunk": 2}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("loss", REFUSED, ids=lambda loss: type(loss).__name__)
-def test_losses_of_one_vector_are_refused(tiny: ModuleType, loss: Any) -> None:
-    with pytest.raises(ConfigError, match=r"loss: .* trains .*; a tokens encoder takes"):
-        choose_parts(tiny.Tokens(), loss, live=False, sparse=False, seed=1)
 
 
 @pytest.mark.parametrize(

@@ -248,22 +248,10 @@ QUALITY = {"encoder": {"type": "cross_encoder", "model": "m"}, "loss": "rank_net
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoder": {"type": "dense", "model": "m"}, "loss": "info_nce"},
-         r"examples.type: quality: documents without a query train a cross_encoder, .* dense"),
-        ({"encoder": {"type": "cross_encoder", "model": "m", "head": "similarity"}},
-         r"encoder.head: similarity: compares a query with a document"),
-        ({"encoder": {"type": "true_false", "model": "m", "prompt": "{query} {document}"}},
-         r"encoder.prompt: has \{query\}, and examples of type quality have no query"),
         ({"encoder": {"type": "true_false", "model": "m"}, "loss": "qbd"},
          "loss: qbd learns from vectors of single texts, and a true_false has none"),
-        ({"encoder": {"type": "true_false", "model": "m"}, "head_learning_rate": 0.1},
-         "head_learning_rate: a true_false ranker has no head"),
-        ({"evaluate": {}}, "evaluate: is for examples with queries, and those of type quality"),
-        ({"negatives": {"type": "mined", "retriever": {"encoder": "bm25"}}}, "negatives: is for"),
-        ({"teacher": "m"}, "teacher: is for examples with queries"),
         ({"examples": {"type": "quality", "negatives": 0}}, r"quality.negatives is 0, expected a"),
         ({"examples": {"type": "quality", "labels": "most"}}, "labels: 'most'; expected one of"),
-        ({"positives": 2}, "positives: is for examples made from the dataset's judgements"),
     ],
 )  # fmt: skip
 def test_what_has_queries_is_refused(world: Path, changes: Any, message: str) -> None:
