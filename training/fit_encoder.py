@@ -139,7 +139,7 @@ def fit(
     chosen = list(examples)
     if not chosen:
         raise DataError("no training examples: the queries have no positives with a text")
-    _check_cache(gradient_cache, as_loss(loss))
+    _check_cache(gradient_cache)
     _check_dev(evaluate, patience, shares, margin, sparse=sparsity is not None)
     _check_sampling(sampling_temperature, chosen)
     for source in dict.fromkeys(example.source for example in chosen):
@@ -267,16 +267,9 @@ def _check_dev(
         raise ConfigError(f"evaluate.shares: {list(shares)}, expected numbers between 0 and 1")
 
 
-def _check_cache(gradient_cache: int | None, loss: LossBase) -> None:
-    if gradient_cache is None:
-        return
-    if gradient_cache < 1:
+def _check_cache(gradient_cache: int | None) -> None:
+    if gradient_cache is not None and gradient_cache < 1:
         raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
-    if loss.runs_network:
-        raise ConfigError(
-            "gradient_cache: the loss writes with the network itself, not from vectors; leave it "
-            "out"
-        )
 
 
 def _check_precision(encoder: Trained) -> None:

@@ -42,6 +42,7 @@ FORMER = {
 LEAST: dict[str, int] = {  # of numbers that the library does not look at
     "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "save_total_limit": 1,
     "gradient_accumulation_steps": 1, "eval_accumulation_steps": 1, "dataloader_num_workers": 0,
+    "max_grad_norm": 0, "weight_decay": 0,
 }  # fmt: skip
 LAMB = "lamb"  # ours: the library has none
 DEFAULTS: dict[str, Any] = {

@@ -111,6 +111,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             seed=arguments.seed,
             teacher=teacher,
             scoring=scoring,
+            cached=gradient_cache is not None,
         )
         if teacher is not None:
             teacher.prepare(examples)

@@ -71,12 +71,6 @@ REMEDIES = {
     SCORE: "name a teacher (teacher: MODEL), or a file that `sluice teach distil` wrote",
     UNANSWERED: "`sluice teach describe` writes them",
 }
-LOWEST = {  # of the numbers in `trainer`
-    "gradient_accumulation_steps": 1,
-    "per_device_train_batch_size": 1,
-    "max_grad_norm": 0,
-    "weight_decay": 0,
-}
 ABOVE_ZERO = ("learning_rate", "num_train_epochs")
 # What `trainer.report_to` may name, with its package where the two differ.
 PACKAGES = {"azure_ml": "azureml-mlflow", "comet_ml": "comet_ml", "flyte": "flytekit"}
@@ -147,6 +141,7 @@ def run_facts(
         live=live,
         sparse=section.sparsity is not None,
         teacher=section.teacher is not None,
+        cached=section.gradient_cache is not None,
         scoring=token_scoring(section, prefix),
         unit=section.encoder.get("normalize") is not False,
         section=section,
@@ -289,13 +284,8 @@ def check_trainer(section: TrainingSection, prefix: str) -> None:
     except ConfigError as error:
         raise ConfigError(f"{prefix}{error}") from None
     for key, value in section.trainer.items():
-        where = f"{prefix}trainer.{key}"
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{where}: {value!r}; expected a finite number")
-        if value is not None and key in LOWEST and value < LOWEST[key]:
-            raise ConfigError(f"{where}: {value!r}; expected {LOWEST[key]} or more")
         if value is not None and key in ABOVE_ZERO and value <= 0:
-            raise ConfigError(f"{where}: {value!r}; expected a number above 0")
+            raise ConfigError(f"{prefix}trainer.{key}: {value!r}; expected a number above 0")
 
 
 def _check_reporting(report_to: Any, where: str) -> None:

@@ -269,7 +269,7 @@ def test_a_gradient_cache_is_refused_before_any_work(gpt2: Path, tmp_path: Path)
         refused(facts, "gradient_cache: .* writes with the network itself, not from vectors")
         loss = build(spec, LOSSES, where="loss")
         one = Example(Text("q", "gold"), (Text("d", "river"), Text("e", "stone")))
-        with pytest.raises(ConfigError, match="gradient_cache: the loss writes with the network"):
+        with pytest.raises(ConfigError, match=r"gradient_cache: .* writes with the network"):
             fit(opened(gpt2), [one], loss, output=tmp_path, gradient_cache=4)
 
 

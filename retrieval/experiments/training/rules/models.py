@@ -100,10 +100,6 @@ SETTINGS: Final = (
          "take knrm",
          "{encoder: {type: drmm, train_vectors: true}, loss: bce, negatives: {type: mined, "
          "retriever: m}}"),
-    Rule("gradient_cache", lambda run: run.section.gradient_cache and run.loss.runs_network,
-         "{name} writes with the network itself, not from vectors; leave it out, and take smaller "
-         "batches",
-         "{loss: grl, gradient_cache: 4}"),
     Rule("{key}", lambda run: "rankings" in run.loss.forms and writes(run.loss)
          and run.first_set("gradient_cache", "head_learning_rate", "answered"),
          "{name} learns what a language model writes, which has no vectors and no head; leave it "
