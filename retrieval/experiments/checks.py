@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.model_files.locate import is_path, local_folder
-from sluice.encoders.table import ENCODERS, KNOWN, MATCHING
+from sluice.encoders.model_files.locate import local_folder
+from sluice.encoders.table import ENCODERS, KNOWN
 from sluice.encoders.vectors.sending import refuse_kept
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
-    DENSE_ENCODERS,
-    SPARSE_ENCODERS,
     START_KEY,
     Allow,
     check_head,
@@ -27,13 +22,14 @@ from sluice.retrieval.config.components import (
     make_executor,
     vector_kind,
 )
-from sluice.retrieval.config.sections import ExperimentConfig, PruneSection
+from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.rules import PARTS, parts_of
 from sluice.retrieval.pipelines.expression import NAME, names_in, parse, writers_in
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage, Then
-from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE, SCORERS, STAGES
+from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import (
@@ -48,11 +44,8 @@ from sluice.retrieval.stages.feedback.stage import TermFeedback
 from sluice.retrieval.stages.variance_exit import Certainty, VarianceExit
 from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
+from sluice.training.rules import judge
 
-# Types whose folders open as no other: they learn as another does, with parts of their own.
-ALONE = frozenset(
-    name for name, each in KNOWN.items() if each.learns_as and name != "static"
-)  # fmt: skip
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
 VARIED = "gaussian"  # the type of encoder whose queries have variances
 LONGEST = 100  # characters of a name: it is part of files' names
@@ -84,7 +77,6 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
     for name, spec in config.rerankers.items():
         check(spec, SCORERS, where=f"rerankers.{name}", allow=allow)
         check_lengths(spec, where=f"rerankers.{name}")
-        _check_reranker(config, spec, f"rerankers.{name}")
     for name, text in config.pipelines.items():
         check_pipeline(config, text, f"pipelines.{name}")
     for name, retriever in config.retrievers.items():
@@ -95,8 +87,6 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
                 f"train one under train: (with {START_KEY}: true) and name it here, or name a "
                 "SPLADE model",
             )
-        if retriever.prune is not None:
-            _check_prune(config, retriever.prune, f"retrievers.{name}.prune", allow)
     from sluice.retrieval.experiments.training.checks import check_training
     from sluice.retrieval.training_data.teachers.teachers import check_there
 
@@ -114,8 +104,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
             check_judge(negatives["judge"], f"{key}.judge", known=known)
         check_there(section.teacher, f"train.{name}.teacher", config.train)
         check_there(negatives.get("judge"), f"{key}.judge")
-    _check_model_types(config)
-    _check_experts(config)
+    _check_parts(config, allow)
     Dependencies(config).check()
 
 
@@ -133,66 +122,25 @@ def _check_executor(config: ExperimentConfig) -> None:
             check_one_process(section.encoding, f"retrievers.{name}.", executor)
 
 
-def _check_prune(config: ExperimentConfig, prune: PruneSection, where: str, allow: Allow) -> None:
-    """Check that the scores are there, or the model that makes them, of documents alone."""
-    if prune.scores is not None and not expanded(prune.scores).is_file():
-        raise ConfigError(f"{where}.scores: no file {prune.scores!r}; sluice fit quality makes one")
-    trained = config.train.get(prune.model or "")
-    if trained is not None and (trained.examples or {}).get("type") != "quality":
-        raise ConfigError(
-            f"{where}.model: train.{prune.model} learns from queries, and pruning asks about "
-            "documents alone; train one with examples: {type: quality}"
-        )
-    if trained is None and prune.model is not None:
-        path = expanded(prune.model)
-        if is_path(prune.model) and not path.exists():
-            raise ConfigError(f"{where}.model: no model folder {prune.model}")
-        refuse_unknown_model(prune.model, f"{where}.model", allow)
-        folder = local_folder(prune.model)
-        if folder is not None:
-            _check_reads_text(folder, f"{where}.model")
+def _check_parts(config: ExperimentConfig, allow: Allow) -> None:
+    """Judge every retriever and reranker by the rules, and look at models that prune."""
+    for part in parts_of(config):
+        judge(PARTS, part)
+        if part.prune is not None and part.prune.model not in (None, *config.train):
+            _check_pruning_model(part.prune.model, f"{part.where}.prune.model", allow)
 
 
-def _check_reads_text(folder: Path, where: str) -> None:
+def _check_pruning_model(model: str, where: str, allow: Allow) -> None:
+    """Check a model that scores documents: it may be used, and reads a text alone."""
     from sluice.retrieval.retrievers.quality.scorers import checked_kind
 
+    refuse_unknown_model(model, where, allow)
+    folder = local_folder(model)
     try:
-        checked_kind(folder)
+        if folder is not None:
+            checked_kind(folder)
     except ModelError as error:
         raise ConfigError(f"{where}: {error}") from None
-
-
-def _check_reranker(config: ExperimentConfig, spec: Mapping[str, Any], where: str) -> None:
-    """Check the retriever whose vectors a reranker reads, if any, and that nothing is trained."""
-    if "train_vectors" in spec and spec.get("type") in MATCHING:
-        raise ConfigError(
-            f"{where}.train_vectors: is for training; give it to the encoder under train:"
-        )
-    if spec.get("type") != "max_sim":
-        return
-    named = spec.get("retriever")
-    if (named is None) == (spec.get("model") is None):
-        raise ConfigError(
-            f"{where}: expected either model, which encodes the candidates, or retriever, whose "
-            "stored token vectors are read"
-        )
-    if named is None:
-        return
-    if named not in config.retrievers:
-        near = suggest(str(named), config.retrievers)
-        known = ", ".join(config.retrievers) or "none"
-        raise ConfigError(f"{where}.retriever: no retriever {named!r}; known: {known}{near}")
-    kind = vector_kind(config.retrievers[named].encoder)
-    if kind in (*DENSE_ENCODERS, *SPARSE_ENCODERS):
-        raise ConfigError(
-            f"{where}.retriever: {named} has a {kind} encoder, which gives no vectors of tokens; "
-            "expected a retriever whose encoder is of type tokens"
-        )
-    if others := sorted(set(spec) - {"type", "retriever"}):
-        raise ConfigError(
-            f"{where}.{others[0]}: is of a model, and with retriever the vectors are those of "
-            f"{named}; leave it out"
-        )
 
 
 def list_names(config: ExperimentConfig) -> list[str]:
@@ -333,46 +281,3 @@ def _check_feedback(config: ExperimentConfig, stage: Stage, where: str) -> None:
                 f"{where}: {stage.name}: feedback takes the mean of {needed} vectors of both "
                 f"sides, which a {kind} encoder has none of; {instead}"
             )
-
-
-def _check_model_types(config: ExperimentConfig) -> None:
-    """Raise ``ConfigError`` where a model trained here is named for a type that cannot open it."""
-    named = {f"retrievers.{name}.encoder": each.encoder for name, each in config.retrievers.items()}
-    named.update({f"rerankers.{name}": spec for name, spec in config.rerankers.items()})
-    for where, spec in named.items():
-        section = config.train.get(str(spec.get("model")))
-        own = "" if section is None else str(section.encoder.get("type"))
-        if own in ALONE and spec["type"] not in (own, *REMOTE):
-            raise ConfigError(
-                f"{where}.type: {spec['type']}: {spec['model']} is trained as {own}, and its "
-                f"folder opens as no other type; write type: {own}"
-            )
-
-
-def _check_experts(config: ExperimentConfig) -> None:
-    """Raise ``ConfigError`` for a retriever that does not say which trained expert it is of."""
-    for name, retriever in config.retrievers.items():
-        spec, where = retriever.encoder, f"retrievers.{name}.encoder"
-        section = config.train.get(str(spec.get("model")))
-        if section is None or section.encoder.get("type") != "experts":
-            continue
-        if spec["type"] == "experts":
-            _check_expert(spec, section.encoder, where)
-
-
-def _check_expert(spec: Mapping[str, Any], trained: Mapping[str, Any], where: str) -> None:
-    if trained.get("experts") is None:
-        return
-    names, _ = checked_experts(trained["experts"])
-    known, chosen = [*names, "mean"], spec.get("expert")
-    if not names and chosen is not None:
-        raise ConfigError(
-            f"{where}.expert: {chosen!r}; {spec['model']} has experts that a gate chooses among; "
-            "leave it out"
-        )
-    if names and chosen not in known:
-        what = "missing" if chosen is None else repr(chosen)
-        raise ConfigError(
-            f"{where}.expert: {what}: {spec['model']} has an expert for each dataset; name the one "
-            f"to search with: {', '.join(known)}{suggest(str(chosen), known)}"
-        )

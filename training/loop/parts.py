@@ -142,6 +142,7 @@ def choose_parts(
 # What training makes of texts of an encoder of one's own, by what turns its vectors into scores.
 _BY_SIMILARITY: Final[Mapping[str, tuple[Form, ...]]] = {
     "max_sim": ("tokens",), "q_net": ("q_net",), "attention": ("pseudo_queries",),
+    "ngrams": ("ngrams",), "identifiers": ("identifiers",),
 }  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.learning import Form
 from sluice.training.losses.written import WrittenLoss
@@ -44,8 +43,4 @@ class Identifiers(WrittenLoss):
         from sluice.training.generation.identifiers import IdentifierCollator
         from sluice.training.generation.spans import SpanModule
 
-        if hooks_of(encoder).similarity != "identifiers":
-            raise ConfigError(
-                f"loss: identifiers trains a dsi encoder, not a {type(encoder).__name__}"
-            )
         return SpanModule(encoder, smoothing=self.smoothing), IdentifierCollator(encoder, seed)

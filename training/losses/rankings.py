@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.learning import Form
 from sluice.training.losses.written import WrittenLoss
@@ -100,9 +99,5 @@ class Rankings(WrittenLoss):
         """Return the forward pass and the collator that replace those of ranking losses."""
         from sluice.training.generation.rankings import RankingCollator, RankingModule
 
-        if hooks_of(encoder).kind != "listwise":
-            raise ConfigError(
-                f"loss: rankings trains a listwise reranker, not a {type(encoder).__name__}"
-            )
         module = RankingModule(encoder, importance=self.importance, smoothing=self.smoothing)
         return module, RankingCollator(encoder, seed)

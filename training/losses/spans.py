@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.learning import Form
 from sluice.training.losses.written import WrittenLoss
@@ -52,8 +51,6 @@ class Spans(WrittenLoss):
         """Return the forward pass and the collator that replace those of ranking losses."""
         from sluice.training.generation.spans import SpanCollator, SpanModule
 
-        if hooks_of(encoder).similarity != "ngrams":
-            raise ConfigError(f"loss: spans trains a seal encoder, not a {type(encoder).__name__}")
         if self.length > encoder.written:
             raise ConfigError(
                 f"spans.length: {self.length}, and this model writes at most {encoder.written} "

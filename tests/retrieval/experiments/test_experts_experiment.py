@@ -151,7 +151,7 @@ def test_a_training_run_that_cannot_be_is_refused_before(
     [
         ("one", {"expert": None}, r"retrievers.one.encoder.expert: missing: .* search with: a, b"),
         ("one", {"expert": "bb"}, r"expert: 'bb': mixed .* did you mean 'b'"),
-        ("gated", {"expert": "a"}, r"gated.encoder.expert: 'a'; gated has experts that a gate"),
+        ("gated", {"expert": "a"}, r"gated.encoder.expert: 'a': gated has experts that a gate"),
     ],
 )
 def test_a_retriever_says_which_expert(

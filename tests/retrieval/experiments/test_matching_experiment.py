@@ -15,8 +15,7 @@ from static_embeddings import save_static
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval import load_pipeline
-from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
-from sluice.retrieval.experiments.checks import check_experiment
+from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.experiments.training.checks import check_training
 
 TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-2}
@@ -117,10 +116,3 @@ def test_a_training_run_that_cannot_be_is_refused_before(
     }  # fmt: skip
     with pytest.raises(ConfigError, match=says):
         check_training(checked(base, TrainConfig), "")
-
-
-def test_a_reranker_does_not_train(tmp_path: Path, bert: Path) -> None:
-    facts = settings(tmp_path, bert, bert)
-    facts["rerankers"]["knrm"]["train_vectors"] = True
-    with pytest.raises(ConfigError, match=r"rerankers\.knrm\.train_vectors: is for training"):
-        check_experiment(checked(facts, ExperimentConfig))

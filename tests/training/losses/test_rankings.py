@@ -11,7 +11,6 @@ import pytest
 import torch
 from tiny_generators import save_gpt2, save_t5
 
-from sluice.encoders import SealEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.generative.listwise import ListwiseRanker
@@ -214,8 +213,6 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         match="there is room for 18 only; shorten it, or show fewer documents, or raise max_length",
     ):
         parts(full)[0].bind_examples([example("q", [0, 1]), example("r", [0, 1, 2, 3, 4, 5])])
-    with pytest.raises(ConfigError, match="rankings trains a listwise reranker, not a SealEncoder"):
-        Rankings().own_pass(SealEncoder.from_pretrained(start), seed=1, sparse=False)
     with pytest.raises(ConfigError, match="a listwise encoder takes rankings"):
         choose_parts(ranker, InfoNCE(), live=False, sparse=False, seed=1)
     for settings in ({"importance": -1.0}, {"importance": math.inf}, {"smoothing": 1.0}):

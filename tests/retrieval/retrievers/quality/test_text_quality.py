@@ -276,8 +276,6 @@ def test_data_that_tells_nothing_apart_is_refused(world: Path) -> None:
     [
         ({"share": 0.3}, "expected either scores, a file, or model, which makes them"),
         ({"share": 0.3, "scores": "a", "model": "b"}, "expected either scores, a file, or model"),
-        ({"share": 0.3, "model": "./none"}, r"prune.model: no model folder ./none"),
-        ({"share": 0.3, "model": "plain"}, r"prune.model: train.plain learns from queries, and"),
         (
             {"share": 0.3, "model": "dense"},
             r"one.prune.model: .*: a dense encoder; expected a cros",

@@ -138,12 +138,12 @@ def test_a_student_is_drawn_to_the_teachers_vectors(bert: Path, tmp_path: Path) 
 
 
 def test_a_training_without_its_teacher(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="teacher: missing: this loss learns from it batch by b"):
+    with pytest.raises(ConfigError, match="teacher: missing: alignment asks a teacher batch by b"):
         fit(tiny.Dense(), examples(), Alignment(), output=tmp_path)
     with pytest.raises(ConfigError, match="learns nothing from a teacher of whole batches; leave"):
         teacher = EncodedTeacher([(BM25Encoder().fit(TEXTS), "bm25")], Mixture(1))
         fit(tiny.Dense(), examples(), InfoNCE(), output=tmp_path, teacher=teacher)
-    with pytest.raises(ConfigError, match="which is for a bi-encoder and the documents of the ex"):
+    with pytest.raises(ConfigError, match="alignment trains dense; a Cross encoder takes"):
         fit(tiny.Cross(), examples(), Alignment(), output=tmp_path)
 
 
