@@ -43,7 +43,7 @@ def row(name: str, place: str) -> str:
     """Return a loss's row: its name, summary, paper, and what it trains or needs."""
     module, _, cls = place.partition(":")
     loss = getattr(importlib.import_module(module), cls)(**ARGUMENTS.get(name, {}))
-    from sluice.encoders.learning import SCORED, types_that_make
+    from sluice.encoders.tuning.learning import SCORED, types_that_make
 
     encoders = types_that_make(loss.forms)
     # Which one loss alone trains.

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from sluice.encoders.foundation.build import Core, build, resolve, types_listed
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import SCORED, SINGLE, WRITTEN, Learning, learning_of, types_that_make
 from sluice.encoders.table import KNOWN
+from sluice.encoders.tuning.learning import (
+    SCORED,
+    SINGLE,
+    WRITTEN,
+    Learning,
+    learning_of,
+    types_that_make,
+)
 from sluice.training.losses import LOSSES
 
 if TYPE_CHECKING:
@@ -20,7 +27,7 @@ Fault: TypeAlias = bool | Mapping[str, object] | None
 
 
 class Rule(NamedTuple):
-    """One thing that does not go together in a training run, and what is said of it.
+    """One thing that does not go together in a training run, and its message.
 
     ``when`` returns of the facts whether it is so: false, true, or further words for the message.
     ``key`` is at fault, and ``says`` what is wrong and what helps; both are format strings over
@@ -52,7 +59,7 @@ def first_of(faults: Iterable[Mapping[str, object]]) -> Fault:
 
 
 def broken(rules: Iterable[Rule], facts: Any) -> Iterator[str]:
-    """Yield what is said of each rule that the facts break, in the order of the rules."""
+    """Yield the message of each rule that the facts break, in the order of the rules."""
     for rule in rules:
         own = rule.when(facts)
         if own:
@@ -60,7 +67,7 @@ def broken(rules: Iterable[Rule], facts: Any) -> Iterator[str]:
 
 
 class BrokenRules(ConfigError):
-    """The first of the rules that are broken; ``others`` yields what is said of the rest."""
+    """The first of the rules that are broken; ``others`` yields the messages of the rest."""
 
     def __init__(self, text: str, others: Iterable[str]) -> None:
         super().__init__(text)

@@ -15,7 +15,6 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.learning import learning_of
 from sluice.encoders.model_files.adapters import (
     Tuned,
     added_modules,
@@ -24,6 +23,7 @@ from sluice.encoders.model_files.adapters import (
 )
 from sluice.encoders.model_files.layers import layer_list
 from sluice.encoders.table import TUNINGS
+from sluice.encoders.tuning.learning import learning_of
 
 log = logging.getLogger("sluice")
 

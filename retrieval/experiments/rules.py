@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from sluice.encoders.dense.experts.names import MEAN, checked_experts
 from sluice.encoders.foundation.errors import suggest
 from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.learning import learning_of
 from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import KNOWN, MATCHING
+from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.config.components import DENSE_ENCODERS, SPARSE_ENCODERS, vector_kind
 from sluice.retrieval.pipelines.table import REMOTE
 from sluice.training.rules import Fault, Rule

@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import Form, Learning, learning_of
+from sluice.encoders.tuning.learning import Form, Learning, learning_of
 from sluice.training.batches.collator import Batch, BiEncoderCollator, PairCollator, QueryCollator
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
 from sluice.training.batches.mixed_sampler import TEMPERATURE, MixedSampler

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import SCORED, WRITTEN, types_that_make
+from sluice.encoders.tuning.learning import SCORED, WRITTEN, types_that_make
 from sluice.training.losses import LOSSES
 from sluice.training.protocol import ScoreMatrix, Similarity
 
@@ -59,7 +59,7 @@ class LossBase:
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """What it trains: what ``encoders.learning`` calls what training makes of texts."""
+        """What it trains: what ``encoders.tuning.learning`` calls what training makes of texts."""
         return SCORED
 
     @property

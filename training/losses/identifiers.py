@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import Form
+from sluice.encoders.tuning.learning import Form
 from sluice.training.losses.written import WrittenLoss
 
 if TYPE_CHECKING:

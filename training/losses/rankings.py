@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.learning import Form
+from sluice.encoders.tuning.learning import Form
 from sluice.training.losses.written import WrittenLoss
 from sluice.training.protocol import ListWriter
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import learning_of
 from sluice.encoders.splade.concepts.head import checked_settings
 from sluice.encoders.splade.concepts.names import read_concepts
 from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
 from sluice.encoders.transformer.from_scratch import check_fresh, is_fresh
 from sluice.encoders.transformer.projection import check_projection
+from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.config.component_types import NEGATIVES
 from sluice.retrieval.config.components import (
     START_KEY,

@@ -13,9 +13,9 @@ from sluice.encoders.foundation.build import check
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.generative.identifiers import FILE
-from sluice.encoders.learning import learning_of
 from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import ENCODERS
+from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.config.components import DENSE_ENCODERS, make_encoder
 from sluice.retrieval.documents.document import document_input
 

@@ -13,9 +13,9 @@ from torch.nn.functional import mse_loss, relu
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number
-from sluice.encoders.learning import learning_of
 from sluice.encoders.splade.csr.encoder import SparseAutoencoder
 from sluice.encoders.splade.term_selection import keep_top
+from sluice.encoders.tuning.learning import learning_of
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import types_trained
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import SCORED, types_that_make
+from sluice.encoders.tuning.learning import SCORED, types_that_make
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase, as_loss, type_name, types_trained

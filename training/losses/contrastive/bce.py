@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import Form
+from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import check_positive, weighted_mean

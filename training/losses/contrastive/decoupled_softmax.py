@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import SCORED, SINGLE
+from sluice.encoders.tuning.learning import SCORED, SINGLE
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase

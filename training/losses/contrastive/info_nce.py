@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.learning import APART, SCORED, SINGLE
+from sluice.encoders.tuning.learning import APART, SCORED, SINGLE
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase

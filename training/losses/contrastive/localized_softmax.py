@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sluice.encoders.learning import Form
+from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.contrast import contrast

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import Form
+from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase

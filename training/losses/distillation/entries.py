@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.encoders.learning import Form
+from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Example, Text
 from sluice.training.losses.base import LossBase

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import Form
+from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.distillation.text_means import (

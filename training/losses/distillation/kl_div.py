@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from sluice.encoders.learning import APART, SCORED
+from sluice.encoders.tuning.learning import APART, SCORED
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import (

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.learning import Form
+from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase

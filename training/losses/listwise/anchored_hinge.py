@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.learning import Form
+from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import averaged, group_of

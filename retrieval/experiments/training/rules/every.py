@@ -1,4 +1,4 @@
-"""Every rule that a config of a training run is judged by, in the order in which they are told."""
+"""Every rule that a config of a training run is judged by, in their order."""
 
 from __future__ import annotations
 

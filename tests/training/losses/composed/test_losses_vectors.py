@@ -11,7 +11,7 @@ from vector_batches import INFO, Sixteen, examples, gradients, made, random_batc
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import SCORED
+from sluice.encoders.tuning.learning import SCORED
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.clp import CLP

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.learning import SCORED
+from sluice.encoders.tuning.learning import SCORED
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 
