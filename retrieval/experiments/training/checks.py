@@ -100,7 +100,7 @@ def parts_of(
     """Yield what checks each part of a training run by itself, in the order of a message's keys."""
     yield partial(check_encoder, section.encoder, f"{prefix}encoder", allow)
     if section.sparsity is not None:
-        yield partial(_check_sparsity, section.sparsity)
+        yield partial(_check_sparsity, section.sparsity, prefix)
     if section.tuning is not None:
         yield partial(build, section.tuning, TUNINGS, where=f"{prefix}tuning", allow=allow)
     if section.examples is not None:
@@ -161,8 +161,12 @@ def check_encoder(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
     check_lengths(encoder, where=where)
     check_new_heads(encoder, where)
     check_head(spec, where, f"write {START_KEY}: true beside model")
+    learning = learning_of(str(spec.get("type")))
+    if not learning.makes:  # of one's own
+        return
     try:
-        if spec.get("projection") is not None:
+        single = {"dense", "one_way", "pseudo_queries"} & set(learning.makes)
+        if single and spec.get("projection") is not None:
             check_projection(spec["projection"])
         if spec.get("experts") is not None:
             checked_experts(spec["experts"], spec.get("gate_learns"))
@@ -173,10 +177,13 @@ def check_encoder(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
         raise ConfigError(f"{where}.{error}") from None
 
 
-def _check_sparsity(spec: Mapping[str, Any]) -> None:
+def _check_sparsity(spec: Mapping[str, Any], prefix: str) -> None:
     from sluice.training.sparsity.settings import Sparsity
 
-    Sparsity.from_config(spec)
+    try:
+        Sparsity.from_config(spec)
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error}") from None
 
 
 def _check_searched(section: TrainingSection, where: str, allow: Allow) -> None:
@@ -208,13 +215,13 @@ def token_scoring(section: TrainingSection, where: str = "") -> TokenScoring | N
         raise ConfigError(f"{where}{error}") from None
 
 
-def check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
-    """Check ``negatives``; return the ``Mining`` of those that are mined."""
+def check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
+    """Check ``negatives`` by themselves."""
     if spec.get("type") not in NEGATIVES:
         raise ConfigError(f"{where}.type: {spec.get('type')!r}; expected 'mined' or 'live'")
     if spec["type"] == "live":
         check_live(spec, where)
-        return None
+        return
     if "refresh" in spec:
         RefreshSettings.of(spec["refresh"], f"{where}.refresh")
     if "retriever" not in spec:
@@ -233,7 +240,6 @@ def check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> Any:
         check_judge(spec["judge"], f"{where}.judge", allow=allow)
     elif mining_of(spec, where).judged:
         raise ConfigError(f"{where}: needs 'judge': {JUDGE}")
-    return mining_of(spec, where)
 
 
 def check_shares(spec: Mapping[str, Any], mining: Mining, where: str) -> None:

@@ -95,7 +95,8 @@ SETTINGS: Final = (
          "{encoder: {type: knrm}, loss: bce, negatives: {type: mined, retriever: m}, freeze: "
          "{layers: 1}}"),
     Rule("encoder.train_vectors",
-         lambda run: run.encoder.get("train_vectors") and not run.differentiable,
+         lambda run: run.learning.fixed and run.encoder.get("train_vectors")
+         and not run.differentiable,
          "{kind} counts similarities, so that vectors learn nothing from it; leave it out, or "
          "take knrm",
          "{encoder: {type: drmm, train_vectors: true}, loss: bce, negatives: {type: mined, "
