@@ -6,119 +6,88 @@ A new type is a line here: what the house must know of it before it is imported 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
+from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import Core
-
-Made = Literal[
-    "dense", "sparse", "tokens", "pseudo_queries", "q_net", "ngrams", "identifiers", "parts",
-    "scores",
-]  # fmt: skip
-Model = Literal["network", "folder", ""]
-
-
-class EncoderType(NamedTuple):
-    """A built-in type, and what must be known of it before it is imported.
-
-    ``make`` is the class or classmethod that YAML calls. ``called`` is its name in reports, empty
-    for what is never trained, ``task`` the hub's name of what it does. ``vectors`` are those of its
-    documents, but ``q_net`` is a dense one for queries that are networks, and ``parts`` is as the
-    encoders in it make. ``model`` is what its ``model`` names: a network's folder or hub id,
-    another folder of ours, or neither. ``learns_as`` is the type whose losses and settings train
-    it, where that is another. ``one_way``: two of its queries, or documents, cannot be compared.
-    ``teaches``: it may be a training run's teacher. ``core``: lists of types begin with it.
-    """
-
-    make: str
-    called: str = ""
-    task: str = ""
-    vectors: Made = "dense"
-    model: Model = "network"
-    learns_as: str = ""
-    one_way: bool = False
-    teaches: bool = False
-    core: bool = False
-
-    @property
-    def place(self) -> str:
-        """What makes it, with its mark."""
-        return Core(self.make) if self.core else self.make
-
-    @property
-    def class_name(self) -> str:
-        """The name of its class, which ``sluice.encoders`` has."""
-        return self.make.partition(":")[2].partition(".")[0]
-
+from sluice.encoders.traits import EncoderTraits
 
 _SIMILAR, _FEATURES, _RANKS = "sentence-similarity", "feature-extraction", "text-ranking"
 _DENSE, _LATE = "sluice.encoders.dense", "sluice.encoders.late_interaction"
 
-TYPES: Final[Mapping[str, EncoderType]] = {
-    "bm25": EncoderType(
-        "sluice.encoders.lexical.bm25:BM25Encoder", vectors="sparse", model="", teaches=True,
+TYPES: Final[Mapping[str, EncoderTraits]] = {
+    "bm25": EncoderTraits(
+        "sluice.encoders.lexical.bm25:BM25Encoder", form="sparse", model="", teaches=True,
         core=True,
     ),
-    "concepts": EncoderType(
+    "concepts": EncoderTraits(
         "sluice.encoders.splade.concepts.encoder:ConceptEncoder.from_pretrained",
-        "concept encoder", _FEATURES, "sparse", learns_as="splade", teaches=True,
+        "concept encoder", _FEATURES, "sparse", learns_as="splade", teaches=True, sparsity=True,
+        opens_alone=True, on_dense=True,
     ),
-    "csr": EncoderType(
+    "csr": EncoderTraits(
         "sluice.encoders.splade.csr.encoder:CsrEncoder.from_pretrained",
-        "CSR encoder", _FEATURES, "sparse", learns_as="splade", teaches=True,
+        "CSR encoder", _FEATURES, "sparse", learns_as="splade", teaches=True, sparsity=True,
+        opens_alone=True,
     ),
-    "dense": EncoderType(
+    "dense": EncoderTraits(
         f"{_DENSE}.encoder:DenseEncoder.from_pretrained", "dense encoder", _SIMILAR, teaches=True,
-        core=True,
+        core=True, projection=True, graph="last_hidden_state", layered=True,
     ),
-    "dsi": EncoderType(
+    "dsi": EncoderTraits(
         "sluice.encoders.generative.dsi:DsiEncoder.from_pretrained",
-        "DSI encoder", "text-generation", "identifiers",
+        "DSI encoder", "text-generation", "identifiers", writes="identifiers",
     ),
-    "experts": EncoderType(
+    "experts": EncoderTraits(
         f"{_DENSE}.experts.encoder:ExpertEncoder.from_pretrained",
-        "dense encoder with experts", _SIMILAR, learns_as="dense", teaches=True,
+        "dense encoder with experts", _SIMILAR, learns_as="dense", teaches=True, opens_alone=True,
+        on_dense=True, tunings=("experts", "bitfit", "ln_tuning"),
     ),
-    "gaussian": EncoderType(
+    "gaussian": EncoderTraits(
         f"{_DENSE}.gaussian.encoder:GaussianEncoder.from_pretrained",
-        "Gaussian encoder", _FEATURES, one_way=True, teaches=True,
+        "Gaussian encoder", _FEATURES, one_way=True, teaches=True, projection=True,
+        graph="last_hidden_state", varies=True,
     ),
-    "http": EncoderType(f"{_DENSE}.remote.encoder:HttpEncoder", model=""),
-    "hypencoder": EncoderType(
-        f"{_DENSE}.hypencoder.encoder:Hypencoder.from_pretrained", "Hypencoder", vectors="q_net"
+    "http": EncoderTraits(f"{_DENSE}.remote.encoder:HttpEncoder", model="", stays=True),
+    "hypencoder": EncoderTraits(
+        f"{_DENSE}.hypencoder.encoder:Hypencoder.from_pretrained", "Hypencoder", form="q_net"
     ),
-    "precomputed": EncoderType(
+    "precomputed": EncoderTraits(
         f"{_DENSE}.precomputed:PrecomputedEncoder.from_pretrained", model=""
     ),
-    "pseudo_queries": EncoderType(
+    "pseudo_queries": EncoderTraits(
         f"{_DENSE}.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained",
-        "pseudo-query encoder", vectors="pseudo_queries",
+        "pseudo-query encoder", form="pseudo_queries", projection=True,
     ),
-    "seal": EncoderType(
+    "seal": EncoderTraits(
         "sluice.encoders.generative.encoder:SealEncoder.from_pretrained",
-        "SEAL encoder", "text-generation", "ngrams",
+        "SEAL encoder", "text-generation", "ngrams", writes="spans",
     ),
-    "splade": EncoderType(
+    "splade": EncoderTraits(
         "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
-        "SPLADE encoder", _FEATURES, "sparse", teaches=True, core=True,
+        "SPLADE encoder", _FEATURES, "sparse", teaches=True, core=True, sparsity=True,
+        graph="head_states",
     ),
-    "static": EncoderType(
+    "static": EncoderTraits(
         f"{_DENSE}.static.encoder:StaticEncoder.from_pretrained",
         "static encoder", _SIMILAR, learns_as="dense", teaches=True,
     ),
-    "three_heads": EncoderType(
+    "three_heads": EncoderTraits(
         f"{_LATE}.three_heads.encoder:HeadEncoder.from_pretrained",
-        "encoder with three heads", vectors="parts",
+        "encoder with three heads", form="parts",
+        heads={"dense": "dense", "sparse": "splade", "tokens": "tokens"},
     ),
-    "tokens": EncoderType(
+    "tokens": EncoderTraits(
         f"{_LATE}.encoder:TokenEncoder.from_pretrained",
         "token encoder", _SIMILAR, "tokens", teaches=True, core=True,
     ),
-    "towers": EncoderType(
-        "sluice.encoders.towers:TowerEncoder.from_pretrained", vectors="parts", model="folder"
+    "towers": EncoderTraits(
+        "sluice.encoders.towers:TowerEncoder.from_pretrained", form="parts", model="folder",
+        sides=("dense", "splade", "static"),
     ),
-    "vocabulary": EncoderType(
+    "vocabulary": EncoderTraits(
         "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
-        vectors="sparse", model="folder",
+        form="sparse", model="folder",
     ),
 }  # fmt: skip
 ENCODERS: Final[Mapping[str, str]] = {name: each.place for name, each in TYPES.items()}
@@ -148,15 +117,21 @@ GIVEN: Final[Mapping[str, str]] = {
 }
 
 
-def _ranker(make: str, called: str, **facts: Any) -> EncoderType:
-    return EncoderType(
+def _ranker(make: str, called: str, **facts: Any) -> EncoderTraits:
+    return EncoderTraits(
         f"sluice.encoders.rerankers.{make}.from_pretrained", called, _RANKS, "scores", **facts
     )
 
 
 # Rerankers that are a head over the token vectors of an encoder.
-_HEADS: Final[Mapping[str, EncoderType]] = {
-    name: _ranker(f"matching.{name}:{own}", f"{own} ranker", learns_as="cross_encoder")
+_HEADS: Final[Mapping[str, EncoderTraits]] = {
+    name: _ranker(
+        f"matching.{name}:{own}",
+        f"{own} ranker",
+        learns_as="cross_encoder",
+        opens_alone=True,
+        matches=True,
+    )
     for name, own in {
         "conv_knrm": "ConvKNRM",
         "drmm": "DRMM",
@@ -166,25 +141,41 @@ _HEADS: Final[Mapping[str, EncoderType]] = {
         "pacrr": "PACRR",
     }.items()
 }
-RANKERS: Final[Mapping[str, EncoderType]] = {
+RANKERS: Final[Mapping[str, EncoderTraits]] = {
     "cross_encoder": _ranker(
-        "cross_encoder:CrossEncoder", "cross-encoder", teaches=True, core=True
+        "cross_encoder:CrossEncoder", "cross-encoder", teaches=True, core=True, graph="logits",
     ),
-    "listwise": EncoderType(
+    "listwise": EncoderTraits(
         "sluice.encoders.generative.listwise:ListwiseRanker.from_pretrained",
-        "listwise ranker", _RANKS, "scores",
+        "listwise ranker", _RANKS, "scores", writes="rankings",
+        tunings=("lora", "ia3", "bitfit", "ln_tuning"),
+        why="stays beside the weights, and a listwise ranker writes with the weights alone",
     ),
-    "pyramid": _ranker("pyramid:PyramidEncoder", "pyramid ranker", learns_as="cross_encoder"),
+    "pyramid": _ranker("pyramid:PyramidEncoder", "pyramid ranker", learns_as="cross_encoder",
+        opens_alone=True),
     "rrra": _ranker("rrra:AdaptedScorer", "", teaches=True),  # made by `sluice fit adapter`
-    "true_false": EncoderType(
+    "true_false": EncoderTraits(
         "sluice.encoders.generative.true_false:TrueFalseRanker.from_pretrained",
         "true/false ranker", _RANKS, "scores", learns_as="cross_encoder",
+        opens_alone=True, tunings=("ln_tuning",),
+        why="is for one stack of blocks, and a true_false ranker is an encoder with a decoder",
     ),
     **_HEADS,
 }  # fmt: skip
 MATCHING: Final[Mapping[str, str]] = {name: each.make for name, each in _HEADS.items()}
 RERANKERS: Final[Mapping[str, str]] = {name: each.place for name, each in RANKERS.items()}
-KNOWN: Final[Mapping[str, EncoderType]] = {**TYPES, **RANKERS}
+KNOWN: Final[Mapping[str, EncoderTraits]] = {**TYPES, **RANKERS}
+
+
+def traits_of(thing: Any) -> EncoderTraits | None:
+    """Return the traits of a type's name, of a component in YAML, or of an encoder.
+
+    None for a type outside the table: what it takes is its own to say, by its hooks.
+    """
+    if isinstance(thing, Mapping):
+        thing = thing.get("type")
+    return KNOWN.get(thing if isinstance(thing, str) else hooks_of(thing).kind)
+
 
 TUNINGS: Final[Mapping[str, str]] = {
     "adapter": "sluice.encoders.tuning.bottleneck:Bottlenecks",

@@ -99,7 +99,7 @@ class AdaptedScorer(EncoderBase):
 def check_dense(encoder: Any, where: str) -> None:
     """Raise ``ConfigError`` unless it is one of our networks with one dense vector a text."""
     known = TYPES.get(hooks_of(encoder).kind)
-    if known is None or (known.vectors, known.model) != ("dense", "network") or known.one_way:
+    if known is None or (known.form, known.model) != ("dense", "network") or known.one_way:
         raise ConfigError(
             f"{where}: an error adapter reads one dense vector of each text; use a dense encoder"
         )

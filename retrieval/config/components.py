@@ -18,7 +18,8 @@ from sluice.encoders.model_files.layout import (
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import local_folder
-from sluice.encoders.table import ENCODERS, KNOWN, TYPES, Made
+from sluice.encoders.table import ENCODERS, KNOWN, TYPES
+from sluice.encoders.traits import Form
 from sluice.indexing.table import DATABASES, INDEXES
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import CachedEncoding, PruneSection, RetrieverSection
@@ -38,8 +39,8 @@ START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an enc
 
 # Built-in types by the vectors they make or hold; an index around another may hold either.
 _MADE = {
-    made: tuple(name for name, each in TYPES.items() if each.vectors == made)
-    for made in get_args(Made)
+    made: tuple(name for name, each in TYPES.items() if each.form == made)
+    for made in get_args(Form)
 }
 DENSE_ENCODERS = _MADE["dense"]
 ONE_WAY_ENCODERS = tuple(name for name, each in TYPES.items() if each.one_way)

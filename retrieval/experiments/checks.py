@@ -270,11 +270,11 @@ def _check_feedback(config: ExperimentConfig, stage: Stage, where: str) -> None:
     for name in sorted(stage.leaves & set(config.retrievers)):
         kind = vector_kind(config.retrievers[name].encoder)
         known = KNOWN.get(str(kind))
-        if known is None or known.vectors == "parts":
+        if known is None or known.form == "parts":
             continue  # known when it is opened
-        if known.vectors != needed or (needed == "dense" and known.one_way):
-            other = "rm3" if known.vectors == "sparse" else "prf"
-            instead = f"use {other}({name})" if known.vectors in ("dense", "sparse") else ""
+        if known.form != needed or (needed == "dense" and known.one_way):
+            other = "rm3" if known.form == "sparse" else "prf"
+            instead = f"use {other}({name})" if known.form in ("dense", "sparse") else ""
             if known.one_way or not instead:
                 instead = "search again by another retriever"
             raise ConfigError(

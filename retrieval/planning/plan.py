@@ -283,7 +283,7 @@ def _evaluated(experiment: Experiment, dataset: Dataset, rates: Rates | None) ->
 def _writes(encoder: Mapping[str, Any]) -> bool:
     """Return whether a language model writes an encoder's queries, for seconds if it is large."""
     known = KNOWN.get(str(encoder.get("type")))
-    return known is not None and known.vectors in ("ngrams", "identifiers")
+    return known is not None and known.form in ("ngrams", "identifiers")
 
 
 def _depth_of(experiment: Experiment, nodes: list[str], scorer: str) -> int:
@@ -338,7 +338,7 @@ def _measurable(
     if base.get("type") not in LOADED or not isinstance(base.get("model"), str):
         return None
     known = KNOWN.get(str(base["type"]))
-    if known is not None and known.vectors == "identifiers":  # which are made in training
+    if known is not None and known.form == "identifiers":  # which are made in training
         return None
     if base["type"] == "listwise":  # which writes, for seconds if it is large
         return None

@@ -199,7 +199,7 @@ def made(
 
 
 def opened(kind: str, folder: Path, *, trusted: bool) -> Any:
-    vectors = "scores" if kind in RANKERS else KNOWN[kind].vectors
+    vectors = "scores" if kind in RANKERS else KNOWN[kind].form
     known = {"scores": CrossEncoder, "sparse": SparseEncoder, "tokens": MultiVectorEncoder}
     there: Any = known.get(vectors, SentenceTransformer)
     return there(str(folder), device="cpu", trust_remote_code=trusted)
