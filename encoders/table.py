@@ -42,6 +42,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         f"{_DENSE}.experts.encoder:ExpertEncoder.from_pretrained",
         "dense encoder with experts", _SIMILAR, learns_as="dense", teaches=True, opens_alone=True,
         on_dense=True, tunings=("experts", "bitfit", "ln_tuning"),
+        why="adds parts to layers that exist several times",
     ),
     "gaussian": EncoderTraits(
         f"{_DENSE}.gaussian.encoder:GaussianEncoder.from_pretrained",
@@ -152,7 +153,11 @@ RANKERS: Final[Mapping[str, EncoderTraits]] = {
         why="stays beside the weights, and a listwise ranker writes with the weights alone",
     ),
     "pyramid": _ranker("pyramid:PyramidEncoder", "pyramid ranker", learns_as="cross_encoder",
-        opens_alone=True),
+        opens_alone=True,
+        tunings=("adapter", "bitfit", "gated_prefix", "ia3", "ln_tuning", "lora", "prefix"),
+        why="connects all layers in one pass, and a pyramid ranker runs the lower ones for each "
+        "text alone",
+    ),
     "rrra": _ranker("rrra:AdaptedScorer", "", teaches=True),  # made by `sluice fit adapter`
     "true_false": EncoderTraits(
         "sluice.encoders.generative.true_false:TrueFalseRanker.from_pretrained",

@@ -26,33 +26,25 @@ class Learning:
     """How a type of encoder is trained.
 
     ``makes`` are the forms a loss gets; none of a type that makes what others make, or that is not
-    trained, as ``untrained`` explains. ``tunings`` are the types of tuning it takes (None: all but
-    that of experts), and ``why`` others are refused. ``experts``: it has some. ``fixed``: its
+    trained, as ``untrained`` explains. ``untuned`` is why it takes no tuning at all; which of them
+    others take stands with their traits. ``experts``: it has some. ``fixed``: its
     vectors are another's. ``pairs_only``: it makes no vector of a text alone. ``no_head``: none
     learns faster. ``any_text``: what it scores may be a document without a query.
     """
 
     makes: tuple[Form, ...] = ()
     untrained: str = ""
-    tunings: tuple[str, ...] | None = None
-    why: str = ""
+    untuned: str = ""
     experts: bool = False
     fixed: bool = False
     pairs_only: bool = False
     no_head: bool = False
     any_text: bool = False
 
-    def refuses(self, tuning: str) -> str:
-        """Return why it does not take a built-in type of tuning; empty if it does."""
-        if self.tunings is None or tuning not in TUNINGS or tuning in self.tunings:
-            return ""
-        remedy = f"take {' or '.join(self.tunings)}, or " if self.tunings else ""
-        return f"{tuning}: {self.why}; {remedy}leave it out"
-
 
 _RANKER: Final = Learning(
-    ("scores",), tunings=(), fixed=True, pairs_only=True,
-    why="is for transformers; the vectors that it reads stay as they are, unless it has "
+    ("scores",), fixed=True, pairs_only=True,
+    untuned="is for transformers; the vectors that it reads stay as they are, unless it has "
     "train_vectors: true",
 )  # fmt: skip
 LEARNING: Final[Mapping[str, Learning]] = {
@@ -61,45 +53,42 @@ LEARNING: Final[Mapping[str, Learning]] = {
     "csr": Learning(("sparse", "codes")),
     "dense": Learning(("dense",)),
     "dsi": Learning(("identifiers",)),
-    "experts": Learning(
-        ("dense",), tunings=("experts", "bitfit", "ln_tuning"), experts=True,
-        why="adds parts to layers that exist several times",
-    ),
+    "experts": Learning(("dense",), experts=True),
     "gaussian": Learning(("one_way",)),
     "hypencoder": Learning(("q_net",)),
     "pseudo_queries": Learning(("pseudo_queries",)),
     "seal": Learning(("ngrams",)),
     "splade": Learning(("sparse", "words")),
-    "static": Learning(("dense",), tunings=(), why="a static encoder has no network to tune"),
+    "static": Learning(("dense",), untuned="a static encoder has no network to tune"),
     "three_heads": Learning(("heads",)),
     "tokens": Learning(("tokens",)),
     "cross_encoder": Learning(("scores",), any_text=True),
-    "listwise": Learning(
-        ("rankings",), tunings=("lora", "ia3", "bitfit", "ln_tuning"),
-        why="stays beside the weights, and a listwise ranker writes with the weights alone",
-    ),
-    "pyramid": Learning(
-        ("scores",), tunings=tuple(name for name in TUNINGS if name not in ("experts", "iaa")),
-        why="connects all layers in one pass, and a pyramid ranker runs the lower ones for each "
-        "text alone",
-    ),
+    "listwise": Learning(("rankings",)),
+    "pyramid": Learning(("scores",)),
     "rrra": Learning(
         untrained="an rrra adapter is fitted, by `sluice fit adapter`, or trained beside a dense "
         "encoder by loss: {type: rrra}",
     ),
-    "true_false": Learning(
-        ("scores",), tunings=("ln_tuning",), pairs_only=True, no_head=True, any_text=True,
-        why="is for one stack of blocks, and a true_false ranker is an encoder with a decoder",
-    ),
-    **dict.fromkeys(
-        ("conv_knrm", "drmm", "duet", "knrm", "match_pyramid", "pacrr"), _RANKER
-    ),
+    "true_false": Learning(("scores",), pairs_only=True, no_head=True, any_text=True),
+    **{name: _RANKER for name, each in KNOWN.items() if each.matches},
 }  # fmt: skip
 
 
 def learning_of(kind: str) -> Learning:
     """Return how a type is trained; for one of one's own, what says nothing."""
     return LEARNING.get(kind, Learning())
+
+
+def refused_tuning(kind: str, tuning: str) -> str:
+    """Return why a type of encoder does not take a built-in type of tuning; empty if it does."""
+    known, none = KNOWN.get(kind), learning_of(kind).untuned
+    if known is None or tuning not in TUNINGS:
+        return ""
+    if none:
+        return f"{tuning}: {none}; leave it out"
+    if not known.tunings or tuning in known.tunings:
+        return ""
+    return f"{tuning}: {known.why}; take {' or '.join(known.tunings)}, or leave it out"
 
 
 def types_that_make(forms: Iterable[str]) -> list[str]:

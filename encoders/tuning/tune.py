@@ -23,7 +23,7 @@ from sluice.encoders.model_files.adapters import (
 )
 from sluice.encoders.model_files.layers import layer_list
 from sluice.encoders.table import TUNINGS
-from sluice.encoders.tuning.learning import learning_of
+from sluice.encoders.tuning.learning import learning_of, refused_tuning
 
 log = logging.getLogger("sluice")
 
@@ -54,7 +54,7 @@ def tune(
         raise ConfigError(
             f"{where}: no parameter of the encoder is trainable, so none can be tuned"
         )
-    if why := learning_of(encoder.kind).refuses(settings["type"]):
+    if why := refused_tuning(encoder.kind, settings["type"]):
         raise ConfigError(f"{where}.type: {why}")
     for model in models:
         if hasattr(model, "tuned"):

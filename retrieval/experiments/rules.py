@@ -52,7 +52,7 @@ class PartFacts:
     @property
     def apart(self) -> bool:
         """Whether folders of that type open as no other: it learns as another, with own parts."""
-        return self.own in KNOWN and bool(KNOWN[self.own].learns_as) and self.own != "static"
+        return self.own in KNOWN and KNOWN[self.own].opens_alone
 
     @property
     def read(self) -> Any:

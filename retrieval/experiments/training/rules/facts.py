@@ -10,6 +10,7 @@ from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.table import KNOWN, MATCHING
 from sluice.encoders.transformer.from_scratch import is_fresh
+from sluice.encoders.tuning.learning import refused_tuning
 from sluice.retrieval.config.components import START_KEY, towers_in
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.experiments.training.parts import names_of
@@ -51,7 +52,7 @@ class RunFacts(TrainingFacts):
     def two_towers(self) -> bool:
         """Whether the sides are encoded by separate towers, here or in a folder."""
         known = KNOWN.get(str(self.encoder.get("type")))
-        return known is not None and (known.vectors, known.model) == ("parts", "folder")
+        return known is not None and bool(known.sides)
 
     @property
     def frozen(self) -> str:
@@ -73,7 +74,7 @@ class RunFacts(TrainingFacts):
     @property
     def refused_tuning(self) -> str:
         """Why the encoder does not take this tuning; empty if it does."""
-        return self.learning.refuses(self.tuning)
+        return refused_tuning(self.kind, self.tuning)
 
     @property
     def negatives(self) -> Mapping[str, Any]:

@@ -91,7 +91,7 @@ LOSS: Final = (
 
 SETTINGS: Final = (
     Rule("freeze", lambda run: run.section.freeze and run.learning.fixed,
-         "{learning.why}; leave it out",
+         "{learning.untuned}; leave it out",
          "{encoder: {type: knrm}, loss: bce, negatives: {type: mined, retriever: m}, freeze: "
          "{layers: 1}}"),
     Rule("encoder.train_vectors",
