@@ -18,7 +18,7 @@ _DENSE, _LATE = "sluice.encoders.dense", "sluice.encoders.late_interaction"
 TYPES: Final[Mapping[str, EncoderTraits]] = {
     "bm25": EncoderTraits(
         "sluice.encoders.lexical.bm25:BM25Encoder", form="sparse", model="", teaches=True,
-        core=True,
+        core=True, fitted=True,
     ),
     "concepts": EncoderTraits(
         "sluice.encoders.splade.concepts.encoder:ConceptEncoder.from_pretrained",
@@ -67,7 +67,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
     "splade": EncoderTraits(
         "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
         "SPLADE encoder", _FEATURES, "sparse", teaches=True, core=True, sparsity=True,
-        graph="head_states",
+        graph="head_states", starts=True,
     ),
     "static": EncoderTraits(
         f"{_DENSE}.static.encoder:StaticEncoder.from_pretrained",

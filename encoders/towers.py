@@ -29,6 +29,7 @@ from sluice.encoders.model_files.router import (
     write_router,
 )
 from sluice.encoders.splade.encoder import SpladeEncoder
+from sluice.encoders.table import traits_of
 from sluice.encoders.transformer.model import Features
 from sluice.familiar import Similarity
 
@@ -255,11 +256,12 @@ class TowerEncoder(EncoderBase):
         with replaced_folder(Path(path)) as folder:
             for side, tower in self.towers.items():
                 tower.save_pretrained(folder / side)
+            document = traits_of(self.document)
             write_router(
                 folder,
                 {side: whole_route(folder, side) for side in SIDES},
                 model_type="SparseEncoder"
-                if self.document.kind == "splade"
+                if document is not None and document.form == "sparse"
                 else ("SentenceTransformer"),
                 prompts=self.prompts,
                 similarity=self.similarity,

@@ -47,8 +47,9 @@ class EncoderTraits:
     where it does not take all, and ``why`` it takes no others. ``opens_alone``: its folders open
     as no other type. ``on_dense``: it starts from a dense encoder, by settings of its own.
     ``layered``: it means token states, which late passages need. ``stays``: it stays in the
-    process that opened it. ``varies``: it knows the variance of its queries. ``two_sides``: an
-    encoder of each side, of one of the types ``sides``. ``heads`` are the types that make a head's
+    process that opened it. ``varies``: it knows the variance of its queries. ``fitted``: it counts
+    a collection, without a model. ``starts``: ``start`` may give it a head. ``sides``: it has an
+    encoder of each side, of one of these types. ``heads`` are the types that make a head's
     vectors, of a model with several. ``matches``: it is a head over token vectors.
     """
 
@@ -72,6 +73,8 @@ class EncoderTraits:
     layered: bool = False
     stays: bool = False
     varies: bool = False
+    fitted: bool = False
+    starts: bool = False
     sides: tuple[str, ...] = ()
     heads: Mapping[str, str] = field(default_factory=dict)
     matches: bool = False

@@ -22,16 +22,12 @@ from sluice.encoders.foundation.disk.files import file_hash
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.identity import versions
+from sluice.encoders.table import KNOWN
 
 Output: TypeAlias = Literal["last_hidden_state", "head_states", "logits"]
 ENGINES = ("torch", "onnx", "openvino")
 # The output of the graph of each kind of encoder.
-OUTPUTS: dict[str, Output] = {
-    "dense": "last_hidden_state",
-    "gaussian": "last_hidden_state",
-    "splade": "head_states",
-    "cross_encoder": "logits",
-}
+OUTPUTS: dict[str, Output] = {name: each.graph for name, each in KNOWN.items() if each.graph}
 _PACKAGES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 
 
@@ -173,7 +169,7 @@ def through(encoder: Any, backend: Backend | None) -> Any:
 def compared(encoder: Any, backend: Backend, texts: Sequence[str]) -> Difference:
     """Encode texts as documents by torch and by a back end; a cross-encoder scores pairs."""
     ours, theirs = through(encoder, None), through(encoder, backend)
-    if encoder.kind == "cross_encoder":
+    if OUTPUTS[encoder.kind] == "logits":
         pairs = list(zip(texts, reversed(texts), strict=True))
         expected, actual = ours.score(pairs), theirs.score(pairs)
         cosine = 1.0
@@ -258,7 +254,7 @@ def choose_backend(
 def _compare(encoder: BackedModel, run: Backend, path: Path) -> None:
     """Log a warning if a graph that does not name its weights differs from the model's."""
     difference = compared(encoder, run, PROBES)
-    scores = encoder.kind == "cross_encoder"
+    scores = OUTPUTS[encoder.kind] == "logits"
     if difference.relative <= FAR if scores else difference.cosine >= NEAR:
         return
     what = "scores differ" if scores else "vectors differ"

@@ -79,7 +79,9 @@ class ExportReport:
     differences: dict[str, Difference] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        unit = {"splade": "term weights", "cross_encoder": "logits"}.get(self.kind, "vectors")
+        unit = {"head_states": "term weights", "logits": "logits"}.get(
+            OUTPUTS[self.kind], "vectors"
+        )
         lines = []
         for file, difference in self.differences.items():
             line = (
@@ -87,7 +89,7 @@ class ExportReport:
                 f"differ from torch's by at most {difference.largest:.3g} (of up to "
                 f"{difference.span:.3g})"
             )
-            if self.kind != "cross_encoder":
+            if OUTPUTS[self.kind] != "logits":
                 line += f", smallest cosine {difference.cosine:.6f}"
             lines.append(line)
         return "\n".join(lines)
@@ -153,7 +155,7 @@ def write_graph(encoder: Any, path: Path) -> None:
     )
     output = OUTPUTS[kind]
     axes = {name: {0: "batch", 1: "length"} for name in names}
-    axes[output] = {0: "batch"} if kind == "cross_encoder" else {0: "batch", 1: "length"}
+    axes[output] = {0: "batch"} if output == "logits" else {0: "batch", 1: "length"}
     with _quiet_exporter(), torch.no_grad():
         try:
             torch.onnx.export(
@@ -240,7 +242,7 @@ def _opened(model: Any, output: Path) -> Any:
             f"a {type(encoder).__name__} cannot be exported as ONNX; dense, SPLADE and "
             "cross-encoders can"
         )
-    if encoder.kind == "cross_encoder" and encoder.module is not encoder.model:
+    if OUTPUTS[encoder.kind] == "logits" and encoder.module is not encoder.model:
         raise ConfigError(
             "a cross-encoder with head: similarity cannot be exported as ONNX; use it with torch, "
             "or train one with head: classifier"

@@ -24,7 +24,7 @@ from sluice.encoders.foundation.provenance import versions
 from sluice.encoders.foundation.token_counts import counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.model_files.layout import read_object
-from sluice.encoders.table import RERANKERS
+from sluice.encoders.table import RERANKERS, traits_of
 
 PROBES = "probes.json"
 VERSION = 1
@@ -154,14 +154,20 @@ def verify_probes(folder: Path, encoder: Any) -> Verified | None:
 def _kind(encoder: Any) -> str:
     """Return what a model is compared by: vectors, or scores of each query with its document."""
     kind = hooks_of(encoder).kind
-    if kind == "listwise":
+    if _ranks_lists(encoder):
         return "queries with two documents each"
     return "pairs of a query and a document" if kind in RERANKERS else "vectors"
 
 
+def _ranks_lists(encoder: Any) -> bool:
+    """Whether it is a reranker that writes the order of a list."""
+    traits = traits_of(encoder)
+    return traits is not None and traits.scores and bool(traits.writes)
+
+
 def _vectors(encoder: Any) -> list[Row]:
     """Return the vectors of the queries and documents, or the scores of both in pairs or lists."""
-    if hooks_of(encoder).kind == "listwise":
+    if _ranks_lists(encoder):
         lists = [(each, DOCUMENTS[at : at + 2]) for at, each in enumerate(QUERIES)]
         return [Row(encoder.log_probabilities(lists).astype(np.float32))]
     if hooks_of(encoder).kind in RERANKERS:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import ENCODERS
+from sluice.encoders.table import ENCODERS, traits_of
 
 
 class SentForm(NamedTuple):
@@ -51,7 +51,8 @@ def refuse_kept(kind: str | None, backend: str | None, *, where: str, instead: s
             f"{where}: an exported graph (backend) runs in one process, which uses all threads; "
             f"use {instead}, or backend: torch"
         )
-    if kind == "http":
+    traits = traits_of(kind or "")
+    if traits is not None and traits.stays:
         raise ConfigError(
             f"{where}: an encoder behind HTTP makes its requests in one process; use {instead} "
             "(concurrency is how many requests it makes at a time)"

@@ -18,6 +18,7 @@ from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index, Parameters
 from sluice.indexing.kernels.threads import thread_count
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
+from sluice.indexing.table import SHARDABLE
 from sluice.indexing.wrappers.fan_out import (
     DEADLINE,
     HEDGE,
@@ -34,9 +35,6 @@ from sluice.indexing.wrappers.partial import note_absent
 from sluice.indexing.wrappers.remote import RemoteIndex
 
 log = logging.getLogger("sluice")
-
-# Types that answer a query from one shard as they would from all, or nearly.
-SHARDABLE = ("flat", "faiss", "inverted", "tokens", "funnel", "augmented", "passages")
 
 
 class ShardedIndex(Index):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from sluice.encoders.encoder import encodes
 from sluice.encoders.foundation.build import build, check
@@ -18,9 +18,9 @@ from sluice.encoders.model_files.layout import (
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import local_folder
-from sluice.encoders.table import ENCODERS, KNOWN, TYPES
-from sluice.encoders.traits import Form
-from sluice.indexing.table import DATABASES, INDEXES
+from sluice.encoders.table import ENCODERS, KNOWN, TYPES, traits_of
+from sluice.encoders.traits import APART, WRITTEN
+from sluice.indexing.table import DATABASES, INDEXES, SHARDABLE, check_fits, default_spec
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import CachedEncoding, PruneSection, RetrieverSection
 from sluice.retrieval.documents.document import Document
@@ -37,26 +37,9 @@ Allow = Collection[str] | None  # classes of your own that types may name; None 
 LENGTHS = {"query_length": 3, "document_length": 3, "max_length": 5}  # the least of each
 START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an encoder without one
 
-# Built-in types by the vectors they make or hold; an index around another may hold either.
-_MADE = {
-    made: tuple(name for name, each in TYPES.items() if each.form == made)
-    for made in get_args(Form)
-}
-DENSE_ENCODERS = _MADE["dense"]
+DENSE_ENCODERS = tuple(name for name, each in TYPES.items() if each.form == "dense")
+SPARSE_ENCODERS = tuple(name for name, each in TYPES.items() if each.form == "sparse")
 ONE_WAY_ENCODERS = tuple(name for name, each in TYPES.items() if each.one_way)
-SPARSE_ENCODERS = _MADE["sparse"]
-TOKEN_ENCODERS = _MADE["tokens"]
-PSEUDO_ENCODERS = _MADE["pseudo_queries"]  # documents are several vectors, queries one
-NGRAM_ENCODERS = _MADE["ngrams"]  # documents are token sequences, queries n-grams of them
-ID_ENCODERS = _MADE["identifiers"]  # documents are identifiers, queries several of them
-NET_ENCODERS = _MADE["q_net"]  # documents are dense vectors, queries networks
-DENSE_INDEXES = ("flat", "faiss", "auto", "funnel", "augmented", "query_graph")
-SPARSE_INDEXES = ("inverted",)
-TOKEN_INDEXES = ("tokens",)
-PSEUDO_INDEXES = ("pseudo_queries",)
-NGRAM_INDEXES = ("fm",)
-ID_INDEXES = ("trie",)
-NET_INDEXES = ("graph",)  # a dense query is a network without hidden layers
 
 
 def make_encoder(
@@ -86,7 +69,8 @@ def make_encoder(
 
 def towers_in(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the components of separate towers by side; none in another encoder's component."""
-    if spec.get("type") != "towers":
+    traits = traits_of(spec)
+    if traits is None or not traits.sides:
         return {}
     sides = {side: spec.get(side) for side in ("query", "document")}
     return {side: tower for side, tower in sides.items() if isinstance(tower, Mapping)}
@@ -94,9 +78,10 @@ def towers_in(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def check_towers(spec: Mapping[str, Any], *, where: str) -> None:
     """Check the towers in an encoder's component, if it has any."""
-    known = {kind: ENCODERS[kind] for kind in ("dense", "splade", "static")}
+    traits = traits_of(spec)
+    known = () if traits is None else traits.sides
     for side, tower in towers_in(spec).items():
-        check(tower, known, where=f"{where}.{side}", allow=())
+        check(tower, {kind: ENCODERS[kind] for kind in known}, where=f"{where}.{side}", allow=())
         check_lengths(tower, where=f"{where}.{side}")
 
 
@@ -124,11 +109,12 @@ def vector_kind(spec: Mapping[str, Any]) -> Any:
     For one head of three it is the type that makes such vectors. None for a saved folder of towers
     or heads, which may not exist yet.
     """
-    if spec.get("type") == "three_heads":
-        return {"dense": "dense", "sparse": "splade", "tokens": "tokens"}.get(str(spec.get("head")))
-    if spec.get("type") != "towers":
-        return spec.get("type")
-    return towers_in(spec).get("document", {}).get("type")
+    traits = traits_of(spec)
+    if traits is not None and traits.heads:
+        return traits.heads.get(str(spec.get("head")))
+    if traits is not None and traits.sides:
+        return towers_in(spec).get("document", {}).get("type")
+    return spec.get("type")
 
 
 def trained_kind(spec: Mapping[str, Any]) -> Any:
@@ -136,8 +122,9 @@ def trained_kind(spec: Mapping[str, Any]) -> Any:
 
     Some learn as another type does: static encoders as dense ones, rerankers as cross-encoders.
     """
-    if spec.get("type") == "three_heads":
-        return "three_heads"
+    traits = traits_of(spec)
+    if traits is not None and traits.heads:
+        return spec["type"]
     kind = vector_kind(spec)
     known = KNOWN.get(kind)
     return known.learns_as or kind if known else kind
@@ -171,46 +158,17 @@ def check_index(spec: Any, encoder: Mapping[str, Any], *, where: str, allow: All
     if name not in INDEXES and other_index(name):
         raise ConfigError(f"{where}.type: unknown type {name!r}; {other_index(name)}")
     check(spec, INDEXES, where=where, allow=allow)
-    kind = vector_kind(encoder)
-    holds = {
-        **dict.fromkeys(DENSE_INDEXES, "dense"), **dict.fromkeys(SPARSE_INDEXES, "sparse"),
-        **dict.fromkeys(TOKEN_INDEXES, "token"), **dict.fromkeys(PSEUDO_INDEXES, "pseudo-query"),
-        **dict.fromkeys(NGRAM_INDEXES, "token sequences, no"),
-        **dict.fromkeys(ID_INDEXES, "identifiers, no"),
-    }  # fmt: skip
-    if name in DATABASES:
-        sparse = spec.get("column") == "sparsevec" or kind in SPARSE_ENCODERS
-        holds[name] = (
-            "dense" if spec.get("column") in ("vector", "halfvec") or not sparse else "sparse"
-        )
-    if name in NET_INDEXES:
-        holds[name] = "dense"
-    if kind in NET_ENCODERS and name in holds and name not in NET_INDEXES:
-        raise ConfigError(
-            f"{where}.type: {name} compares vectors, and a query of a {kind} encoder is a network; "
-            f"it takes {', '.join(NET_INDEXES)}"
-        )
-    sides = ((DENSE_ENCODERS, "dense", DENSE_INDEXES[:3]),
-             (SPARSE_ENCODERS, "sparse", SPARSE_INDEXES),
-             (TOKEN_ENCODERS, "token", TOKEN_INDEXES),
-             (PSEUDO_ENCODERS, "pseudo-query", PSEUDO_INDEXES),
-             (NGRAM_ENCODERS, "token sequences, no", NGRAM_INDEXES),
-             (ID_ENCODERS, "identifiers, no", ID_INDEXES))  # fmt: skip
-    for encoders, made, suited in sides:
-        if kind in encoders and holds.get(name, made) != made:
-            article = "an" if kind[0] in "aeiou" else "a"
-            raise ConfigError(
-                f"{where}.type: {name} holds {holds[name]} vectors; {article} {kind} encoder takes "
-                f"{', '.join(suited)}"
-            )
+    traits = traits_of(vector_kind(encoder))
+    if traits is not None:
+        check_fits(traits.form, str(vector_kind(encoder)), spec, where)
     if name in INDEXES:
         index = build(spec, INDEXES, where=where)
-        if name in DATABASES and kind in (*SPARSE_ENCODERS, *DENSE_ENCODERS):
+        if name in DATABASES and traits is not None and traits.form in ("dense", "sparse"):
             try:
-                index.check_vectors(are_sparse=kind in SPARSE_ENCODERS)
+                index.check_vectors(are_sparse=traits.form == "sparse")
             except ConfigError as error:
                 raise ConfigError(f"{where}.{error}") from None
-        if kind in ONE_WAY_ENCODERS:
+        if traits is not None and traits.one_way:
             from sluice.retrieval.retrievers.corpus.fill_index import check_one_way
 
             check_one_way(index, where)
@@ -258,18 +216,18 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
     check(section.encoder, ENCODERS, where=f"{where}.encoder", allow=allow)
     check_towers(section.encoder, where=f"{where}.encoder")
     check_lengths(section.encoder, where=f"{where}.encoder")
-    if section.encoder["type"] == "three_heads" and section.encoder.get("dim") is not None:
+    traits = traits_of(section.encoder)
+    if traits is not None and traits.heads and section.encoder.get("dim") is not None:
         raise ConfigError(
             f"{where}.encoder.dim: draws new heads, which are not trained here; train them under "
             "train: (loss: {type: three_heads}), and give that name as the model here, without dim"
         )
     check_new_heads(section.encoder, f"{where}.encoder")
-    if section.encoder["type"] == "bm25":
+    if traits is not None and traits.fitted:
         build(section.encoder, ENCODERS, where=f"{where}.encoder")
     check_index(section.index, section.encoder, where=f"{where}.index", allow=allow)
     usual = (None, CachedEncoding(), CachedEncoding(cache=None))
-    written = (*NGRAM_ENCODERS, *ID_ENCODERS)
-    if section.encoding not in usual and section.encoder["type"] in written:
+    if section.encoding not in usual and traits is not None and traits.form in WRITTEN:
         raise ConfigError(
             f"{where}.encoding: a {section.encoder['type']} encoder makes token ids of documents, "
             "which are not kept as vectors are; leave it out"
@@ -283,14 +241,15 @@ def check_retriever(section: RetrieverSection, where: str, allow: Allow = None) 
 
 def _check_shards(section: RetrieverSection, where: str) -> None:
     """Refuse shards of what answers a query from the whole collection only."""
-    from sluice.indexing.wrappers.sharded import SHARDABLE
-
     kind = vector_kind(section.encoder)
-    if any(kind in each for each in (NET_ENCODERS, PSEUDO_ENCODERS, NGRAM_ENCODERS, ID_ENCODERS)):
+    traits = traits_of(kind)
+    if traits is not None and traits.form not in (*APART, "scores"):
         raise ConfigError(
             f"{where}: the scores of a {kind} encoder need the whole collection; leave it out"
         )
-    index = section.index["type"] if section.index is not None else SHARDABLE[0]
+    if section.index is None:
+        return
+    index = section.index["type"]
     if index in DATABASES:
         raise ConfigError(
             f"{where}: an index of type {index} lies in a database, which parts it by its own "
@@ -314,14 +273,17 @@ def _check_passages(section: RetrieverSection, where: str) -> None:
         return
     of = {**section.encoder, **towers_in(section.encoder).get("document", {})}
     kind, pooling, layout, positions = of["type"], of.get("pooling"), Layout(), None
-    folder = local_folder(str(of.get("model"))) if kind == "dense" else None
+    traits = traits_of(kind)
+    takes = traits is not None and traits.layered
+    folder = local_folder(str(of.get("model"))) if takes else None
     if folder is not None:
         with suppress(ModelError):
             layout = read_layout(folder)
             positions = _most_tokens(folder)
     pooling = pooling or layout.pooling or None
     if passages.late:
-        if kind in ENCODERS and (kind not in ("dense", "towers") or pooling not in (None, "mean")):
+        whole = takes or (traits is not None and bool(traits.sides))
+        if kind in ENCODERS and (not whole or pooling not in (None, "mean")):
             what = f"a {kind} encoder" if pooling is None else f"pooling: {pooling}"
             raise ConfigError(
                 f"{where}.late: {what} makes no means of token states; late chunking needs a dense "
@@ -341,7 +303,8 @@ def _check_passages(section: RetrieverSection, where: str) -> None:
 
 def check_new_heads(spec: Mapping[str, Any], where: str) -> None:
     """Raise ``ConfigError`` for a model with three heads whose ``seed`` draws none of them."""
-    if spec.get("type") != "three_heads" or spec.get("dim") is not None:
+    traits = traits_of(spec)
+    if traits is None or not traits.heads or spec.get("dim") is not None:
         return
     if spec.get("seed") is not None:
         raise ConfigError(
@@ -352,7 +315,9 @@ def check_new_heads(spec: Mapping[str, Any], where: str) -> None:
 def check_head(spec: Mapping[str, Any], where: str, remedy: str) -> None:
     """Raise ``ConfigError`` for SPLADE from a model on this machine that has no head for it."""
     model = spec.get("model")
-    if spec.get("type") != "splade" or START_KEY in spec or not isinstance(model, str):
+    traits = traits_of(spec)
+    starts = traits is not None and traits.starts and START_KEY not in spec
+    if not starts or not isinstance(model, str):
         return
     from sluice.encoders.model_files.locate import local_folder
     from sluice.encoders.splade.folder import has_mlm_head
@@ -367,30 +332,15 @@ def check_head(spec: Mapping[str, Any], where: str, remedy: str) -> None:
 
 def _check_search(section: RetrieverSection, where: str) -> None:
     """Check search parameters by name and value, where the kind of index is known."""
-    from sluice.indexing import (
-        FlatIndex,
-        FmIndex,
-        GraphIndex,
-        Index,
-        InvertedIndex,
-        PseudoQueryIndex,
-        TokenIndex,
-        TrieIndex,
-    )
+    from sluice.indexing import Index
     from sluice.indexing.wrappers.fan_out import OWN_PARAMETERS, check_patience
 
-    index: Any = None
-    if section.index is None:  # as ``Retriever.build`` chooses
-        usual: tuple[tuple[tuple[str, ...], Any], ...] = (
-            (DENSE_ENCODERS, FlatIndex), (SPARSE_ENCODERS, InvertedIndex),
-            (TOKEN_ENCODERS, TokenIndex), (NET_ENCODERS, lambda: GraphIndex("exhaustive")),
-            (PSEUDO_ENCODERS, lambda: PseudoQueryIndex(mode="exhaustive")),
-            (NGRAM_ENCODERS, FmIndex), (ID_ENCODERS, TrieIndex),
-        )  # fmt: skip
-        kind = vector_kind(section.encoder)
-        index = next((make() for encoders, make in usual if kind in encoders), None)
-    elif section.index["type"] in INDEXES:
-        index = build(section.index, INDEXES, where=where)
+    spec: Mapping[str, Any] | None = section.index
+    if spec is None:  # as ``Retriever.build`` chooses
+        traits = traits_of(vector_kind(section.encoder))
+        spec = None if traits is None else default_spec(traits.form)
+    known = spec is not None and spec["type"] in INDEXES
+    index: Any = build(spec, INDEXES, where=where) if spec is not None and known else None
     if isinstance(index, Index):
         params = dict(section.search)
         try:

@@ -46,7 +46,6 @@ from sluice.retrieval.planning.training_size import training_size
 
 SHARED = ("type", "model", "query_length", "document_length", "max_length", "dtype", "device",
           "batch_tokens")  # fmt: skip
-ON_DENSE = ("concepts", "experts")  # types that start from a dense encoder, by settings of theirs
 DEPTH = 100  # of a reranker that names none
 RUN_BYTES = 20  # of a document in a compressed run
 IDLE = "times are estimates for this machine when it does nothing else"
@@ -340,17 +339,18 @@ def _measurable(
     known = KNOWN.get(str(base["type"]))
     if known is not None and known.form == "identifiers":  # which are made in training
         return None
-    if base["type"] == "listwise":  # which writes, for seconds if it is large
+    if known is not None and known.scores and known.writes:  # for seconds if it is large
         return None
     folder = local_folder(str(base["model"]))
     if folder is None or isinstance(base.get(START_KEY), Mapping):
         return None
-    if base["type"] in ON_DENSE:
+    if known is not None and known.on_dense:
         return _on_dense(base, folder)
-    if START_KEY not in base or (training and base["type"] == "splade"):
+    starts = known is not None and known.starts
+    if START_KEY not in base or (training and starts):
         return dict(base)
     shared = {key: value for key, value in base.items() if key in SHARED}
-    return {**shared, "type": "dense"} if base["type"] == "splade" else shared
+    return {**shared, "type": "dense"} if starts else shared
 
 
 def _on_dense(base: Mapping[str, Any], folder: Path) -> dict[str, Any]:

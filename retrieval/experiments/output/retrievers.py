@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.machine import give_back_memory
+from sluice.encoders.table import traits_of
 from sluice.retrieval.config.components import make_encoder, make_index, pruned
 from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import CachedEncoding, ExperimentConfig, RetrieverSection
@@ -151,7 +152,8 @@ class ExperimentRetrievers:
 
         One pass then makes the vectors of all, which the cache keeps for them.
         """
-        if spec.get("type") != "three_heads":
+        traits = traits_of(spec)
+        if traits is None or not traits.heads:
             return []
         return [
             make_encoder(other.encoder, where=f"retrievers.{name}.encoder", model=self.model)

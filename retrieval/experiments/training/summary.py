@@ -47,7 +47,7 @@ def facts_of(
     losses = _series(report.history, "loss") or _series(report.history, "train_loss")
     return {
         "kind": next((each.called for each in named if each.called), kind),
-        "towers": own == "towers",
+        "towers": bool(own in KNOWN and KNOWN[own].sides),
         "type": own if named and named[0].learns_as else kind,
         "base": base_of(section),
         "loss_type": section.loss["type"],

@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.traits import own_form
+from sluice.indexing.table import INDEXES, default_spec
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.execution.executor import LOCAL, Executor
@@ -132,17 +135,14 @@ def _fitted(
 
 def default_index(encoder: Any) -> Index:
     """Return an empty index for an encoder's kind of vectors."""
-    from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
-
-    own = own_index(encoder)
-    if own is not None:
-        return own
-    if hooks_of(encoder).fits_documents:
-        return InvertedIndex()
-    vectors = encoder.encode_documents([])
-    if isinstance(vectors, TokenVectors):
-        return TokenIndex()
-    return FlatIndex() if isinstance(vectors, np.ndarray) else InvertedIndex()
+    form: str | None = own_form(encoder)
+    if form in (None, "tokens"):  # what it makes decides
+        learns = hooks_of(encoder).fits_documents
+        vectors = None if learns else encoder.encode_documents([])
+        tokens, dense = isinstance(vectors, TokenVectors), isinstance(vectors, np.ndarray)
+        form = "tokens" if tokens else "dense" if dense else "sparse"
+    index: Index = build(default_spec(str(form)) or {}, INDEXES, where="index")
+    return index
 
 
 @contextmanager
@@ -175,15 +175,8 @@ def own_index(encoder: Any) -> Index | None:
 
     None for an encoder whose vectors any index of their kind compares.
     """
-    from sluice.indexing import GraphIndex, PseudoQueryIndex
-
-    written = written_index(encoder)
-    if written is not None:
-        return written()
-    similarity = hooks_of(encoder).similarity
-    if similarity == "attention":
-        return PseudoQueryIndex(mode="exhaustive")
-    return GraphIndex("exhaustive") if similarity == "q_net" else None
+    form = own_form(encoder)
+    return None if form in (None, "tokens") else default_index(encoder)
 
 
 def check_own_index(encoder: Any, index: Any) -> None:

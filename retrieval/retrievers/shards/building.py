@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing.index import Index, Recipe
-from sluice.indexing.wrappers.sharded import SHARDABLE, ShardedIndex
+from sluice.indexing.table import SHARDABLE
+from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval.retrievers.corpus.fill_index import default_index
 from sluice.retrieval.retrievers.folder import DOCUMENTS, SHARDS
 from sluice.retrieval.retrievers.shards.saving import next_set

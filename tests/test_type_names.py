@@ -1,0 +1,97 @@
+"""A type's name is compared in its own file and in the table, nowhere else: traits decide."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.encoders.table import KNOWN, MATCHING
+
+ROOT = Path(__file__).parents[1]
+# Names that are ordinary words too: forms of vectors, sides of databases, protocols, places.
+ORDINARY = {"dense", "tokens", "http", "experts"}
+NAMES = {*KNOWN} - ORDINARY
+# Files that still compare names, each of which may only become shorter.
+REMAINING = {
+    "encoders/backends/export.py": 1,
+    "encoders/given.py": 1,
+    "encoders/quick/proof.py": 2,
+    "encoders/rerankers/matching/sources.py": 1,
+    "encoders/towers.py": 1,
+    "encoders/tuning/tune.py": 1,
+    "training/loop/parts.py": 5,
+    "training/losses/composed/csr.py": 2,
+    "training/losses/composed/members.py": 1,
+    "training/losses/composed/qbd.py": 1,
+    "training/losses/composed/sum_of_losses.py": 1,
+    "training/losses/composed/three_heads.py": 1,
+    "training/losses/rankings.py": 1,
+    "retrieval/config/other_names.py": 1,
+    "retrieval/config/schema/json_schema.py": 1,
+    "retrieval/exchange/graph_export.py": 1,
+    "retrieval/experiments/dependencies.py": 1,
+    "retrieval/experiments/experiment.py": 1,
+    "retrieval/experiments/training/checks/experts.py": 1,
+    "retrieval/experiments/training/checks/losses.py": 5,
+    "retrieval/experiments/training/checks/negatives.py": 4,
+    "retrieval/experiments/training/checks/sources.py": 1,
+    "retrieval/experiments/training/checks/sparse.py": 3,
+    "retrieval/experiments/training/checks/tokens.py": 3,
+    "retrieval/experiments/training/checks/training.py": 16,
+    "retrieval/experiments/training/checks/tuning.py": 2,
+    "retrieval/experiments/training/identifiers.py": 1,
+    "retrieval/experiments/training/job.py": 1,
+    "retrieval/experiments/training/model_card.py": 6,
+    "retrieval/jobs.py": 1,
+    "retrieval/planning/plan.py": 1,
+    "retrieval/retrievers/quality/scorers.py": 2,
+    "retrieval/stages/hubs.py": 2,
+    "retrieval/studies/upgrades.py": 1,
+    "retrieval/testing/loss_batches.py": 2,
+    "retrieval/training_data/files/corpus_examples.py": 1,
+    "retrieval/training_data/files/quality_examples.py": 3,
+    "retrieval/training_data/teachers/batch_teacher.py": 1,
+}
+
+
+def compared(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of types that are compared, alone or in a written list, or matched."""
+    for node in ast.walk(tree):
+        places: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            for each in (node.left, *node.comparators):
+                written = isinstance(each, ast.Tuple | ast.List | ast.Set)
+                places += each.elts if written else [each]  # type: ignore[attr-defined]
+        elif isinstance(node, ast.MatchValue):
+            places.append(node.value)
+        for each in places:
+            if isinstance(each, ast.Constant) and each.value in NAMES:
+                yield str(each.value)
+
+
+def of_home(name: str, path: str) -> bool:
+    """Whether a file is the one that a type is made in, or lies beside it in the type's folder."""
+    home = KNOWN[name].make.partition(":")[0].removeprefix("sluice.").replace(".", "/")
+    own = home.rpartition("/")[0] if home.endswith("/encoder") and name != "splade" else home
+    return path == f"{home}.py" or (own.endswith(name) and path.startswith(f"{own}/"))
+
+
+@pytest.mark.parametrize("room", ["encoders", "indexing", "training", "retrieval"])
+def test_names_of_types_are_compared_at_home(room: str) -> None:
+    assert set(MATCHING) <= NAMES
+    counts: dict[str, int] = {}
+    for path in sorted((ROOT / room).rglob("*.py")):
+        place = path.relative_to(ROOT).as_posix()
+        away = [
+            each for each in compared(ast.parse(path.read_text("utf-8")))
+            if not of_home(each, place)
+        ]  # fmt: skip
+        if away and place != "encoders/table.py":
+            counts[place] = len(away)
+    more = {place: n for place, n in counts.items() if n > REMAINING.get(place, 0)}
+    assert not more, "ask traits_of(...), not the type's name"
+    emptied = [each for each in REMAINING if each.startswith(f"{room}/") and each not in counts]
+    assert not emptied, "take these out of REMAINING"
