@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import operator
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.trust import Allow, refuse_class
 
 # Types in the words of a YAML file.
@@ -20,7 +25,11 @@ WORDS = {
     Path: "a file or folder",
 }  # fmt: skip
 ITEMS = {str: "texts", int: "whole numbers", float: "numbers"}
+UNITS = {"SECONDS": "seconds", "MS": "milliseconds"}
+NONE = type(None)
+BOUNDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 FEW = 4  # types that are listed rather than counted
+Made = TypeVar("Made", bound=Callable[..., Any])
 Table = Mapping[str, str]  # type name -> "module:Class" or "module:Class.method"
 
 
@@ -28,6 +37,152 @@ class Core(str):
     """The place of a type that most people need: lists of types begin with these."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A parameter as ``Annotated[type, notes...]`` declares it: bounds, and texts.
+
+    A text in capitals names the value (``SECONDS``); another is the sentence that says what it is.
+    """
+
+    parameter: inspect.Parameter
+    hint: Any  # the type alone
+    notes: tuple[Any, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What the parameter is; empty where no note says so."""
+        return next((n for n in self.notes if isinstance(n, str) and not n.isupper()), "")
+
+    @property
+    def value(self) -> str:
+        """The name of its value in help; empty where no note has one."""
+        return next((n for n in self.notes if isinstance(n, str) and n.isupper()), "")
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The types of a union, without None; the type itself where it is none."""
+        union = get_origin(self.hint) in (typing.Union, types.UnionType)
+        return tuple(o for o in (get_args(self.hint) if union else (self.hint,)) if o is not NONE)
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of a ``Literal``; none where others are possible."""
+        return tuple(c for o in self.options if get_origin(o) is Literal for c in get_args(o))
+
+    @functools.cached_property
+    def bounds(self) -> dict[str, Any]:
+        """The bounds ``ge``, ``gt``, ``le`` and ``lt`` that there are."""
+        every = [(name, getattr(note, name, None)) for note in self.notes for name in BOUNDS]
+        return {name: bound for name, bound in every if bound is not None}
+
+    @functools.cached_property
+    def whole(self) -> bool:
+        """Whether a number has to be whole."""
+        return int in self.options and float not in self.options
+
+    def fault(self, value: Any) -> str:
+        """Return what is wrong with a value, by its choices or bounds; empty where nothing is."""
+        if value is None and NONE in get_args(self.hint):
+            return ""
+        if self.choices and not self.bounds:
+            near = suggest(str(value), list(map(str, self.choices)))
+            known = f"expected one of {', '.join(map(str, self.choices))}{near}"
+            return "" if value in self.choices else f"{value!r:.80}; {known}"
+        if not self.bounds or any(type(value) is each for each in self.options if each is str):
+            return ""
+        fits = is_number(value) and (not self.whole or hasattr(value, "__index__"))
+        if fits and all(BOUNDS[name](value, bound) for name, bound in self.bounds.items()):
+            return ""
+        return f"{value!r:.80}; expected {self._expected()}"
+
+    def _expected(self) -> str:
+        bounds = {name: f"{bound:,}" for name, bound in self.bounds.items()}
+        kind = UNITS.get(self.value) or ("a whole number" if self.whole else "a number")
+        match bounds:
+            case {"ge": least, "le": most}:
+                return f"{kind}, {least} to {most}"
+            case {"ge": least}:
+                return f"{kind}, {least} or more"
+            case {"gt": least, "le": most}:
+                return f"{kind} above {least}, up to {most}"
+            case {"gt": least, "lt": most}:
+                return f"{kind} above {least} and below {most}"
+            case {"ge": least, "lt": most}:
+                return f"{kind}, {least} or more and below {most}"
+        ((name, bound),) = bounds.items()
+        return f"{kind} {'above' if name == 'gt' else 'up to' if name == 'le' else 'below'} {bound}"
+
+
+def checked(prefix: str = "") -> Callable[[Made], Made]:
+    """Check the arguments of a class or function against what is declared of them.
+
+    The ``ConfigError`` is ``key: value; expected ...``, the key behind ``prefix``.
+    """
+
+    def wrapped(make: Made) -> Made:
+        inner: Any = make.__init__ if inspect.isclass(make) else make
+
+        @functools.wraps(inner)
+        def call(*args: Any, **named: Any) -> Any:
+            every = _declared(inner)
+            for name, value in (*zip(every, args, strict=False), *named.items()):
+                if name in every and (fault := every[name].fault(value)):
+                    raise ConfigError(f"{prefix}{name}: {fault}")
+            return inner(*args, **named)
+
+        if inspect.isclass(make):
+            make.__init__ = call  # type: ignore[method-assign]
+            return make
+        return call  # type: ignore[return-value]
+
+    return wrapped
+
+
+@functools.cache
+def _declared(function: Callable[..., Any]) -> dict[str, Declared]:
+    return declared(function)
+
+
+def declared(make: Callable[..., Any]) -> dict[str, Declared]:
+    """Return the parameters of a function or class, by name, with what is declared of each."""
+    hints = declared_hints(make)
+    found = {}
+    for name, parameter in inspect.signature(make).parameters.items():
+        hint, *notes = _unwrapped(hints.get(name, Any))
+        found[name] = Declared(parameter, hint, tuple(notes))
+    return found
+
+
+def declared_hints(make: Callable[..., Any]) -> dict[str, Any]:
+    """Return type hints by name; those that name what only type checkers import are left out."""
+    target: Any = make.__init__ if inspect.isclass(make) else make
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except NameError:
+        names = vars(sys.modules[make.__module__])
+        hints = {}
+        for key, text in getattr(target, "__annotations__", {}).items():
+            try:
+                one = types.SimpleNamespace(__annotations__={key: text})
+                hints[key] = typing.get_type_hints(one, names, include_extras=True)[key]
+            except NameError:
+                continue
+        return hints
+
+
+def _unwrapped(hint: Any) -> tuple[Any, ...]:
+    """Return a type and the notes of its ``Annotated``, or of that of a union's members."""
+    if get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        plain, *others = _unwrapped(inner)
+        return (plain, *others, *notes)
+    if get_origin(hint) not in (typing.Union, types.UnionType):
+        return (hint,)
+    parts = [_unwrapped(each) for each in get_args(hint)]
+    plain = functools.reduce(operator.or_, (part[0] for part in parts))
+    return (plain, *(note for part in parts for note in part[1:]))
 
 
 def types_listed(table: Table) -> str:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +21,13 @@ from sluice.retrieval.pipelines.rerank import DepthRule
 from sluice.retrieval.runs.run import Ranking, Run
 
 Kind = Literal["margin", "softmax", "top", "energy", "deviation"]
+SignalKind = Annotated[
+    Literal[Kind, "variance"],
+    "KIND",
+    "Measure confidence by margin, softmax, top, energy or deviation of the scores, or by the "
+    "variance that a Gaussian encoder gives the query.",
+]
+Dividing = Annotated[float, "T", "Divide the scores of softmax and energy by T."]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SHARES: Final = ("margin", "softmax")  # that lie in 0 to 1
 TEMPERED: Final = ("softmax", "energy")
@@ -211,10 +218,10 @@ def fit_cut_off(
     run: Run,
     qrels: Qrels,
     *,
-    n: int = 25,
-    alpha: float = 1.0,
-    extra: int = 1,
-    success: float | None = None,
+    n: Annotated[int, "Scores looked at, and the largest depth."] = 25,
+    alpha: Annotated[float, "Strength of the ridge penalty."] = 1.0,
+    extra: Annotated[int, "Documents added to the predicted depth."] = 1,
+    success: Annotated[float | None, "SHARE", "Choose --extra so that this share succeeds."] = None,
     normalise: Normalise = "shift",
     level: int = 1,
 ) -> PredictedDepth:

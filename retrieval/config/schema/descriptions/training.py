@@ -198,24 +198,6 @@ TRAINING: Mapping[str, str] = {
     "wlp.links": "The metadata key that lists linked ids; left out, a document links to those that "
     "its text names by id or title.",
     "bodies": "Whether pairs of title and body are added.",
-    # mined negatives
-    "mined.per_query": "Negatives of each query.",
-    "max_positive_ratio": "The highest share of the positive's score that a negative may have; "
-    "null: any.",
-    "mined.margin": "How far a negative's score must be below the positive's.",
-    "max_score": "The highest score of a negative.",
-    "min_score": "The lowest score of a negative.",
-    "range_min": "The first rank, from 0, that negatives are taken from.",
-    "range_max": "The rank before which negatives are taken.",
-    "mined.sampling": "top (the first), random, or cyclic (every step-th).",
-    "adaptive_margin": "[a, b]: a negative's score is below s - (a + b |s|), s the positive's.",
-    "judge_gamma": "How strongly a likely false negative, by the judge's probability, is put back.",
-    "judge_margin": "How far the judge's score must be below the positive's.",
-    "judge_depth": "Candidates that the judge scores.",
-    "mined.shares": "The part of the negatives that each retriever gives, in their order.",
-    "mined.step": "Of sampling: cyclic.",
-    "consistency": "Drops pairs whose positive is not among the first so many hits.",
-    "mined.positives": "Of several positives, the score that counts: lowest, mean or highest.",
     # learnt rankers
     "sigma": "The steepness of the pairs' logistic loss.",
     "l2": "The penalty of squared weights.",
