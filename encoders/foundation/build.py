@@ -69,7 +69,8 @@ class Declared:
     @property
     def choices(self) -> tuple[Any, ...]:
         """The values of a ``Literal``; none where others are possible."""
-        return tuple(c for o in self.options if get_origin(o) is Literal for c in get_args(o))
+        closed = all(get_origin(option) is Literal for option in self.options)
+        return tuple(c for option in self.options for c in get_args(option)) if closed else ()
 
     @functools.cached_property
     def bounds(self) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class Declared:
         """Return what is wrong with a value, by its choices or bounds; empty where nothing is."""
         if value is None and NONE in get_args(self.hint):
             return ""
-        if self.choices and not self.bounds:
+        if self.choices:
             near = suggest(str(value), list(map(str, self.choices)))
             known = f"expected one of {', '.join(map(str, self.choices))}{near}"
             return "" if value in self.choices else f"{value!r:.80}; {known}"
@@ -116,26 +117,36 @@ class Declared:
 
 
 def checked(prefix: str = "") -> Callable[[Made], Made]:
-    """Check the arguments of a class or function against what is declared of them.
+    """Check the arguments of a function, or the fields of a dataclass, by what is declared of them.
 
-    The ``ConfigError`` is ``key: value; expected ...``, the key behind ``prefix``.
+    It stands below ``@dataclass``. The ``ConfigError`` is ``key: value; expected ...``, the key
+    behind ``prefix``.
     """
 
-    def wrapped(make: Made) -> Made:
-        inner: Any = make.__init__ if inspect.isclass(make) else make
+    def check(make: Any, values: Mapping[str, Any]) -> None:
+        for name, each in _declared(make).items():
+            if name in values and (fault := each.fault(values[name])):
+                raise ConfigError(f"{prefix}{name}: {fault}")
 
-        @functools.wraps(inner)
-        def call(*args: Any, **named: Any) -> Any:
-            every = _declared(inner)
-            for name, value in (*zip(every, args, strict=False), *named.items()):
-                if name in every and (fault := every[name].fault(value)):
-                    raise ConfigError(f"{prefix}{name}: {fault}")
-            return inner(*args, **named)
-
+    def wrapped(make: Any) -> Any:
         if inspect.isclass(make):
-            make.__init__ = call  # type: ignore[method-assign]
+            after = getattr(make, "__post_init__", None)
+
+            def check_fields(self: Any) -> None:
+                names = self.__dataclass_fields__
+                check(type(self), {name: getattr(self, name, None) for name in names})
+                if after is not None:
+                    after(self)
+
+            make.__post_init__ = check_fields  # type: ignore[attr-defined]
             return make
-        return call  # type: ignore[return-value]
+
+        @functools.wraps(make)
+        def call(*args: Any, **named: Any) -> Any:
+            check(make, {**dict(zip(_declared(make), args, strict=False)), **named})
+            return make(*args, **named)
+
+        return call
 
     return wrapped
 
@@ -157,18 +168,23 @@ def declared(make: Callable[..., Any]) -> dict[str, Declared]:
 
 def declared_hints(make: Callable[..., Any]) -> dict[str, Any]:
     """Return type hints by name; those that name what only type checkers import are left out."""
-    target: Any = make.__init__ if inspect.isclass(make) else make
+    target: Any = make
+    if inspect.isclass(make):
+        target = next(each for each in make.__mro__ if "__init__" in vars(each))
+        if "__dataclass_params__" not in vars(target):
+            target = target.__init__
     try:
         return typing.get_type_hints(target, include_extras=True)
     except NameError:
-        names = vars(sys.modules[make.__module__])
         hints = {}
-        for key, text in getattr(target, "__annotations__", {}).items():
-            try:
-                one = types.SimpleNamespace(__annotations__={key: text})
-                hints[key] = typing.get_type_hints(one, names, include_extras=True)[key]
-            except NameError:
-                continue
+        for owner in reversed(getattr(target, "__mro__", (target,))):
+            names = vars(sys.modules[owner.__module__])
+            for key, text in inspect.get_annotations(owner).items():
+                try:
+                    one = types.SimpleNamespace(__annotations__={key: text})
+                    hints[key] = typing.get_type_hints(one, names, include_extras=True)[key]
+                except NameError:
+                    continue
         return hints
 
 
@@ -177,7 +193,7 @@ def _unwrapped(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
         plain, *others = _unwrapped(inner)
-        return (plain, *others, *notes)
+        return (plain, *notes, *others)
     if get_origin(hint) not in (typing.Union, types.UnionType):
         return (hint,)
     parts = [_unwrapped(each) for each in get_args(hint)]
@@ -272,7 +288,7 @@ def check_arguments(
         signature = inspect.signature(make)
     except (TypeError, ValueError):
         raise ConfigError(f"{where}.type: {kind} has no signature to check against") from None
-    hints = _hints(make)
+    every = declared(make)
     parameters = {
         name: parameter
         for name, parameter in signature.parameters.items()
@@ -285,8 +301,11 @@ def check_arguments(
                 f"{where}.{name}: unknown key; {kind} takes {', '.join(parameters) or 'none'}"
                 f"{suggest(name, parameters)}"
             )
-        if name in hints and not fits(value, hints[name]):
-            raise ConfigError(f"{where}.{name}: {misfit(value, hints[name])}")
+        hint = every[name].hint
+        if not fits(value, hint):
+            raise ConfigError(f"{where}.{name}: {misfit(value, hint)}")
+        if fault := every[name].fault(value):
+            raise ConfigError(f"{where}.{name}: {fault}")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in arguments:
             raise ConfigError(f"{where}: {kind} needs '{name}'")
@@ -322,13 +341,6 @@ def build(
         return make(**arguments, **given)
     except ConfigError as error:  # what the signature cannot check, such as a number's range
         raise ConfigError(f"{where}: {error}") from error
-
-
-def _hints(make: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
-    except NameError:  # names imported for type checkers only
-        return {}
 
 
 def fits(value: Any, hint: Any) -> bool:

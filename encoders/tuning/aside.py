@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -69,9 +69,11 @@ class InsideAndAside:
     al., 2022, arXiv 2208.09847, has the idea; the equations are ours.)
     """
 
-    variant: str = "S"
+    variant: Annotated[
+        str, "Whether the path joins blocks after (S), beside (P), or by a share (G)."
+    ] = "S"
     reduction: int = 64
-    inside: bool = True
+    inside: Annotated[bool, "Whether there are adapters inside the blocks too."] = True
 
     def __post_init__(self) -> None:
         whole_number(self.reduction, "iaa.reduction", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -41,7 +41,7 @@ class Bottlenecks:
     """
 
     reduction: int = 16
-    places: tuple[str, ...] = _PLACES
+    places: Annotated[tuple[str, ...], "Where adapters stand: attention, mlp, or both."] = _PLACES
 
     def __post_init__(self) -> None:
         whole_number(self.reduction, "adapter.reduction", 1)

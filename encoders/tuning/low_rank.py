@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from torch import nn
 from transformers.pytorch_utils import Conv1D
@@ -25,8 +25,10 @@ class LowRank:
     a MiniLM's parameters and 0.6% of BERT-base's, with ``attention`` about half as many.
     """
 
-    rank: int = 4
-    alpha: float | None = None
+    rank: Annotated[
+        int, "The rank of the added matrices: more learns more, with more parameters."
+    ] = 4
+    alpha: Annotated[float | None, "The added matrices count alpha / rank."] = None
     dropout: float = 0.05
     targets: str | list[str] = "all-linear"
 

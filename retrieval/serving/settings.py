@@ -19,8 +19,8 @@ SECONDS = Interval(gt=0, le=LONGEST)
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
-@checked()
 @dataclass(frozen=True, slots=True)
+@checked()
 class ServeSettings:
     """The settings of a service, with their limits checked; those with a sentence are options too.
 

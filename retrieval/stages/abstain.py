@@ -163,11 +163,17 @@ def abstain(
     stage: Stage,
     /,
     *,
-    fitted: str | None = None,
-    threshold: float | None = None,
-    kind: SignalKind | None = None,
-    width: int | None = None,
-    temperature: float | None = None,
+    fitted: Annotated[str | None, "A file that `sluice fit no-answer` wrote."] = None,
+    threshold: Annotated[float | None, "The least confidence of a query that gets hits."] = None,
+    kind: Annotated[
+        SignalKind | None,
+        "What confidence is: energy, top, margin, softmax or deviation of the scores, or the "
+        "variance that a Gaussian encoder gives the query.",
+    ] = None,
+    width: Annotated[int | None, "The first scores that confidence looks at, 25."] = None,
+    temperature: Annotated[
+        float | None, "What the scores of softmax and energy are divided by, 1."
+    ] = None,
 ) -> Abstain:
     """Return a stage that finds nothing where it is not sure: ``abstain(dense, fitted='f.json')``.
 

@@ -27,8 +27,8 @@ class Hypothesis(NamedTuple):
     score: float
 
 
-@checked()
 @dataclass(frozen=True, slots=True)
+@checked()
 class DiverseBeams:
     """``groups`` of ``beams`` each; one group is plain beam search.
 
@@ -145,8 +145,8 @@ class _Group:
         return self._finished[text]
 
 
-@checked()
 @dataclass(frozen=True, slots=True)
+@checked()
 class TopKSampling:
     """``samples`` continuations of each text, every token drawn from the ``top`` most probable.
 

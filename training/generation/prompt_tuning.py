@@ -13,8 +13,8 @@ from sluice.encoders.foundation.errors import ConfigError
 PROMPT = "Document: {text}\nQuery:"
 
 
-@checked()
 @dataclass(frozen=True, slots=True)
+@checked()
 class PromptTuning:
     """``tokens`` vectors, begun as those of ``text``, that make a frozen model write queries.
 

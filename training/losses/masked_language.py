@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from torch import Tensor
 
@@ -38,10 +38,10 @@ class MaskedLanguage(LossBase):
     texts_alone: ClassVar[bool] = True  # learns from documents, without queries
     noted: ClassVar[str] = "loss_masked_language"  # its name in the journal, beside penalties
 
-    probability: float = 0.15
+    probability: Annotated[float, "The share of each text's tokens that is hidden."] = 0.15
     whole_words: bool = False
-    keep: float = 0.1
-    random: float = 0.1
+    keep: Annotated[float, "The share of hidden tokens that stay as they are."] = 0.1
+    random: Annotated[float, "The share of hidden tokens that become another one."] = 0.1
 
     def __post_init__(self) -> None:
         if not 0 < self.probability <= 1:

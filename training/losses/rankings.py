@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -37,7 +37,9 @@ class Rankings(WrittenLoss):
     encoders: ClassVar[tuple[str, ...]] = ("listwise",)  # the types it trains
     negatives: ClassVar[Literal["own"]] = "own"
 
-    importance: float = 1.0
+    importance: Annotated[
+        float, "How much more the numbers of the first ranks weigh; 0: nothing, 1."
+    ] = 1.0
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
@@ -31,8 +31,10 @@ class Spans(WrittenLoss):
     encoders: ClassVar[tuple[str, ...]] = ("seal",)  # the types it trains
 
     spans: int = 10
-    length: int = 10
-    temperature: float = 0.1
+    length: Annotated[int, "Tokens of a span, 10."] = 10
+    temperature: Annotated[
+        float, "The lower, the rather spans that share trigrams with the query, 0.1."
+    ] = 0.1
     smoothing: float = 0.1
 
     def __post_init__(self) -> None:

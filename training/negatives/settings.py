@@ -38,8 +38,8 @@ MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-@checked("negatives.")
 @dataclass(frozen=True, slots=True)
+@checked("negatives.")
 class Mining:
     """Which candidates of a ranked list become negatives; the arguments are the YAML's keys.
 

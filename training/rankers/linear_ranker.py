@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,9 +84,9 @@ class LambdaLinear:
     there has no weight.
     """
 
-    rounds: int = 20
-    l2: float = 0.01
-    sigma: float = 1.0
+    rounds: Annotated[int, "How many drafts are written, each followed by a search; 0: none."] = 20
+    l2: Annotated[float, "The penalty of squared weights."] = 0.01
+    sigma: Annotated[float, "The steepness of the pairs' logistic loss."] = 1.0
     truncation: int = 30
     patience: int = 5
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,13 +77,15 @@ class LambdaTrees:
     """
 
     leaves: int = 31
-    learning_rate: float = 0.05
+    learning_rate: Annotated[
+        float, "The learning rate of the loss's own parameters; null: the trainer's."
+    ] = 0.05
     trees: int = 500
     rows_per_leaf: int = 20
-    sigma: float = 1.0
+    sigma: Annotated[float, "The steepness of the pairs' logistic loss."] = 1.0
     truncation: int = 30
     patience: int = 50
-    l2: float = 0.0
+    l2: Annotated[float, "The penalty of squared weights."] = 0.0
     feature_share: float = 1.0
     normalise: bool = True
     threads: int = 1

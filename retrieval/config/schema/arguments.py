@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from sluice.encoders.foundation.build import Table, declared, declared_hints, resolve
-from sluice.retrieval.config.schema.descriptions import SUMMARIES, described
+from sluice.retrieval.config.schema.words import SUMMARIES, described
 
 Schema = dict[str, Any]
 
@@ -77,7 +77,7 @@ def component(name: str, target: str) -> Description:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             parts.append(key if parameter.kind is parameter.POSITIONAL_ONLY else f"{key}...")
             continue
-        text = each.sentence or described(name, key, docs)
+        text = each.sentence or described(key, docs)
         arguments[key] = {**of_hint(hints.get(key, Any)), "description": text}
         if parameter.default is parameter.empty:
             required.append(key)

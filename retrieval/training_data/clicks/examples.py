@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -67,15 +67,43 @@ class ClickExamples(ExampleSource):
     queries and documents that the dataset lacks are left out.
     """
 
-    file: str | list[str]
-    model: Model = "pbm"
-    propensities: str | list[float] | None = None
-    positives: Literal["each", "together"] = "each"
-    grades: int | None = None
-    smoothing: float | None = None
-    clip: float | None = None
-    per_query: int | None = None
-    unknown: Literal["refuse", "skip"] = "refuse"
+    file: Annotated[
+        str | list[str],
+        "The click log, or several: query_id or query, doc_id, position, clicked, or "
+        "clicks and impressions, and session where the model needs it.",
+    ]
+    model: Annotated[
+        Model,
+        "What explains the clicks beside relevance: nothing (counts), the position (pbm), "
+        "or users who go down the page (cascade, dbn).",
+    ] = "pbm"
+    propensities: Annotated[
+        str | list[float] | None,
+        "The chances that users look at positions 1, 2, ..., or a file of `sluice teach "
+        "clicks`; left out, estimated.",
+    ] = None
+    positives: Annotated[
+        Literal["each", "together"],
+        "Each clicked document an example, weighed by inverse propensity, or together with "
+        "their query's others, labelled by relevance.",
+    ] = "each"
+    grades: Annotated[
+        int | None,
+        "Labels are whole numbers from 0 to this, relevance being their gain; left out, "
+        "the relevance from 0 to 1.",
+    ] = None
+    smoothing: Annotated[
+        float | None,
+        "Impressions of mean relevance that a document has beside its own; left out, 1.",
+    ] = None
+    clip: Annotated[float | None, "The least propensity that divides; left out, 0.05."] = None
+    per_query: Annotated[
+        int | None, "Negatives of an example, at most: looked at, and never clicked."
+    ] = None
+    unknown: Annotated[
+        Literal["refuse", "skip"],
+        "Whether rows of queries and documents that the dataset lacks are an error.",
+    ] = "refuse"
 
     def __post_init__(self) -> None:
         if not self.file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.same_text import same_text_key
@@ -32,10 +32,10 @@ class ClozeExamples(ExampleSource):
 
     changes: ClassVar[bool] = True  # new examples in every epoch
 
-    keep: float = 0.1
-    per_document: int = 1
+    keep: Annotated[float, "The chance that the sentence stays in its document."] = 0.1
+    per_document: Annotated[int, "Sentences of each document that become queries."] = 1
     documents: int | None = None
-    bodies: bool = False
+    bodies: Annotated[bool, "Whether pairs of title and body are added."] = False
 
     def __post_init__(self) -> None:
         finite_number(self.keep, "ict.keep", 0, 1)
@@ -88,7 +88,11 @@ class LinkedExamples(ExampleSource):
 
     changes: ClassVar[bool] = True
 
-    links: str | None = None
+    links: Annotated[
+        str | None,
+        "The metadata key that lists linked ids; left out, a document links to those that "
+        "its text names by id or title.",
+    ] = None
     documents: int | None = None
 
     def __post_init__(self) -> None:

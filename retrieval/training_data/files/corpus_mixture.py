@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -55,17 +55,32 @@ class CorpusExamples(ExampleSource):
     from a teacher: from 0 for the last of the list to ``scale`` for its first.
     """
 
-    titles: float = 1.0
-    sentences: float = 1.0
-    crops: float = 1.0
-    phrases: float = 1.0
-    per_document: int = 2
+    titles: Annotated[float, "The share of pairs of a title and the text without it."] = 1.0
+    sentences: Annotated[
+        float, "The share of pairs of a sentence and the rest of its document."
+    ] = 1.0
+    crops: Annotated[float, "The share of pairs of two spans of words of a document."] = 1.0
+    phrases: Annotated[
+        float, "The share of pairs of a document's key phrases and the document."
+    ] = 1.0
+    per_document: Annotated[int, "Queries made from each document."] = 2
     documents: int | None = None
-    retriever: Any = None
-    consistency: int | None = None
-    candidates: int = 0
-    depth: int = 50
-    scale: float = 10.0
+    retriever: Annotated[
+        Any,
+        "What searches the corpus with every query: a retriever or pipeline by name, a "
+        "folder, an inline {encoder, index}.",
+    ] = None
+    consistency: Annotated[
+        int | None,
+        "Keeps pairs whose document is among the first so many hits; with a retriever 10.",
+    ] = None
+    candidates: Annotated[
+        int,
+        "Further hits of each query, with the scores of the list, for losses that learn "
+        "from a teacher.",
+    ] = 0
+    depth: Annotated[int, "Hits that the candidates are drawn from."] = 50
+    scale: Annotated[float, "The candidates' highest score, where the lowest is 0."] = 10.0
 
     def __post_init__(self) -> None:
         for name, share in self._shares().items():

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
@@ -71,17 +71,38 @@ class FileExamples(ExampleSource):
     leaves them out.
     """
 
-    file: str | list[str]
-    format: str = "auto"
-    per_query: int | None = None
-    sampling: Literal["top", "random"] = "top"
-    positives: Literal["each", "together"] = "each"
-    scores: bool = True
-    max_positive_ratio: float | None = None
-    margin: float | None = None
-    positive_score: Among = "lowest"
+    file: Annotated[str | list[str], "The file, or several."]
+    format: Annotated[
+        str,
+        "bge, columns, triples, id_triples, scored_triples, tevatron, msmarco, graded, "
+        "descriptions; auto: seen from the first row.",
+    ] = "auto"
+    per_query: Annotated[int | None, "Negatives of an example, at most."] = None
+    sampling: Annotated[
+        Literal["top", "random"], "Which negatives: top (the first), or random."
+    ] = "top"
+    positives: Annotated[
+        Literal["each", "together"],
+        "Several positives in a row: each an example, or together in one.",
+    ] = "each"
+    scores: Annotated[bool, "Whether scores in the rows are learnt, as a teacher's."] = True
+    max_positive_ratio: Annotated[
+        float | None,
+        "The highest share of the positive's score in the row that a negative may have; "
+        "left out, any.",
+    ] = None
+    margin: Annotated[
+        float | None, "How far a negative's score in the row must be below the positive's."
+    ] = None
+    positive_score: Annotated[
+        Among, "Of several positives, the score that counts for these limits."
+    ] = "lowest"
     rows: int | None = None
-    negative_queries: int | None = None
+    negative_queries: Annotated[
+        int | None,
+        "Of a row's queries that its positives do not answer, at most so many, drawn by "
+        "seed; 0: none.",
+    ] = None
     columns: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:

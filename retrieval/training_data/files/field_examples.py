@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.same_text import same_text_key
@@ -42,9 +42,14 @@ class FieldExamples(ExampleSource):
     mined by how often they occur together.) ``documents`` is a limit, the corpus' first.
     """
 
-    query: str | list[str]
-    positive: str | list[str]
-    least: int = 1
+    query: Annotated[
+        str | list[str],
+        "The field that is the query, or several, joined: title, text, metadata keys.",
+    ]
+    positive: Annotated[str | list[str], "The field that is the document, or several, joined."]
+    least: Annotated[
+        int, "Documents that an item of the positive must have beside the same query, 1."
+    ] = 1
     documents: int | None = None
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
@@ -35,8 +35,13 @@ class QualityExamples(ExampleSource):
 
     changes: ClassVar[bool] = True  # new negatives in every epoch
 
-    labels: Literal["share", "any"] = "share"
-    negatives: int = 1
+    labels: Annotated[
+        Literal["share", "any"],
+        "A document's label: its share of the train queries, or any (relevant to some).",
+    ] = "share"
+    negatives: Annotated[
+        int, "Documents that matter less beside each, drawn again in every epoch."
+    ] = 1
 
     def __post_init__(self) -> None:
         whole_number(self.negatives, "quality.negatives", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ class CLP(Wrapping):
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.02}
     trains: ClassVar[tuple[str, ...]] = ("dense", "splade")
 
-    penalty: float = 0.1
+    penalty: Annotated[float, "The weight of the penalty."] = 0.1
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -50,8 +50,10 @@ class CSR(Wrapping):
     called: ClassVar[str] = "csr"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 1.0}
 
-    beta: float = 0.1
-    gamma: float = 1.0
+    beta: Annotated[
+        float, "The weight of the reconstruction that dead latents make of what codes lose."
+    ] = 0.1
+    gamma: Annotated[float, "The weight of the loss over codes."] = 1.0
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)

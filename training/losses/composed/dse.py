@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -35,8 +35,8 @@ class DSE(Headed[PairHead]):
     called: ClassVar[str] = "dse"
     usual: ClassVar[Mapping[str, Any]] = {"type": "bce"}
 
-    coefficient: float = 0.5
-    hidden: int = 512
+    coefficient: Annotated[float, "The weight of the structural term."] = 0.5
+    hidden: Annotated[int, "The width of the pair head."] = 512
     task: Literal["head", "vectors"] = "head"
 
     def __post_init__(self) -> None:

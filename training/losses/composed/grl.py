@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,12 +64,25 @@ class GRL(LossBase):
     encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
     runs_network: ClassVar[bool] = True
 
-    temperature: float = 0.05
-    distance: Literal["l2", "cosine"] = "l2"
-    writing: Literal["preference", "supervised"] = "preference"
-    beta: float | None = None
-    writing_weight: float = 1.0
-    agreement_weight: float | None = None
+    temperature: Annotated[
+        float, "Divides distances or cosines, of the contrast and of the divergence."
+    ] = 0.05
+    distance: Annotated[
+        Literal["l2", "cosine"],
+        "What the contrast compares: l2, minus the distance of unit vectors, or cosine.",
+    ] = "l2"
+    writing: Annotated[
+        Literal["preference", "supervised"],
+        "What is learnt of writing: to prefer a positive to a negative, or supervised, the "
+        "positive's tokens.",
+    ] = "preference"
+    beta: Annotated[float | None, "Steepness of the preference; left out, 0.1."] = None
+    writing_weight: Annotated[float, "The weight of the writing; 0: none."] = 1.0
+    agreement_weight: Annotated[
+        float | None,
+        "The weight of the divergence between what is written and what is near; left out, "
+        "1 with writing: preference.",
+    ] = None
 
     def __post_init__(self) -> None:
         check_positive("grl", temperature=self.temperature, beta=self.beta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -42,10 +42,12 @@ class Misfits(Wrapping):
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.1}
     trains: ClassVar[tuple[str, ...]] = ("dense", "splade")
 
-    form: Form = "triplet"
-    weight: float = 0.1
-    margin: float = 1.0
-    temperature: float = 0.1
+    form: Annotated[
+        Form, "triplet: by distances and a margin; softmax: the query against its misfits."
+    ] = "triplet"
+    weight: Annotated[float, "The weight of the misfits' part."] = 0.1
+    margin: Annotated[float, "How much farther than the query a misfit has to be."] = 1.0
+    temperature: Annotated[float, "Divides the scores in the softmax."] = 0.1
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)

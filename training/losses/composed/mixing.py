@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -54,10 +54,16 @@ class Mixing(Wrapping):
     called: ClassVar[str] = "mixing"
     trains: ClassVar[tuple[str, ...]] = ("dense", "splade")
 
-    mixing_temperature: float = 0.05
-    distillation: float = 0.0
-    distillation_temperature: float | None = None
-    distillation_teacher_temperature: float | None = None
+    mixing_temperature: Annotated[float, "Of the softmax that mixes a query's hard negatives."] = (
+        0.05
+    )
+    distillation: Annotated[float, "The weight of the teacher's distribution; 0: none."] = 0.0
+    distillation_temperature: Annotated[
+        float | None, "Divides the student's scores; left out, 0.05."
+    ] = None
+    distillation_teacher_temperature: Annotated[
+        float | None, "Divides the teacher's scores; left out, as the student's."
+    ] = None
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,8 +35,8 @@ class QBD(WeightedSum):
     def __init__(
         self,
         base: dict[str, Any] | None = None,
-        triplet_weight: float = 0.1,
-        margin: float = 1.0,
+        triplet_weight: Annotated[float, "The weight of the triplet loss; 0: none."] = 0.1,
+        margin: Annotated[float, "The margin of the triplet loss."] = 1.0,
     ) -> None:
         if triplet_weight == 0 and margin != TextTriplet.MARGIN:
             raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -41,9 +41,15 @@ class RRRA(Headed[ErrorAdapter]):
     head_name: ClassVar[str] = "adapter"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce"}
 
-    adapter: str | None = None
-    adapter_weight: float = 0.1
-    top: int = 4
+    adapter: Annotated[
+        str | None, "The folder of a fitted adapter; left out, a new one begins."
+    ] = None
+    adapter_weight: Annotated[
+        float, "The weight of the adapter's cross-entropy beside the loss."
+    ] = 0.1
+    top: Annotated[
+        int, "The documents of a query that count as what the encoder finds in a batch."
+    ] = 4
 
     def __post_init__(self) -> None:
         Headed.__post_init__(self)

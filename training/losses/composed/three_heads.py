@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -48,10 +48,16 @@ class ThreeHeads(Wrapping):
     called: ClassVar[str] = "three_heads"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.02}
 
-    mixture: Mapping[str, float] | None = None
-    weights: Mapping[str, float] | None = None
-    distil: bool = True
-    temperature: float = 0.02
+    mixture: Annotated[
+        Mapping[str, float] | None,
+        "What each head's scores count in the mixture: {dense: 1, sparse: 0.3, tokens: 1}.",
+    ] = None
+    weights: Annotated[
+        Mapping[str, float] | None,
+        "What each head's own loss counts: {dense: 1, sparse: 0.1, tokens: 1}.",
+    ] = None
+    distil: Annotated[bool, "Whether the mixture of the heads' scores teaches each of them."] = True
+    temperature: Annotated[float, "Of the softmax by which the mixture teaches the heads."] = 0.02
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)

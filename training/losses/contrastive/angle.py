@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -34,8 +34,10 @@ class AnglE(LossBase):
     encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
     across_queries: ClassVar[bool] = True
 
-    temperature: float = 0.05
-    cosine_weight: float = 0.0
+    temperature: Annotated[
+        float, "Divides the angles: less makes the loss look at the worst pairs."
+    ] = 0.05
+    cosine_weight: Annotated[float, "The weight of the same loss over cosines; 0: none."] = 0.0
     negatives: Negatives = "own"
 
     def __post_init__(self) -> None:

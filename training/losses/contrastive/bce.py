@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -33,9 +33,13 @@ class BCE(LossBase):
     negatives: ClassVar[Negatives] = "own"  # only the query's own documents are judged
 
     positive_weight: float = 1.0
-    temperature: float = 1.0
-    target: SoftTarget = "labels"
-    teacher_temperature: float | None = None
+    temperature: Annotated[float, "Divides the scores."] = 1.0
+    target: Annotated[
+        SoftTarget, "Labels, or a teacher's: sigmoids of its logits, or probabilities."
+    ] = "labels"
+    teacher_temperature: Annotated[float | None, "Divides the teacher's logits; left out, 1."] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         check_positive("bce", temperature=self.temperature)

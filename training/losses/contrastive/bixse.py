@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -47,15 +47,21 @@ class BiXSE(LossBase):
     paper = "Zhai et al. 2023 (SigLIP); Tsirigotis et al. 2025 (BiXSE)"
 
     scale: float | None = None
-    learn_scale: bool = True
-    learn_bias: bool = True
+    learn_scale: Annotated[bool, "Whether the scale is trained."] = True
+    learn_bias: Annotated[bool, "Whether the bias is trained."] = True
     bias_init: Literal["base_rate", "siglip"] | float = "base_rate"
-    max_grade: float = 1.0
+    max_grade: Annotated[float, "The grade that counts as 1; labels are divided by it."] = 1.0
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
-    learning_rate: float | None = 1e-2
-    target: SoftTarget = "labels"
-    teacher_temperature: float | None = None
+    learning_rate: Annotated[
+        float | None, "The learning rate of the loss's own parameters; null: the trainer's."
+    ] = 1e-2
+    target: Annotated[
+        SoftTarget, "Labels, or a teacher's: sigmoids of its logits, or probabilities."
+    ] = "labels"
+    teacher_temperature: Annotated[float | None, "Divides the teacher's logits; left out, 1."] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         if not (self.learn_scale or self.learn_bias):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 
@@ -35,8 +35,10 @@ class DecoupledSoftmax(LossBase):
     temperature: float | None = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
-    focal_gamma: float = 0.0
-    chunk: int | None = None
+    focal_gamma: Annotated[float, "Above 0, queries that are answered already count less."] = 0.0
+    chunk: Annotated[
+        int | None, "Columns of the score matrix computed at a time, for large batches; null: all."
+    ] = None
 
     @property
     def encoders(self) -> tuple[str, ...] | None:

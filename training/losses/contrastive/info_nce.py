@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,13 +57,19 @@ class InfoNCE(LossBase):
     temperature: float | None = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
-    same_side: bool = False
-    symmetric: bool = False
-    learnable_temperature: bool = False
-    learning_rate: float | None = 1e-3
-    focal_gamma: float = 0.0
+    same_side: Annotated[
+        bool, "Whether queries, and positives, are compared with each other too."
+    ] = False
+    symmetric: Annotated[bool, "Whether the loss from document to query is averaged in."] = False
+    learnable_temperature: Annotated[bool, "Whether the temperature is trained too."] = False
+    learning_rate: Annotated[
+        float | None, "The learning rate of the loss's own parameters; null: the trainer's."
+    ] = 1e-3
+    focal_gamma: Annotated[float, "Above 0, queries that are answered already count less."] = 0.0
     logq: bool = False
-    chunk: int | None = None
+    chunk: Annotated[
+        int | None, "Columns of the score matrix computed at a time, for large batches; null: all."
+    ] = None
 
     def __post_init__(self) -> None:
         self.counts: LogCounts | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -42,8 +42,8 @@ class PSL(LossBase):
 
     activation: Literal["tanh", "relu", "atan"] = "tanh"
     method: Literal["rows", "pairs"] = "rows"
-    temperature: float = 0.05
-    scale: float = 2.0
+    temperature: Annotated[float, "Divides the scores."] = 0.05
+    scale: Annotated[float, "Multiplies the scores."] = 2.0
     similarity: Literal["auto", "cosine", "dot"] = "cosine"
     negatives: Negatives = "all"
 

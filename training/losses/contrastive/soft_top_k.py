@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,8 +34,11 @@ class SoftTopK(LossBase):
     summary = "positives above a threshold that k documents pass"
     paper = "Gupta et al. 2024 (DEXML)"
 
-    k: Literal["positives"] | int = 5
-    alpha: float = 2.0
+    k: Annotated[
+        Literal["positives"] | int,
+        "Documents of a row that count as retrieved, or positives: as many as it has.",
+    ] = 5
+    alpha: Annotated[float, "The steepness of the soft top k."] = 2.0
     temperature: float | None = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"

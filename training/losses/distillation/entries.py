@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -53,10 +53,17 @@ class Entries(LossBase):
 
     encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
 
-    temperature: float = 0.05
-    of: Literal["definitions", "entry"] = "definitions"
-    sides: Sides = "both"
-    whitening: bool = True
+    temperature: Annotated[float, "Divides the cosines."] = 0.05
+    of: Annotated[
+        Literal["definitions", "entry"],
+        "What makes an entry's vector: the mean of its definitions (queries), or its own text.",
+    ] = "definitions"
+    sides: Annotated[Sides, "The texts that are classified: queries, their positives, or both."] = (
+        "both"
+    )
+    whitening: Annotated[
+        bool, "Whether the entries' vectors are whitened: mean 0, covariance 1."
+    ] = True
 
     def __post_init__(self) -> None:
         check_positive("entries", temperature=self.temperature)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,8 +40,8 @@ class HOC(LossBase):
     encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
     teacher_vectors: ClassVar[bool] = True
 
-    temperature: float = 0.1
-    sides: Sides = "both"
+    temperature: Annotated[float, "Divides the cosines; 1 over mu in the paper."] = 0.1
+    sides: Annotated[Sides, "The texts whose vectors are told apart among the teacher's."] = "both"
 
     def __post_init__(self) -> None:
         check_positive("hoc", temperature=self.temperature)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
@@ -39,10 +39,14 @@ class KLDiv(LossBase):
     paper = "Hinton et al. 2015; SPLADE"
 
     temperature: float | None = None
-    teacher_temperature: float = 1.0
+    teacher_temperature: Annotated[float, "Divides the teacher's scores."] = 1.0
     direction: Literal["forward", "reverse"] = "forward"
     rescaled: bool = False
-    negatives: Negatives = "own"
+    negatives: Annotated[
+        Negatives,
+        "own: documents that the teacher scored; others: it scores all pairs of a batch, "
+        "of which these count.",
+    ] = "own"
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     watch: TeacherWatch = field(
         default_factory=lambda: TeacherWatch("kl_div.teacher_temperature"),
@@ -104,8 +108,12 @@ class JudgeKL(LossBase):
     needs_teacher: ClassVar[bool] = True
     negatives: ClassVar[Negatives] = "own"  # a judge scores the query's own documents
 
-    temperature: float = 0.05
-    judge_temperature: float | None = None
+    temperature: Annotated[
+        float, "Divides the student's scores, and the judge's unless told otherwise."
+    ] = 0.05
+    judge_temperature: Annotated[
+        float | None, "Divides the judge's scores; left out, as the student's."
+    ] = None
     watch: TeacherWatch = field(
         default_factory=lambda: TeacherWatch("judge_kl.judge_temperature"),
         init=False, repr=False, compare=False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
@@ -30,8 +30,10 @@ class LambdaDistil(LossBase):
     needs_teacher: ClassVar[bool] = True
     negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
 
-    metric_cut: int | None = None
-    ranks: Ranks = "scores"
+    metric_cut: Annotated[int | None, "Places of the list that count; null: all."] = None
+    ranks: Annotated[Ranks, "scores: the order of the scores now; columns: of the columns."] = (
+        "scores"
+    )
     average: Average = "sum"
     scale: float | None = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -51,9 +51,13 @@ class Simplex(LossBase):
     negatives: ClassVar[Negatives] = "own"
     teacher_vectors: ClassVar[bool] = True
 
-    temperature: float = 0.05
-    rounds: int = 10
-    sides: Sides = "both"
+    temperature: Annotated[float, "Divides the cosines."] = 0.05
+    rounds: Annotated[
+        int,
+        "Rounds of k-means that make the classes; 0: the corner that the teacher's vector "
+        "is nearest to.",
+    ] = 10
+    sides: Annotated[Sides, "The texts that are drawn to the corners."] = "both"
 
     def __post_init__(self) -> None:
         check_positive("simplex", temperature=self.temperature)

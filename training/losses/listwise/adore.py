@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -37,8 +37,10 @@ class Adore(LossBase):
 
     negatives: ClassVar[Negatives] = "own"  # a query's list holds its own candidates
 
-    metric_cut: int | None = 200
-    ranks: Ranks = "columns"
+    metric_cut: Annotated[int | None, "Places of the list that count; null: all."] = 200
+    ranks: Annotated[
+        Ranks, "columns: the order of live candidates; scores: the order of the scores now."
+    ] = "columns"
     average: Average = "queries"
     scale: float | None = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"

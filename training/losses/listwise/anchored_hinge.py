@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,9 +35,9 @@ class AnchoredHinge(LossBase):
     encoders: ClassVar[tuple[str, ...]] = ("cross_encoder",)  # the types it trains
     negatives: ClassVar[Negatives] = "own"  # only the query's own documents have grades
 
-    margin: float = 0.1
+    margin: Annotated[float, "The difference below which a pair counts."] = 0.1
     anchor_weight: float = 0.7
-    grades: int = 2
+    grades: Annotated[int, "Grades of the style graded, from 0."] = 2
 
     def __post_init__(self) -> None:
         check_positive("anchored_hinge", margin=self.margin, anchor_weight=self.anchor_weight)

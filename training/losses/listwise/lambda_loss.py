@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -37,8 +37,8 @@ class LambdaLoss(LossBase):
 
     weighting: Literal["delta_ndcg", "ndcg_loss2", "ndcg_loss2++"] = "delta_ndcg"
     gain: Literal["exponential", "linear"] = "exponential"
-    cutoff: int | None = None
-    mu: float = 10.0
+    cutoff: Annotated[int | None, "Pairs beyond this place count nothing."] = None
+    mu: Annotated[float, "The weight of NDCG-Loss2 in ndcg_loss2++."] = 10.0
     negatives: Negatives = "own"
     average: Average = "sum"
     scale: float | None = None

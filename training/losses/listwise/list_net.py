@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 
@@ -30,7 +30,7 @@ class ListNet(LossBase):
     target: Literal["labels", "teacher"] = "labels"
     negatives: Negatives = "own"
     temperature: float | None = None
-    target_temperature: float = 1.0
+    target_temperature: Annotated[float, "Divides the labels or the teacher's scores."] = 1.0
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     watch: TeacherWatch = field(
         default_factory=lambda: TeacherWatch("list_net.target_temperature"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 
@@ -32,7 +32,7 @@ class ListwiseHinge(LossBase):
     negatives: ClassVar[Negatives] = "own"  # a list holds the query's own documents
 
     order: Literal["teacher", "labels", "columns"] = "teacher"
-    margin: float = 0.01
+    margin: Annotated[float, "The difference below which a pair counts."] = 0.01
     average: Average = "sum"
     scale: float | None = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -51,11 +51,11 @@ class MomentumQueue(Wrapping):
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.07}
     trains: ClassVar[tuple[str, ...]] = ("dense", "splade")
 
-    size: int = 1024
-    momentum: float = 0.999
-    modes: tuple[Mode, ...] = (0, 3)
-    rate: float = 0.1
-    symmetric: bool = True
+    size: Annotated[int, "Vectors in the queues; 0: none."] = 1024
+    momentum: Annotated[float, "How slowly the key encoder follows the trained one."] = 0.999
+    modes: Annotated[tuple[Mode, ...], "The augmentations, one a step in turn: 0 to 3."] = (0, 3)
+    rate: Annotated[float, "The share of a text's tokens that an augmentation changes."] = 0.1
+    symmetric: Annotated[bool, "Whether document to query is learnt too."] = True
     intra: bool = False
     guard: bool = True
 
