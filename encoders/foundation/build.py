@@ -99,21 +99,25 @@ class Declared:
         return f"{value!r:.80}; expected {self._expected()}"
 
     def _expected(self) -> str:
-        bounds = {name: f"{bound:,}" for name, bound in self.bounds.items()}
+        bounds = {name: _shown(bound) for name, bound in self.bounds.items()}
         kind = UNITS.get(self.value) or ("a whole number" if self.whole else "a number")
         match bounds:
             case {"ge": least, "le": most}:
                 return f"{kind}, {least} to {most}"
+            case {"ge": least, "lt": most}:
+                return f"{kind}, {least} or more and below {most}"
             case {"ge": least}:
                 return f"{kind}, {least} or more"
             case {"gt": least, "le": most}:
                 return f"{kind} above {least}, up to {most}"
             case {"gt": least, "lt": most}:
                 return f"{kind} above {least} and below {most}"
-            case {"ge": least, "lt": most}:
-                return f"{kind}, {least} or more and below {most}"
         ((name, bound),) = bounds.items()
         return f"{kind} {'above' if name == 'gt' else 'up to' if name == 'le' else 'below'} {bound}"
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def checked(prefix: str = "") -> Callable[[Made], Made]:

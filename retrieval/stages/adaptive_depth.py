@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
 from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_fitted
@@ -36,6 +38,7 @@ LEAST = -sys.float_info.max  # of a ranking without documents, by a measure that
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class Confidence:
     """A number for each ranking, of its first ``width`` scores s; more is surer.
 
@@ -53,15 +56,10 @@ class Confidence:
     """
 
     kind: Kind = "margin"
-    width: int = WIDTH
+    width: Annotated[int, Ge(2)] = WIDTH
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError(
-                f"kind: {self.kind!r}; expected {', '.join(KINDS)}{suggest(str(self.kind), KINDS)}"
-            )
-        whole_number(self.width, "width", 2)
         if finite_number(self.temperature, "temperature") <= 0:
             raise ConfigError(f"temperature: {self.temperature!r}, expected a number above 0")
         if self.kind not in TEMPERED and self.temperature != 1:

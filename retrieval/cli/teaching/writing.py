@@ -27,7 +27,9 @@ def rewrite(
     output: Annotated[Path, "The corpus to write, JSON lines."],
     prompt: Annotated[str | None, "TEXT", "The prompt, with {text} for the document."] = None,
     replace: Annotated[
-        bool, "Put the new text in the place of the document's, not behind it."
+        bool,
+        "Put the new text in the place of the document's, not behind it.",
+        Shown(names=("--replace/--no-replace",)),
     ] = False,
     tokens: Annotated[int, "Most tokens of a new text."] = 128,
     cache: Answers = None,

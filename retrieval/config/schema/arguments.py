@@ -98,7 +98,7 @@ def of_hint(hint: Any) -> Schema:
         inner, *notes = get_args(hint)
         limits = {
             word: getattr(note, name)
-            for note in notes for name, word in BOUNDS.items() if hasattr(note, name)
+            for note in notes for name, word in BOUNDS.items() if getattr(note, name, None) is not None
         }  # fmt: skip
         return {**of_hint(inner), **limits}
     origin = get_origin(hint)

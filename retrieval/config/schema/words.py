@@ -1,4 +1,4 @@
-"""What is said of an argument that many components share, and of those written for programmers."""
+"""A line about each argument that many components share, and about components."""
 
 from __future__ import annotations
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded, read_whole
 from sluice.encoders.foundation.input.same_text import same_text_key
@@ -47,6 +49,7 @@ MOST_GRADES = 30
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class ClickExamples(ExampleSource):
     """What users clicked, with the bias of its position taken out by a click ``model``.
 
@@ -98,7 +101,7 @@ class ClickExamples(ExampleSource):
     ] = None
     clip: Annotated[float | None, "The least propensity that divides; left out, 0.05."] = None
     per_query: Annotated[
-        int | None, "Negatives of an example, at most: looked at, and never clicked."
+        int | None, Ge(0), "Negatives of an example, at most: looked at, and never clicked."
     ] = None
     unknown: Annotated[
         Literal["refuse", "skip"],
@@ -116,8 +119,6 @@ class ClickExamples(ExampleSource):
                 finite_number(getattr(self, name), name, 0.0, most)
         if self.grades is not None:
             whole_number(self.grades, "grades", 1, MOST_GRADES)
-        if self.per_query is not None:
-            whole_number(self.per_query, "per_query", 0)
 
     def _refuse_unread(self) -> None:
         """Raise ``ConfigError`` for settings that have no effect beside the others."""

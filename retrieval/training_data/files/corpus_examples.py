@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from annotated_types import Ge, Interval
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.training_data.files.source import ExampleSource
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+@checked("ict.")
 class ClozeExamples(ExampleSource):
     """Inverse cloze over a corpus, see ``sluice.training.generation.inverse_cloze.ict_examples``.
 
@@ -32,14 +36,14 @@ class ClozeExamples(ExampleSource):
 
     changes: ClassVar[bool] = True  # new examples in every epoch
 
-    keep: Annotated[float, "The chance that the sentence stays in its document."] = 0.1
-    per_document: Annotated[int, "Sentences of each document that become queries."] = 1
+    keep: Annotated[
+        float, Interval(ge=0, le=1), "The chance that the sentence stays in its document."
+    ] = 0.1
+    per_document: Annotated[int, Ge(1), "Sentences of each document that become queries."] = 1
     documents: int | None = None
     bodies: Annotated[bool, "Whether pairs of title and body are added."] = False
 
     def __post_init__(self) -> None:
-        finite_number(self.keep, "ict.keep", 0, 1)
-        whole_number(self.per_document, "ict.per_document", 1)
         _check_limit(self.documents, "ict")
 
     def examples(self, dataset: Dataset, seed: int, epoch: int = 0) -> list[Example]:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from annotated_types import Ge
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.encoders.foundation.numbers import plural, whole_number
+from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.training_data.files.source import ExampleSource
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ class _Pair(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("fields.")
 class FieldExamples(ExampleSource):
     """Pairs of what stands together in a document: some of its fields, and others.
 
@@ -48,14 +52,11 @@ class FieldExamples(ExampleSource):
     ]
     positive: Annotated[str | list[str], "The field that is the document, or several, joined."]
     least: Annotated[
-        int, "Documents that an item of the positive must have beside the same query, 1."
+        int, Ge(1), "Documents that an item of the positive must have beside the same query, 1."
     ] = 1
-    documents: int | None = None
+    documents: Annotated[int | None, Ge(1)] = None
 
     def __post_init__(self) -> None:
-        whole_number(self.least, "fields.least", 1)
-        if self.documents is not None:
-            whole_number(self.documents, "fields.documents", 1)
         chosen = [name for side in SIDES for name in self._names(side)]
         for name in chosen:
             if chosen.count(name) > 1:

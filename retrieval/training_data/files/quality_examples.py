@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from annotated_types import Ge
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.retrievers.quality.scores import MOST, query_shares
 from sluice.retrieval.training_data.files.source import ExampleSource
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+@checked("quality.")
 class QualityExamples(ExampleSource):
     """A document beside others that matter less, all without a query: what a quality model learns.
 
@@ -40,11 +43,8 @@ class QualityExamples(ExampleSource):
         "A document's label: its share of the train queries, or any (relevant to some).",
     ] = "share"
     negatives: Annotated[
-        int, "Documents that matter less beside each, drawn again in every epoch."
+        int, Ge(1), "Documents that matter less beside each, drawn again in every epoch."
     ] = 1
-
-    def __post_init__(self) -> None:
-        whole_number(self.negatives, "quality.negatives", 1)
 
     def examples(self, dataset: Dataset, seed: int, epoch: int = 0) -> list[Example]:
         """Return the examples of an epoch; ``DataError`` where nothing tells documents apart."""

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
-from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.build import build, checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
@@ -16,7 +17,6 @@ from sluice.training.losses.base import LossBase
 from sluice.training.losses.composed.sum_of_losses import WeightedSum
 from sluice.training.losses.math.packed_cells import averaged, group_of
 from sluice.training.losses.math.pair_sums import hinge, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.reduction import check_positive
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -60,6 +60,7 @@ class QBD(WeightedSum):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("qbd.")
 class TextTriplet(LossBase):
     """Mean over a query's pairs of positive and negative of ``max(0, |q - d+| - |q - d-| + m)``.
 
@@ -70,10 +71,7 @@ class TextTriplet(LossBase):
     texts: ClassVar[bool] = True
     MARGIN: ClassVar[float] = 1.0
 
-    margin: float = MARGIN
-
-    def __post_init__(self) -> None:
-        check_positive("qbd", margin=self.margin)
+    margin: Annotated[float, Gt(0)] = MARGIN
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss; ``labels`` and ``mask`` are ``[B, width]``, groups padded."""

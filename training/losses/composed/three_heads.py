@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, unpack
@@ -19,7 +21,6 @@ from sluice.training.losses.base import LossBase
 from sluice.training.losses.composed.members import Composed
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
 from sluice.training.losses.math.packed_cells import averaged, choices, group_of, log_shares
-from sluice.training.losses.math.reduction import check_positive
 from sluice.training.protocol import ScoreMatrix, Similarity
 
 HEADS = ("dense", "sparse", "tokens")
@@ -28,6 +29,7 @@ WEIGHTS = {"dense": 1.0, "sparse": 0.1, "tokens": 1.0}
 
 
 @dataclass(eq=False)
+@checked("three_heads.")
 class ThreeHeads(Wrapping):
     """``(L + L') / 2``: three heads learn from the pairs (L) and from their mixture (L').
 
@@ -57,7 +59,9 @@ class ThreeHeads(Wrapping):
         "What each head's own loss counts: {dense: 1, sparse: 0.1, tokens: 1}.",
     ] = None
     distil: Annotated[bool, "Whether the mixture of the heads' scores teaches each of them."] = True
-    temperature: Annotated[float, "Of the softmax by which the mixture teaches the heads."] = 0.02
+    temperature: Annotated[
+        float, Gt(0), "Of the softmax by which the mixture teaches the heads."
+    ] = 0.02
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)
@@ -81,7 +85,6 @@ class ThreeHeads(Wrapping):
                 "head's own, and those of terms and mixture are not within -1 and 1; leave it "
                 "out, or take another loss than psl"
             )
-        check_positive("three_heads", temperature=self.temperature)
         if not self.distil and self.temperature != type(self).temperature:
             raise ConfigError(
                 f"three_heads.temperature: {self.temperature!r} does nothing: it is that of "

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
+from annotated_types import Gt
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.build import checked
+from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import (
@@ -27,6 +29,7 @@ SIGLIP_BIAS = -10.0
 
 
 @dataclass(eq=False)
+@checked("bixse.")
 class BiXSE(LossBase):
     """Mean over pairs of ``-y log sigmoid(z) - (1 - y) log(1 - sigmoid(z))``, ``z = a s + b``.
 
@@ -46,11 +49,13 @@ class BiXSE(LossBase):
     summary = "cross-entropy of each pair against a grade in [0, 1], learnt scale and bias"
     paper = "Zhai et al. 2023 (SigLIP); Tsirigotis et al. 2025 (BiXSE)"
 
-    scale: float | None = None
+    scale: Annotated[float | None, Gt(0)] = None
     learn_scale: Annotated[bool, "Whether the scale is trained."] = True
     learn_bias: Annotated[bool, "Whether the bias is trained."] = True
     bias_init: Literal["base_rate", "siglip"] | float = "base_rate"
-    max_grade: Annotated[float, "The grade that counts as 1; labels are divided by it."] = 1.0
+    max_grade: Annotated[float, Gt(0), "The grade that counts as 1; labels are divided by it."] = (
+        1.0
+    )
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
     learning_rate: Annotated[
@@ -68,10 +73,6 @@ class BiXSE(LossBase):
             because = "neither scale nor bias is learnt; learn one"
             refuse_idle("bixse", self, ["learning_rate"], because)
         check_target("bixse", self.target, self.teacher_temperature)
-        if self.scale is not None and not self.scale > 0:
-            raise ConfigError(f"bixse.scale: {self.scale!r}, expected above 0")
-        if not self.max_grade > 0:
-            raise ConfigError(f"bixse.max_grade: {self.max_grade!r}, expected above 0")
         scale = scale_for(self.scale, self.similarity)
         begin = {"siglip": SIGLIP_BIAS, "base_rate": math.nan}  # nan: a first batch decides
         bias = begin[self.bias_init] if isinstance(self.bias_init, str) else self.bias_init

@@ -9,10 +9,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from annotated_types import Gt
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.training.batches.vector_batch import VectorBatch
@@ -20,7 +22,6 @@ from sluice.training.example import Example, Text
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.distillation.text_means import Sides
 from sluice.training.losses.math.reduction import (
-    check_positive,
     floor_of,
     mean_by_row,
     weighted_mean,
@@ -31,6 +32,7 @@ SAME = 4  # decimals to which the vectors of two entries are compared
 
 
 @dataclass(eq=False)
+@checked("entries.")
 class Entries(LossBase):
     """Mean over texts of the cross-entropy of ``softmax_e(cos(f(x), w_e) / t)`` with x's entry.
 
@@ -53,7 +55,7 @@ class Entries(LossBase):
 
     encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
 
-    temperature: Annotated[float, "Divides the cosines."] = 0.05
+    temperature: Annotated[float, Gt(0), "Divides the cosines."] = 0.05
     of: Annotated[
         Literal["definitions", "entry"],
         "What makes an entry's vector: the mean of its definitions (queries), or its own text.",
@@ -66,7 +68,6 @@ class Entries(LossBase):
     ] = True
 
     def __post_init__(self) -> None:
-        check_positive("entries", temperature=self.temperature)
         self._encoder: Any = None
         self._vectors: Tensor | None = None
         self._classes: Mapping[str, int] = {}

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
@@ -18,11 +20,12 @@ from sluice.training.losses.distillation.text_means import (
     teacher_of,
     vectors_of,
 )
-from sluice.training.losses.math.reduction import check_positive, floor_of
+from sluice.training.losses.math.reduction import floor_of
 from sluice.training.protocol import Side
 
 
 @dataclass(frozen=True, slots=True)
+@checked("hoc.")
 class HOC(LossBase):
     """Mean over texts of ``-log softmax_y(cos(f(x), T(y)) / t)`` at y = x (higher-order alignment).
 
@@ -40,11 +43,8 @@ class HOC(LossBase):
     encoders: ClassVar[tuple[str, ...]] = ("dense",)  # the types it trains
     teacher_vectors: ClassVar[bool] = True
 
-    temperature: Annotated[float, "Divides the cosines; 1 over mu in the paper."] = 0.1
+    temperature: Annotated[float, Gt(0), "Divides the cosines; 1 over mu in the paper."] = 0.1
     sides: Annotated[Sides, "The texts whose vectors are told apart among the teacher's."] = "both"
-
-    def __post_init__(self) -> None:
-        check_positive("hoc", temperature=self.temperature)
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the mean over the texts; a text weighs what its query weighs."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Gt
 from torch import Tensor
 
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import (
@@ -16,12 +18,13 @@ from sluice.training.losses.math.packed_cells import (
     group_of,
     log_shares,
 )
-from sluice.training.losses.math.reduction import check_positive, temperature_for
+from sluice.training.losses.math.reduction import temperature_for
 from sluice.training.losses.math.teacher_watch import TeacherWatch
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("kl_div.")
 class KLDiv(LossBase):
     """``mean_i sum_j P_ij log(P_ij / p_ij)``, P = softmax(T / teacher_temperature), p of s / t.
 
@@ -38,8 +41,8 @@ class KLDiv(LossBase):
     summary = "the student's distribution over a group drawn to the teacher's"
     paper = "Hinton et al. 2015; SPLADE"
 
-    temperature: float | None = None
-    teacher_temperature: Annotated[float, "Divides the teacher's scores."] = 1.0
+    temperature: Annotated[float | None, Gt(0)] = None
+    teacher_temperature: Annotated[float, Gt(0), "Divides the teacher's scores."] = 1.0
     direction: Literal["forward", "reverse"] = "forward"
     rescaled: bool = False
     negatives: Annotated[
@@ -52,13 +55,6 @@ class KLDiv(LossBase):
         default_factory=lambda: TeacherWatch("kl_div.teacher_temperature"),
         init=False, repr=False, compare=False,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "kl_div",
-            temperature=self.temperature,
-            teacher_temperature=self.teacher_temperature,
-        )
 
     @property
     def encoders(self) -> tuple[str, ...] | None:
@@ -93,6 +89,7 @@ class KLDiv(LossBase):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("judge_kl.")
 class JudgeKL(LossBase):
     """``mean_i [KL(J_i || S_i) + KL(S_i || J_i)] / 2``, J and S softmaxed.
 
@@ -109,20 +106,15 @@ class JudgeKL(LossBase):
     negatives: ClassVar[Negatives] = "own"  # a judge scores the query's own documents
 
     temperature: Annotated[
-        float, "Divides the student's scores, and the judge's unless told otherwise."
+        float, Gt(0), "Divides the student's scores, and the judge's unless told otherwise."
     ] = 0.05
     judge_temperature: Annotated[
-        float | None, "Divides the judge's scores; left out, as the student's."
+        float | None, Gt(0), "Divides the judge's scores; left out, as the student's."
     ] = None
     watch: TeacherWatch = field(
         default_factory=lambda: TeacherWatch("judge_kl.judge_temperature"),
         init=False, repr=False, compare=False,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "judge_kl", temperature=self.temperature, judge_temperature=self.judge_temperature
-        )
 
     def notes(self) -> dict[str, float]:
         """Return the judge's mean entropy."""

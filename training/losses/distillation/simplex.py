@@ -9,12 +9,13 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
@@ -24,7 +25,6 @@ from sluice.training.losses.distillation.text_means import (
     teacher_of,
     vectors_of,
 )
-from sluice.training.losses.math.reduction import check_positive
 from sluice.training.losses.math.width import width_of
 from sluice.training.protocol import Side
 
@@ -32,6 +32,7 @@ MOST = 50_000  # texts that clusters are made of
 
 
 @dataclass(eq=False)
+@checked("simplex.")
 class Simplex(LossBase):
     """Mean over texts of the cross-entropy of ``softmax_k(cos(f(x), p_k) / t)`` with x's class.
 
@@ -51,17 +52,16 @@ class Simplex(LossBase):
     negatives: ClassVar[Negatives] = "own"
     teacher_vectors: ClassVar[bool] = True
 
-    temperature: Annotated[float, "Divides the cosines."] = 0.05
+    temperature: Annotated[float, Gt(0), "Divides the cosines."] = 0.05
     rounds: Annotated[
         int,
+        Ge(0),
         "Rounds of k-means that make the classes; 0: the corner that the teacher's vector "
         "is nearest to.",
     ] = 10
     sides: Annotated[Sides, "The texts that are drawn to the corners."] = "both"
 
     def __post_init__(self) -> None:
-        check_positive("simplex", temperature=self.temperature)
-        whole_number(self.rounds, "simplex.rounds", 0)
         self._classes: Classes | None = None
 
     def bind(self, encoder: Any, seed: int) -> None:

@@ -206,7 +206,10 @@ def test_the_tokenizer_of_others_is_left_alone(encoder: DenseEncoder) -> None:
         ({"length": True}, "length: True"),
         ({"length": 5, "overlap": 5}, "overlap: 5 of passages of 5; expected less"),
         ({"overlap": -1}, "overlap: -1"),
-        ({"aggregate": "maxx"}, "aggregate: 'maxx'; expected one of max, first, mean; did you mean 'max'"),
+        (
+            {"aggregate": "maxx"},
+            "aggregate: 'maxx'; expected one of max, first, mean; did you mean 'max'",
+        ),
         ({"repeat_title": 1}, "repeat_title: 1; expected true or false"),
         ({"most": 0}, "most: 0"),
     ],
