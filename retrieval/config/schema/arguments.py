@@ -97,8 +97,9 @@ def of_hint(hint: Any) -> Schema:
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
         limits = {
-            word: getattr(note, name)
-            for note in notes for name, word in BOUNDS.items() if getattr(note, name, None) is not None
+            word: bound
+            for note in notes for name, word in BOUNDS.items()
+            if (bound := getattr(note, name, None)) is not None
         }  # fmt: skip
         return {**of_hint(inner), **limits}
     origin = get_origin(hint)
