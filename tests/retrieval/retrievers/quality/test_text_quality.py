@@ -261,7 +261,7 @@ QUALITY = {"encoder": {"type": "cross_encoder", "model": "m"}, "loss": "rank_net
         ({"evaluate": {}}, "evaluate: is for examples with queries, and those of type quality"),
         ({"negatives": {"type": "mined", "retriever": {"encoder": "bm25"}}}, "negatives: is for"),
         ({"teacher": "m"}, "teacher: is for examples with queries"),
-        ({"examples": {"type": "quality", "negatives": 0}}, r"quality.negatives is 0, expected a"),
+        ({"examples": {"type": "quality", "negatives": 0}}, r"negatives: 0; expected a"),
         ({"examples": {"type": "quality", "labels": "most"}}, "labels: 'most'; expected one of"),
         ({"positives": 2}, "positives: is for examples made from the dataset's judgements"),
     ],
