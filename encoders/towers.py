@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -77,11 +77,18 @@ class TowerEncoder(EncoderBase):
     @classmethod
     def from_pretrained(
         cls,
-        model: str | Path | None = None,
+        model: Annotated[
+            str | Path | None, "A saved folder of two towers, instead of query and document."
+        ] = None,
         *,
-        query: dict[str, Any] | None = None,
-        document: dict[str, Any] | None = None,
-        freeze: Frozen = "none",
+        query: Annotated[
+            dict[str, Any] | None, "The query encoder, {type: dense, static or splade, model: ...}."
+        ] = None,
+        document: Annotated[
+            dict[str, Any] | None,
+            "The document encoder, {type: dense, static or splade, model: ...}.",
+        ] = None,
+        freeze: Annotated[Frozen, "The tower that is not trained."] = "none",
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,

@@ -6,6 +6,7 @@ meanings are the schema's, as in ``sluice config list``; classes are described b
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -318,11 +319,22 @@ def _methods(thing: type) -> Iterator[tuple[str, Any]]:
             yield label, each if isinstance(each, property) else getattr(thing, label)
 
 
+class _Types(ast.NodeTransformer):
+    """Puts the type in the place of ``Annotated[type, notes]``."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        is_noted = ast.unparse(node.value) == "Annotated" and isinstance(node.slice, ast.Tuple)
+        return node.slice.elts[0] if is_noted else node  # type: ignore[attr-defined]
+
+
 class _Plain:
-    """An annotation that is shown as it is written."""
+    """An annotation that is shown as it is written, without the notes of ``Annotated``."""
 
     def __init__(self, text: Any) -> None:
         self.text = text if isinstance(text, str) else inspect.formatannotation(text)
+        if "Annotated[" in self.text:
+            self.text = ast.unparse(_Types().visit(ast.parse(self.text, mode="eval")))
 
     def __repr__(self) -> str:
         return self.text

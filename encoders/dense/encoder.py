@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -93,18 +93,36 @@ class DenseEncoder(TextEncoder):
         cls,
         model: str | Path,
         *,
-        pooling: Pooling | list[Pooling] | None = None,
+        pooling: Annotated[
+            Pooling | list[Pooling] | None,
+            "How token vectors become one, or several side by side, such as [cls, mean]; left "
+            "out, as the model's folder says.",
+        ] = None,
         projection: int | dict[str, Any] | None = None,
         normalize: bool | None = None,
         layers: int | None = None,
-        top_layers: int | None = None,
-        dim: int | None = None,
-        attention: Attention | None = None,
-        append_eos: bool | None = None,
+        top_layers: Annotated[
+            int | None, "Pools so many of the last layers, side by side: 4 in DSE."
+        ] = None,
+        dim: Annotated[int | None, "Keeps only so many of the vectors' first dimensions."] = None,
+        attention: Annotated[
+            Attention | None,
+            "causal or bidirectional: whether a decoder's tokens see those after them.",
+        ] = None,
+        append_eos: Annotated[
+            bool | None,
+            "Whether every text ends with the end-of-text token, whose state pooling: last "
+            "takes; left out, as the tokenizer does.",
+        ] = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
-        instruction: str | None = None,
-        few_shot: list[dict[str, str]] | None = None,
+        instruction: Annotated[
+            str | None, "What a query is for; it fills {task} of the prompts."
+        ] = None,
+        few_shot: Annotated[
+            list[dict[str, str]] | None,
+            "Answered examples {query, document} that are put before a query.",
+        ] = None,
         query_length: int | None = None,
         document_length: int | None = None,
         device: str = "auto",

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -119,7 +120,9 @@ class PrecomputedEncoder(EncoderBase):
             write_sidecar(folder, {"type": self.kind, "dim": self.dim})
 
     @classmethod
-    def from_pretrained(cls, model: str | Path) -> PrecomputedEncoder:
+    def from_pretrained(
+        cls, model: Annotated[str | Path, "The folder of vectors that another program made."]
+    ) -> PrecomputedEncoder:
         """Load a folder that ``save_pretrained`` wrote."""
         folder = Path(model)
         dim = read_sidecar(folder).get("dim")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import operator
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.trust import Allow, refuse_class
 
 # Types in the words of a YAML file.
@@ -20,7 +25,11 @@ WORDS = {
     Path: "a file or folder",
 }  # fmt: skip
 ITEMS = {str: "texts", int: "whole numbers", float: "numbers"}
+UNITS = {"SECONDS": "seconds", "MS": "milliseconds"}
+NONE = type(None)
+BOUNDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 FEW = 4  # types that are listed rather than counted
+Made = TypeVar("Made", bound=Callable[..., Any])
 Table = Mapping[str, str]  # type name -> "module:Class" or "module:Class.method"
 
 
@@ -28,6 +37,172 @@ class Core(str):
     """The place of a type that most people need: lists of types begin with these."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A parameter as ``Annotated[type, notes...]`` declares it: bounds, and texts.
+
+    A text in capitals names the value (``SECONDS``); another is the sentence that says what it is.
+    """
+
+    parameter: inspect.Parameter
+    hint: Any  # the type alone
+    notes: tuple[Any, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What the parameter is; empty where no note says so."""
+        return next((n for n in self.notes if isinstance(n, str) and not n.isupper()), "")
+
+    @property
+    def value(self) -> str:
+        """The name of its value in help; empty where no note has one."""
+        return next((n for n in self.notes if isinstance(n, str) and n.isupper()), "")
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The types of a union, without None; the type itself where it is none."""
+        union = get_origin(self.hint) in (typing.Union, types.UnionType)
+        return tuple(o for o in (get_args(self.hint) if union else (self.hint,)) if o is not NONE)
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """The values of a ``Literal``; none where others are possible."""
+        closed = all(get_origin(option) is Literal for option in self.options)
+        return tuple(c for option in self.options for c in get_args(option)) if closed else ()
+
+    @functools.cached_property
+    def bounds(self) -> dict[str, Any]:
+        """The bounds ``ge``, ``gt``, ``le`` and ``lt`` that there are."""
+        every = [(name, getattr(note, name, None)) for note in self.notes for name in BOUNDS]
+        return {name: bound for name, bound in every if bound is not None}
+
+    @functools.cached_property
+    def whole(self) -> bool:
+        """Whether a number has to be whole."""
+        return int in self.options and float not in self.options
+
+    def fault(self, value: Any) -> str:
+        """Return what is wrong with a value, by its choices or bounds; empty where nothing is."""
+        if value is None and NONE in get_args(self.hint):
+            return ""
+        if self.choices:
+            near = suggest(str(value), list(map(str, self.choices)))
+            known = f"expected one of {', '.join(map(str, self.choices))}{near}"
+            return "" if value in self.choices else f"{value!r:.80}; {known}"
+        if not self.bounds or any(type(value) is each for each in self.options if each is str):
+            return ""
+        fits = is_number(value) and (not self.whole or hasattr(value, "__index__"))
+        if fits and all(BOUNDS[name](value, bound) for name, bound in self.bounds.items()):
+            return ""
+        return f"{value!r:.80}; expected {self._expected()}"
+
+    def _expected(self) -> str:
+        bounds = {name: _shown(bound) for name, bound in self.bounds.items()}
+        kind = UNITS.get(self.value) or ("a whole number" if self.whole else "a number")
+        match bounds:
+            case {"ge": least, "le": most}:
+                return f"{kind}, {least} to {most}"
+            case {"ge": least, "lt": most}:
+                return f"{kind}, {least} or more and below {most}"
+            case {"ge": least}:
+                return f"{kind}, {least} or more"
+            case {"gt": least, "le": most}:
+                return f"{kind} above {least}, up to {most}"
+            case {"gt": least, "lt": most}:
+                return f"{kind} above {least} and below {most}"
+        ((name, bound),) = bounds.items()
+        return f"{kind} {'above' if name == 'gt' else 'up to' if name == 'le' else 'below'} {bound}"
+
+
+def _shown(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+
+
+def checked(prefix: str = "") -> Callable[[Made], Made]:
+    """Check the arguments of a function, or the fields of a dataclass, by what is declared of them.
+
+    It stands below ``@dataclass``. The ``ConfigError`` is ``key: value; expected ...``, the key
+    behind ``prefix``.
+    """
+
+    def check(make: Any, values: Mapping[str, Any]) -> None:
+        for name, each in _declared(make).items():
+            if name in values and (fault := each.fault(values[name])):
+                raise ConfigError(f"{prefix}{name}: {fault}")
+
+    def wrapped(make: Any) -> Any:
+        if inspect.isclass(make):
+            after = getattr(make, "__post_init__", None)
+
+            def check_fields(self: Any) -> None:
+                names = self.__dataclass_fields__
+                check(type(self), {name: getattr(self, name, None) for name in names})
+                if after is not None:
+                    after(self)
+
+            make.__post_init__ = check_fields  # type: ignore[attr-defined]
+            return make
+
+        @functools.wraps(make)
+        def call(*args: Any, **named: Any) -> Any:
+            check(make, {**dict(zip(_declared(make), args, strict=False)), **named})
+            return make(*args, **named)
+
+        return call
+
+    return wrapped
+
+
+@functools.cache
+def _declared(function: Callable[..., Any]) -> dict[str, Declared]:
+    return declared(function)
+
+
+def declared(make: Callable[..., Any]) -> dict[str, Declared]:
+    """Return the parameters of a function or class, by name, with what is declared of each."""
+    hints = declared_hints(make)
+    found = {}
+    for name, parameter in inspect.signature(make).parameters.items():
+        hint, *notes = _unwrapped(hints.get(name, Any))
+        found[name] = Declared(parameter, hint, tuple(notes))
+    return found
+
+
+def declared_hints(make: Callable[..., Any]) -> dict[str, Any]:
+    """Return type hints by name; those that name what only type checkers import are left out."""
+    target: Any = make
+    if inspect.isclass(make):
+        target = next(each for each in make.__mro__ if "__init__" in vars(each))
+        if "__dataclass_params__" not in vars(target):
+            target = target.__init__
+    try:
+        return typing.get_type_hints(target, include_extras=True)
+    except NameError:
+        hints = {}
+        for owner in reversed(getattr(target, "__mro__", (target,))):
+            names = vars(sys.modules[owner.__module__])
+            for key, text in inspect.get_annotations(owner).items():
+                try:
+                    one = types.SimpleNamespace(__annotations__={key: text})
+                    hints[key] = typing.get_type_hints(one, names, include_extras=True)[key]
+                except NameError:
+                    continue
+        return hints
+
+
+def _unwrapped(hint: Any) -> tuple[Any, ...]:
+    """Return a type and the notes of its ``Annotated``, or of that of a union's members."""
+    if get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        plain, *others = _unwrapped(inner)
+        return (plain, *notes, *others)
+    if get_origin(hint) not in (typing.Union, types.UnionType):
+        return (hint,)
+    parts = [_unwrapped(each) for each in get_args(hint)]
+    plain = functools.reduce(operator.or_, (part[0] for part in parts))
+    return (plain, *(note for part in parts for note in part[1:]))
 
 
 def types_listed(table: Table) -> str:
@@ -117,7 +292,7 @@ def check_arguments(
         signature = inspect.signature(make)
     except (TypeError, ValueError):
         raise ConfigError(f"{where}.type: {kind} has no signature to check against") from None
-    hints = _hints(make)
+    every = declared(make)
     parameters = {
         name: parameter
         for name, parameter in signature.parameters.items()
@@ -130,8 +305,11 @@ def check_arguments(
                 f"{where}.{name}: unknown key; {kind} takes {', '.join(parameters) or 'none'}"
                 f"{suggest(name, parameters)}"
             )
-        if name in hints and not fits(value, hints[name]):
-            raise ConfigError(f"{where}.{name}: {misfit(value, hints[name])}")
+        hint = every[name].hint
+        if not fits(value, hint):
+            raise ConfigError(f"{where}.{name}: {misfit(value, hint)}")
+        if fault := every[name].fault(value):
+            raise ConfigError(f"{where}.{name}: {fault}")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in arguments:
             raise ConfigError(f"{where}: {kind} needs '{name}'")
@@ -167,13 +345,6 @@ def build(
         return make(**arguments, **given)
     except ConfigError as error:  # what the signature cannot check, such as a number's range
         raise ConfigError(f"{where}: {error}") from error
-
-
-def _hints(make: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
-    except NameError:  # names imported for type checkers only
-        return {}
 
 
 def fits(value: Any, hint: Any) -> bool:

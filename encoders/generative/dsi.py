@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -115,13 +115,25 @@ class DsiEncoder(Writer):
         cls,
         model: str | Path,
         *,
-        ids: Kind | None = None,
+        ids: Annotated[
+            Kind | None,
+            "What identifiers are: atomic (a token each), semantic (paths through clusters), "
+            "string (the document's id; the usual) or title.",
+        ] = None,
         beams: int | None = None,
-        branches: int | None = None,
-        length: int | None = None,
-        prompt: str | None = None,
+        branches: Annotated[
+            int | None, "Clusters in a cluster of semantic identifiers, 10."
+        ] = None,
+        length: Annotated[int | None, "The most tokens of an identifier, 32."] = None,
+        prompt: Annotated[
+            str | None, "What the model reads, with {query} where the query goes."
+        ] = None,
         query_length: int | None = None,
-        ids_by: Mapping[str, Any] | None = None,
+        ids_by: Annotated[
+            Mapping[str, Any] | None,
+            "The encoder whose vectors are clustered, such as {type: dense, model: ...}; for "
+            "training alone.",
+        ] = None,
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,

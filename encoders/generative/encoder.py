@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from sluice.encoders.backends.devices import Dtype
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -81,10 +81,12 @@ class SealEncoder(Writer):
         model: str | Path,
         *,
         beams: int | None = None,
-        length: int | None = None,
+        length: Annotated[int | None, "The most tokens of an n-gram, 10."] = None,
         unigrams: int | None = None,
         query_ngrams: int | None = None,
-        prompt: str | None = None,
+        prompt: Annotated[
+            str | None, "What the model reads, with {query} where the query goes."
+        ] = None,
         query_length: int | None = None,
         device: str = "auto",
         dtype: Dtype = "float32",

@@ -8,7 +8,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Annotated, Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -135,13 +135,24 @@ class ListwiseRanker(TransformerModel, EncoderBase):
         cls,
         model: str | Path,
         *,
-        prompt: str | None = None,
-        window: int | None = None,
-        step: int | None = None,
-        passes: int | None = None,
-        max_length: int | None = None,
-        document_length: int | None = None,
-        chat: bool | None = None,
+        prompt: Annotated[
+            str | None, "What the model reads, with {query} and {documents}, and perhaps {count}."
+        ] = None,
+        window: Annotated[int | None, "Documents in one prompt; 0, the default, is all."] = None,
+        step: Annotated[
+            int | None, "Places that the window moves each time; left out, half of it."
+        ] = None,
+        passes: Annotated[int | None, "How often the windows go over the list, 1."] = None,
+        max_length: Annotated[
+            int | None, "The most tokens of a prompt with its texts and the answer."
+        ] = None,
+        document_length: Annotated[
+            int | None, "The most tokens of a text; left out, as many as fit."
+        ] = None,
+        chat: Annotated[
+            bool | None,
+            "Whether prompts are put into the model's chat form; left out, if it has one.",
+        ] = None,
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,

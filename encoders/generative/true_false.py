@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 import numpy as np
 import torch
@@ -79,9 +79,16 @@ class TrueFalseRanker(TransformerModel, EncoderBase):
         cls,
         model: str | Path,
         *,
-        prompt: str | None = None,
-        answers: Sequence[str] | None = None,
-        max_length: int | None = None,
+        prompt: Annotated[
+            str | None,
+            "The prompt, with {document} and perhaps {query}; left out, monoT5's, or QualT5's "
+            "without a query.",
+        ] = None,
+        answers: Annotated[
+            Sequence[str] | None,
+            "The two words, the one for relevant first; left out, true and false.",
+        ] = None,
+        max_length: Annotated[int | None, "The most tokens of a prompt with its texts."] = None,
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -108,25 +108,58 @@ class TokenEncoder(TextEncoder):
         cls,
         model: str | Path,
         *,
-        dim: int | None = None,
-        projection: int | bool | dict[str, Any] | None = None,
+        dim: Annotated[
+            int | None,
+            "Keeps only so many of the vectors' first dimensions; of another encoder, the "
+            "dimensions of its new projection (128).",
+        ] = None,
+        projection: Annotated[
+            int | bool | dict[str, Any] | None,
+            "Adds a new linear layer to so many dimensions, or several: {dim, layers, hidden, "
+            "activation, residual}; false: none.",
+        ] = None,
         normalize: bool | None = None,
         layers: int | None = None,
-        query_marker: str | None = None,
-        document_marker: str | None = None,
+        query_marker: Annotated[
+            str | None,
+            "The token before every query; empty for none. Left out, the model's own, or "
+            "[unused0], or [Q].",
+        ] = None,
+        document_marker: Annotated[
+            str | None,
+            "The token before every document; empty for none. Left out, the model's own, or "
+            "[unused1], or [D].",
+        ] = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         query_length: int | None = None,
         document_length: int | None = None,
-        expand_queries: bool | int | None = None,
-        attend_to_expansion: bool | None = None,
-        skip_words: list[str] | None = None,
-        pool_factor: float | None = None,
-        protected_tokens: int | None = None,
+        expand_queries: Annotated[
+            bool | int | None,
+            "Fills queries up with mask tokens, which have vectors too: true (to "
+            "query_length), false, or to so many tokens.",
+        ] = None,
+        attend_to_expansion: Annotated[
+            bool | None,
+            "Whether the tokens of a query see the mask tokens that it is filled up with.",
+        ] = None,
+        skip_words: Annotated[
+            list[str] | None, "Tokens of documents that have no vector; left out, punctuation."
+        ] = None,
+        pool_factor: Annotated[
+            float | None,
+            "Divides the number of a document's vectors: like tokens share one. 2 costs next "
+            "to nothing, 1 pools none.",
+        ] = None,
+        protected_tokens: Annotated[
+            int | None, "The first tokens of a document that are not pooled."
+        ] = None,
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
-        seed: int | None = None,
+        seed: Annotated[
+            int | None, "The seed of a new projection, and of new markers (13)."
+        ] = None,
     ) -> TokenEncoder:
         """Load a token encoder's folder (PyLate, sentence-transformers 6, ColBERT), or start one.
 

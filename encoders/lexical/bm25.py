@@ -19,7 +19,7 @@ import logging
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -73,10 +73,15 @@ class BM25Encoder(EncoderBase):
 
     def __init__(
         self,
-        k1: float = 0.9,
-        b: float = 0.4,
-        language: str = "en",
-        fields: Mapping[str, float] | None = None,
+        k1: Annotated[float, "How much repetitions of a term count: 0 not at all."] = 0.9,
+        b: Annotated[
+            float, "How much long documents are discounted: 0 not at all, 1 in full."
+        ] = 0.4,
+        language: Annotated[str, "The language of stemming and stop words: en, de, fr, ..."] = "en",
+        fields: Annotated[
+            Mapping[str, float] | None,
+            "Weights of title and text as fields of their own: {title: 2.0, text: 1.0}.",
+        ] = None,
     ) -> None:
         self.k1 = finite_number(k1, "bm25.k1", 0)
         self.b = finite_number(b, "bm25.b", 0, 1)

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import scipy.sparse as sp
@@ -110,7 +111,9 @@ class VocabularyEncoder(EncoderBase):
             write_sidecar(folder, {"type": self.kind, "language": self.language})
 
     @classmethod
-    def from_pretrained(cls, model: str | Path) -> VocabularyEncoder:
+    def from_pretrained(
+        cls, model: Annotated[str | Path, "The folder of a saved vocabulary encoder."]
+    ) -> VocabularyEncoder:
         """Load a folder that ``save_pretrained`` wrote."""
         folder = Path(model)
         language = read_sidecar(folder).get("language")

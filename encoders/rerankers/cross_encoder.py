@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -107,8 +107,14 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         cls,
         model: str | Path,
         *,
-        head: Head | None = None,
-        max_length: int | None = None,
+        head: Annotated[
+            Head | None,
+            "classifier, or similarity: the texts' states are compared, which is the better "
+            "start from a sentence encoder.",
+        ] = None,
+        max_length: Annotated[
+            int | None, "Tokens of a query and a document together that are read; the rest is cut."
+        ] = None,
         device: str = "auto",
         dtype: Dtype = "float32",
         weights: Weights | None = None,

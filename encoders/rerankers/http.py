@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,20 +41,30 @@ class HttpReranker:
 
     def __init__(
         self,
-        url: str,
-        model: str = "",
+        url: Annotated[str, "The server's base, such as https://api.cohere.com/v2."],
+        model: Annotated[
+            str, "The name that the server knows the model by; api tei takes none."
+        ] = "",
         *,
-        api: Api = "cohere",
-        max_characters: int | None = None,
-        batch_size: int = 64,
+        api: Annotated[
+            Api, "The shape of the server's requests: cohere (also Jina, vLLM) or tei."
+        ] = "cohere",
+        max_characters: Annotated[
+            int | None, "Texts beyond so many characters are cut before they are sent."
+        ] = None,
+        batch_size: Annotated[int, "Texts of a request, at most."] = 64,
         concurrency: int = 4,
-        requests_per_minute: float | None = None,
+        requests_per_minute: Annotated[
+            float | None, "Requests begin so far apart; left out, at once."
+        ] = None,
         api_key_env: str | None = None,
         api_key_file: str | None = None,
         timeout_s: float = 60.0,
         retries: int = 4,
         backoff_s: float = 1.0,
-        price: float = 0.0,
+        price: Annotated[
+            float, "What a thousand searches cost, by which the cost is counted."
+        ] = 0.0,
     ) -> None:
         self._options = {name: value for name, value in locals().items() if name != "self"}
         check_service(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -72,7 +72,11 @@ class PyramidEncoder(CrossEncoder):
         title_tokens: int | None = None,
         body_length: int | None = None,
         memory_mb: int = 256,
-        head: Head | None = None,
+        head: Annotated[
+            Head | None,
+            "classifier, or similarity: the texts' states are compared, which is the better "
+            "start from a sentence encoder.",
+        ] = None,
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,15 @@ class AdaptedScorer(EncoderBase):
 
     @classmethod
     def from_pretrained(
-        cls, model: str | Path, *, weight: float | None = 1.0, device: str = "auto"
+        cls,
+        model: str | Path,
+        *,
+        weight: Annotated[
+            float | None,
+            "The power of the adapter's score beside the encoder's: 0, the encoder's order; "
+            "null, the adapter's probability alone.",
+        ] = 1.0,
+        device: str = "auto",
     ) -> Self:
         """Load a folder of `sluice fit adapter`, or a dense model trained with `loss: rrra`."""
         folder = model_folder(str(model))

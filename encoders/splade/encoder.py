@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -145,18 +145,39 @@ class SpladeEncoder(TextEncoder):
         cls,
         model: str | Path,
         *,
-        pooling: Pooling | None = None,
-        activation: Activation | None = None,
-        query_model: QueryModel | None = None,
-        lexical: Lexical | None = None,
-        prune_below: float | None = None,
-        prune_ratio: float | None = None,
-        query_top_k: int | None = None,
-        document_top_k: int | None = None,
-        prune_quantile: float | None = None,
-        train_idf: bool = False,
-        idf_learning_rate: float | None = None,
-        term_frequency: bool | dict[str, Any] | None = None,
+        pooling: Annotated[
+            Pooling | None, "max (SPLADE v2, the default) or sum (v1), over the tokens of a text."
+        ] = None,
+        activation: Annotated[
+            Activation | None, "What makes a term's logit a weight: log1p_relu, or relu."
+        ] = None,
+        query_model: Annotated[
+            QueryModel | None,
+            "shared: queries by the same network; bow or idf: by a table, without one.",
+        ] = None,
+        lexical: Annotated[
+            Lexical | None, "Keeps only a text's own tokens: none, query, document or both."
+        ] = None,
+        prune_below: Annotated[
+            float | None, "Drops a document's terms with a weight below this."
+        ] = None,
+        prune_ratio: Annotated[
+            float | None, "Drops a document's terms below this share of its largest weight."
+        ] = None,
+        query_top_k: Annotated[int | None, "Keeps a query's so many heaviest terms."] = None,
+        document_top_k: Annotated[int | None, "Keeps a document's so many heaviest terms."] = None,
+        prune_quantile: Annotated[
+            float | None, "Drops this share of each term's postings, the lightest."
+        ] = None,
+        train_idf: Annotated[
+            bool, "Whether the idf table of query_model: idf is trained too."
+        ] = False,
+        idf_learning_rate: Annotated[float | None, "The learning rate of the idf table."] = None,
+        term_frequency: Annotated[
+            bool | dict[str, Any] | None,
+            "Weighs a document's terms by how often they occur and by its length, as BM25 "
+            "does: true, or {k1, b, length}.",
+        ] = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         query_length: int | None = None,

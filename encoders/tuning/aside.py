@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.adapters import AddedModule
 from sluice.encoders.model_files.layers import layer_list, recomputes
 from sluice.encoders.tuning.bottleneck import Bottlenecks
@@ -59,6 +60,7 @@ class Aside(AddedModule):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("iaa.")
 class InsideAndAside:
     """IAA: adapters inside every block, and a path of small modules beside all of them.
 
@@ -69,12 +71,13 @@ class InsideAndAside:
     al., 2022, arXiv 2208.09847, has the idea; the equations are ours.)
     """
 
-    variant: str = "S"
-    reduction: int = 64
-    inside: bool = True
+    variant: Annotated[
+        str, "Whether the path joins blocks after (S), beside (P), or by a share (G)."
+    ] = "S"
+    reduction: Annotated[int, Ge(1)] = 64
+    inside: Annotated[bool, "Whether there are adapters inside the blocks too."] = True
 
     def __post_init__(self) -> None:
-        whole_number(self.reduction, "iaa.reduction", 1)
         if self.variant not in VARIANTS:
             raise ConfigError(
                 f"iaa.variant: {self.variant!r}, expected {', '.join(VARIANTS)}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.adapters import AddedModule
 from sluice.encoders.tuning.places import places_of
 
@@ -33,6 +34,7 @@ class Bottleneck(AddedModule):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("adapter.")
 class Bottlenecks:
     """Adapters of ``hidden / reduction`` dimensions after attention, feed-forward network or both.
 
@@ -40,11 +42,10 @@ class Bottlenecks:
     al., 2019; ``places: [mlp]``: Pfeiffer et al., 2021). They cannot be merged.
     """
 
-    reduction: int = 16
-    places: tuple[str, ...] = _PLACES
+    reduction: Annotated[int, Ge(1)] = 16
+    places: Annotated[tuple[str, ...], "Where adapters stand: attention, mlp, or both."] = _PLACES
 
     def __post_init__(self) -> None:
-        whole_number(self.reduction, "adapter.reduction", 1)
         for place in self.places:
             if place not in _PLACES:
                 raise ConfigError(

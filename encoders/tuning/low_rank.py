@@ -5,17 +5,19 @@ from __future__ import annotations
 import importlib.util
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge, Interval
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.tuning.places import FUSED, KEYS_AND_VALUES, places_of, targets_of
 
 
 @dataclass(frozen=True, slots=True)
+@checked("lora.")
 class LowRank:
     """LoRA: ``W + alpha / rank * B A`` with ``B`` zero at the start (Hu et al., 2022).
 
@@ -25,17 +27,16 @@ class LowRank:
     a MiniLM's parameters and 0.6% of BERT-base's, with ``attention`` about half as many.
     """
 
-    rank: int = 4
-    alpha: float | None = None
-    dropout: float = 0.05
+    rank: Annotated[
+        int, Ge(1), "The rank of the added matrices: more learns more, with more parameters."
+    ] = 4
+    alpha: Annotated[float | None, "The added matrices count alpha / rank."] = None
+    dropout: Annotated[float, Interval(ge=0, lt=1)] = 0.05
     targets: str | list[str] = "all-linear"
 
     def __post_init__(self) -> None:
-        whole_number(self.rank, "lora.rank", 1)
         if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha > 0):
             raise ConfigError(f"lora.alpha: {self.alpha!r}, expected a number above 0")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"lora.dropout: {self.dropout!r}, expected 0 or more and below 1")
 
     def install(self, model: Any) -> list[nn.Parameter]:
         """Put LoRA into a model's blocks; return the parameters to train."""

@@ -6,17 +6,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.adapters import AddedModule
 from sluice.encoders.tuning.places import places_of
 
@@ -86,6 +87,7 @@ class GatedPairs(AddedModule):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("prefix.")
 class Prefix:
     """``tokens`` virtual pairs of keys and values in every block, joined to those of the text.
 
@@ -94,10 +96,7 @@ class Prefix:
     Learning rates are about 1e-2. They cannot be merged.
     """
 
-    tokens: int = 20
-
-    def __post_init__(self) -> None:
-        whole_number(self.tokens, "prefix.tokens", 1)
+    tokens: Annotated[int, Ge(1)] = 20
 
     def install(self, model: Any) -> list[nn.Parameter]:
         """Put the pairs into a model's blocks; return the parameters to train."""
@@ -106,6 +105,7 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True)
+@checked("gated_prefix.")
 class GatedPrefix:
     """``tokens`` virtual key/value pairs in every block, read beside the text by gated attention.
 
@@ -113,10 +113,7 @@ class GatedPrefix:
     model starts unchanged; it opens slowly: learning rates are about 1e-2. They cannot be merged.
     """
 
-    tokens: int = 20
-
-    def __post_init__(self) -> None:
-        whole_number(self.tokens, "gated_prefix.tokens", 1)
+    tokens: Annotated[int, Ge(1)] = 20
 
     def install(self, model: Any) -> list[nn.Parameter]:
         """Put the pairs into a model's blocks; return the parameters to train."""

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -58,8 +59,10 @@ class AutoIndex(Recipe):
 
     def __init__(
         self,
-        target_recall: float = 0.98,
-        k: int = 10,
+        target_recall: Annotated[
+            float, "The share of the exact best hits that must be found."
+        ] = 0.98,
+        k: Annotated[int, "Hits that the recall is measured at."] = 10,
         max_memory: int | str | None = None,
         max_latency_ms: float | None = None,
         metric: Metric = "ip",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Annotated, Any, Self, cast
 
 import numpy as np
 
@@ -84,10 +84,15 @@ class FaissIndex(Index):
         factory: str,
         *,
         metric: Metric = "ip",
-        train_size: int | None = None,
+        train_size: Annotated[int | None, "Vectors that FAISS's training sees, at most."] = None,
         seed: int = 13,
-        rescore: int | None = None,
-        params: Mapping[str, Any] | None = None,
+        rescore: Annotated[
+            int | None, "Candidates scored again with full vectors, where they are kept; 0: none."
+        ] = None,
+        params: Annotated[
+            Mapping[str, Any] | None,
+            "Search parameters that every search has, such as {nprobe: 16}.",
+        ] = None,
     ) -> None:
         super().__init__()
         self.metric: Metric = checked_metric(metric)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -54,7 +54,9 @@ class FlatIndex(Index):
         metric: Metric = "ip",
         *,
         first_pass: FirstPass | None = None,
-        depth: int | None = None,
+        depth: Annotated[
+            int | None, "Candidates of the first pass that are scored exactly."
+        ] = None,
     ) -> None:
         super().__init__()
         self.metric: Metric = checked_metric(metric)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +65,9 @@ class FmIndex(Index):
         self,
         *,
         most_hits: int = 1_500,
-        candidates: int = 1_500,
+        candidates: Annotated[
+            int, "Documents that are read and scored whole, 1500, or as many as asked for."
+        ] = 1_500,
         repeated: float = 0.8,
         segment_tokens: int = SEGMENT_TOKENS,
     ) -> None:

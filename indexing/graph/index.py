@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -75,15 +75,29 @@ class GraphIndex(Index):
 
     def __init__(
         self,
-        mode: Mode = "graph",
+        mode: Annotated[
+            Mode, "graph walks from document to document; exhaustive scores all of them."
+        ] = "graph",
         *,
-        neighbours: int | None = None,
-        build: Build | None = None,
-        entries: int | None = None,
-        candidates: int | None = None,
-        iterations: int | None = None,
-        budget: int | None = None,
-        early_stop: bool | None = None,
+        neighbours: Annotated[
+            int | None, "Documents that each is linked with, the nearest: 32."
+        ] = None,
+        build: Annotated[
+            Build | None, "How neighbours are found: exact, or faiss, faster for many documents."
+        ] = None,
+        entries: Annotated[
+            int | None, "Random documents that a walk begins with; left out, a twentieth of all."
+        ] = None,
+        candidates: Annotated[
+            int | None, "Of the documents scored last, how many are followed; left out, 10 to 50."
+        ] = None,
+        iterations: Annotated[int | None, "Steps of a walk, at most: 16."] = None,
+        budget: Annotated[
+            int | None, "Documents that a walk may score, at most; left out, all it reaches."
+        ] = None,
+        early_stop: Annotated[
+            bool | None, "Ends a walk where a step finds none of the best k."
+        ] = None,
         seed: int = 13,
     ) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 
@@ -46,12 +46,24 @@ class QueryGraphIndex(GraphIndex):
     def __init__(
         self,
         *,
-        neighbours: int = NEIGHBOURS,
-        depth: int = DEPTH,
-        build: Build = "exact",
-        entries: int = ENTRIES,
-        candidates: int = CANDIDATES,
-        budget: int | None = None,
+        neighbours: Annotated[
+            int, "Links of a document's own; as many others lead to it at most."
+        ] = NEIGHBOURS,
+        depth: Annotated[
+            int, "Hits of each training query that are linked with each other."
+        ] = DEPTH,
+        build: Annotated[
+            Build, "How the nearest documents are found: exact, or faiss, faster for many."
+        ] = "exact",
+        entries: Annotated[
+            int, "Documents that a walk begins with, those that training queries find."
+        ] = ENTRIES,
+        candidates: Annotated[
+            int, "The best documents so far whose links a walk scores, one by one."
+        ] = CANDIDATES,
+        budget: Annotated[
+            int | None, "Documents that a walk may score, at most; left out, all it reaches."
+        ] = None,
         seed: int = 13,
     ) -> None:
         super().__init__(

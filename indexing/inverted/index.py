@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,9 +85,13 @@ class InvertedIndex(Index):
         self,
         n_terms: int | None = None,
         *,
-        fidelity: str = "exact",
+        fidelity: Annotated[
+            str, "How exactly weights are stored: exact, or a form that takes less memory."
+        ] = "exact",
         block_size: int | None = None,
-        order: str = "input",
+        order: Annotated[
+            str, "How documents are arranged inside: input, or by what they share."
+        ] = "input",
         top_terms: int | None = None,
     ) -> None:
         super().__init__()

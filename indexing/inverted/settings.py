@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
+from annotated_types import Ge
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import is_number, whole_number
 from sluice.indexing.inverted.search.record import ENGINES
@@ -16,19 +19,18 @@ MOST_BLOCK_SIZE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class SegmentSettings:
     """How segments are built; ``ConfigError`` for invalid values."""
 
     fidelity: str = "exact"
     block_size: int | None = None
     order: str = "input"
-    top_terms: int | None = None
+    top_terms: Annotated[int | None, Ge(1)] = None
 
     def __post_init__(self) -> None:
         choice("fidelity", self.fidelity, FIDELITIES)
         choice("order", self.order, ORDERS)
-        if self.top_terms is not None:
-            whole_number(self.top_terms, "top_terms", 1)
         if self.block_size is not None:
             size = whole_number(self.block_size, "block_size", 1)
             if size > MOST_BLOCK_SIZE or size & (size - 1):

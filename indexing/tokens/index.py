@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -100,7 +100,7 @@ class TokenIndex(Index):
         probes: int | None = None,
         recall: float | None = None,
         latency_ms: float | None = None,
-        seed: int = 13,
+        seed: Annotated[int, "The seed of a new projection, and of new markers (13)."] = 13,
     ) -> None:
         super().__init__()
         self.store: Store = checked_store(store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -108,7 +108,14 @@ class DocumentBias(Augmentation):
 
     type_name = "document_bias"
 
-    def __init__(self, values: ArrayLike | None = None, *, missing: float | None = None) -> None:
+    def __init__(
+        self,
+        values: Annotated[
+            ArrayLike | None, "One number for each document, added to its score."
+        ] = None,
+        *,
+        missing: float | None = None,
+    ) -> None:
         self.missing = None if missing is None else finite_number(missing, "missing")
         self._values: Dense = np.zeros(0, np.float32)
         if values is not None:
@@ -221,7 +228,12 @@ class MipsToL2(Augmentation):
     type_name = "mips_to_l2"
     inner_metrics: ClassVar[tuple[Metric, ...]] = ("l2", "cosine", "ip")
 
-    def __init__(self, max_norm: float | None = None) -> None:
+    def __init__(
+        self,
+        max_norm: Annotated[
+            float | None, "The length that no vector exceeds; left out, the longest one's."
+        ] = None,
+    ) -> None:
         self.max_norm = None if max_norm is None else finite_number(max_norm, "max_norm")
         if self.max_norm is not None and self.max_norm <= 0:
             raise ConfigError(f"max_norm is {max_norm!r}, expected a number above 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -39,7 +39,11 @@ class AugmentedIndex(WrappingIndex):
     type_name = "augmented"
 
     def __init__(
-        self, inner: Index | dict[str, Any], augmentation: Augmentation | dict[str, Any]
+        self,
+        inner: Annotated[Index | dict[str, Any], "The index that does the searching, {type: ...}."],
+        augmentation: Annotated[
+            Augmentation | dict[str, Any], "document_bias or mips_to_l2, as {type: ...}."
+        ],
     ) -> None:
         self.augmentation = _built(augmentation)
         super().__init__(inner_index(inner, INNER), self.augmentation.metric)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 
@@ -148,9 +148,12 @@ class FunnelIndex(WrappingIndex):
 
     def __init__(
         self,
-        dimensions: int | None = None,
-        depth: int = 100,
-        first: Index | dict[str, Any] | None = None,
+        dimensions: Annotated[int | None, "Dimensions of the first pass; left out, all."] = None,
+        depth: Annotated[int, "Candidates of the first pass that are scored exactly."] = 100,
+        first: Annotated[
+            Index | dict[str, Any] | None,
+            "The index of the first pass, {type: ...}; left out, flat.",
+        ] = None,
         *,
         metric: Metric = "ip",
     ) -> None:

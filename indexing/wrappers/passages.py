@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,7 +39,12 @@ class PassageIndex(WrappingIndex):
 
     type_name = "passages"
 
-    def __init__(self, inner: Index | Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        inner: Annotated[
+            Index | Mapping[str, Any], "The index that does the searching, {type: ...}."
+        ],
+    ) -> None:
         index = build(inner, INDEXES, where="inner") if isinstance(inner, Mapping) else inner
         if not isinstance(index, Index) or isinstance(index, PassageIndex):
             raise ConfigError(

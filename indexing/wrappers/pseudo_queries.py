@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,10 +80,18 @@ class PseudoQueryIndex(WrappingIndex):
 
     def __init__(
         self,
-        inner: Index | Spec | None = None,
+        inner: Annotated[
+            Index | Spec | None,
+            "The index of the first step: any dense one of inner products, or tokens; left "
+            "out, flat.",
+        ] = None,
         *,
-        mode: Mode = "two_step",
-        factor: int | None = None,
+        mode: Annotated[
+            Mode, "two_step scores the best by their nearest vector; exhaustive all."
+        ] = "two_step",
+        factor: Annotated[
+            int | None, "Candidates of the first step for each hit: 4, and 100 at least."
+        ] = None,
     ) -> None:
         super().__init__(_holding({"type": "flat"} if inner is None else inner), "ip")
         if mode == "exhaustive" and factor is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import platform
@@ -26,8 +27,8 @@ from sluice.retrieval.cli.fitting import stages
 from sluice.retrieval.cli.outputs import plot, score
 from sluice.retrieval.cli.searching import changes, explain, search
 from sluice.retrieval.cli.teaching import training_data
-from sluice.retrieval.cli.terminal.options import Command
 from sluice.retrieval.cli.terminal.output import LogFormatter, echo
+from sluice.retrieval.cli.terminal.verbs import Command, with_options
 
 EXPERIMENTS = "Experiments, from a YAML file"
 SEARCH = "Search"
@@ -59,7 +60,31 @@ NAMES_WIDTH = 26  # columns for an option's name; a longer one has its help on t
 
 
 class Verb(TyperCommand):
-    """A verb whose help is plain text: upper-case metavars, and defaults in one style."""
+    """A verb whose help is plain text: upper-case metavars, and defaults in one style.
+
+    Its parameters are looked up when they are needed, so that the list of verbs stays fast.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._function: Command = self.__dict__.pop("callback").function
+        del self.__dict__["params"]
+
+    @functools.cached_property
+    def _typed(self) -> Any:
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command()(with_options(self._function))
+        return typer.main.get_command(single)
+
+    @functools.cached_property
+    def params(self) -> Any:  # type: ignore[override]
+        """The arguments and options."""
+        return self._typed.params
+
+    @functools.cached_property
+    def callback(self) -> Any:  # type: ignore[override]
+        """What the verb does."""
+        return self._typed.callback
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words after the verb; explain ``--output x`` for a key of the YAML file."""
@@ -192,7 +217,10 @@ A YAML file describes an experiment. Add KEY=VALUE to override a setting:
 
 
 def _add(owner: typer.Typer, name: str, command: Command, heading: str) -> None:
-    owner.command(name, cls=Verb, help=_help(command), rich_help_panel=heading)(command)
+    def verb() -> None: ...
+
+    verb.__dict__["function"] = command
+    owner.command(name, cls=Verb, help=_help(command), rich_help_panel=heading)(verb)
 
 
 def _register() -> None:

@@ -13,16 +13,9 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.options import (
-    Command,
-    ConfigFile,
-    Overrides,
-    argument,
-    flag,
-    option,
-    plural,
-)
+from sluice.retrieval.cli.terminal.options import ConfigFile, Overrides, plural
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 
 def _offered(ctx: typer.Context, beginning: str) -> list[str]:
@@ -43,35 +36,29 @@ def _offered(ctx: typer.Context, beginning: str) -> list[str]:
 def init(
     job: Annotated[
         list[str] | None,
-        argument("JOB", "A job or a recipe: sluice config init --list has them.", offer=_offered),
+        "A job or a recipe: sluice config init --list has them.",
+        Shown(offer=_offered),
     ] = None,
-    dataset: Annotated[str | None, option("NAME", "The dataset to fill it from.")] = None,
+    *,
+    dataset: Annotated[str | None, "NAME", "The dataset to fill it from."] = None,
     documents: Annotated[
-        str | None, option("PATH", "A file or folder of documents to fill it from.")
+        str | None, "PATH", "A file or folder of documents to fill it from."
     ] = None,
-    pairs: Annotated[
-        str | None, option("FILE", "A file of training pairs to fill it from.")
-    ] = None,
+    pairs: Annotated[str | None, "FILE", "A file of training pairs to fill it from."] = None,
     queries: Annotated[
-        str | None, option("FILE", "Queries about the documents: TREC topics, a table, or lines.")
+        str | None, "FILE", "Queries about the documents: TREC topics, a table, or lines."
     ] = None,
     qrels: Annotated[
         list[str] | None,
-        option(
-            "FILE",
-            "Judgements of the queries; SPLIT=FILE, repeated, where there are several splits.",
-        ),
+        "FILE",
+        "Judgements of the queries; SPLIT=FILE, repeated, where there are several splits.",
     ] = None,
-    id: Annotated[str | None, option("COLUMN", "The column of the documents' ids.", "--id")] = None,
-    text: Annotated[
-        list[str] | None, option("COLUMN", "The text's column; may be repeated.", "--text")
-    ] = None,
-    title: Annotated[str | None, option("COLUMN", "The titles' column.", "--title")] = None,
-    output: Annotated[
-        Path | None, option("FILE", "The YAML file to write.", default="JOB.yaml")
-    ] = None,
-    list_: Annotated[bool, flag("List the jobs and recipes.", "--list")] = False,
-    all_: Annotated[bool, flag("List every recipe.", "--all")] = False,
+    id: Annotated[str | None, "COLUMN", "The column of the documents' ids."] = None,
+    text: Annotated[list[str] | None, "COLUMN", "The text's column; may be repeated."] = None,
+    title: Annotated[str | None, "COLUMN", "The titles' column."] = None,
+    output: Annotated[Path | None, "The YAML file to write.", Shown("JOB.yaml")] = None,
+    list_: Annotated[bool, "List the jobs and recipes."] = False,
+    all_: Annotated[bool, "List every recipe."] = False,
 ) -> None:
     """Write a commented YAML file for a job.
 
@@ -122,7 +109,8 @@ def _splits(qrels: list[str]) -> str | dict[str, str]:
 def check(
     config: ConfigFile,
     overrides: Overrides = None,
-    fast: Annotated[bool, flag("Load no model and measure nothing.", "--fast")] = False,
+    *,
+    fast: Annotated[bool, "Load no model and measure nothing."] = False,
 ) -> None:
     """Check a YAML file, and say what it would do.
 
@@ -156,17 +144,13 @@ def check(
 def list_names(
     kind: Annotated[
         str | None,
-        argument(
-            "KIND",
-            "losses, encoders, rerankers, indexes, stages, measures, examples, negatives, tunings, "
-            "rankers, teachers, executors, launchers, datasets or recipes.",
-            offer=_offered,
-        ),
+        "losses, encoders, rerankers, indexes, stages, measures, examples, negatives, "
+        "tunings, rankers, teachers, executors, launchers, datasets or recipes.",
+        Shown(offer=_offered),
     ] = None,
-    name: Annotated[
-        str | None, argument("NAME", "Show the arguments of this one.", offer=_offered)
-    ] = None,
-    all_: Annotated[bool, flag("List every name, not the usual ones alone.", "--all")] = False,
+    name: Annotated[str | None, "Show the arguments of this one.", Shown(offer=_offered)] = None,
+    *,
+    all_: Annotated[bool, "List every name, not the usual ones alone."] = False,
 ) -> None:
     """List what a YAML file may name.
 
@@ -206,7 +190,7 @@ def _print(lines: Mapping[str, str], few: Collection[str], every: bool, more: st
 
 
 def schema(
-    output: Annotated[Path | None, option("FILE", "The file to write.", default="print it")] = None,
+    *, output: Annotated[Path | None, "The file to write.", Shown("print it")] = None
 ) -> None:
     """Print the JSON schema of experiment files.
 

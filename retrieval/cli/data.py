@@ -5,37 +5,31 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from sluice.retrieval.cli.terminal.options import (
-    Command,
     IdColumn,
     Links,
     MetadataColumns,
     TextColumns,
     TitleColumn,
-    argument,
-    check_choice,
     named_columns,
-    option,
 )
 from sluice.retrieval.cli.terminal.output import echo
-
-ACTIONS = ("list", "clear")
+from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 
 def data(
     name: Annotated[
         str,
-        argument(
-            "DATASET",
-            "A BEIR folder, an ir_datasets id, hf:owner/name, pydocs, ...; or documents: a folder "
-            "of files, a table.",
-        ),
+        "DATASET",
+        "A BEIR folder, an ir_datasets id, hf:owner/name, pydocs, ...; or documents: a "
+        "folder of files, a table.",
     ],
-    split: Annotated[str, option("SPLIT", "The split to describe.")] = "test",
+    *,
+    split: Annotated[str, "The split to describe."] = "test",
     id: IdColumn = None,
     text: TextColumns = None,
     title: TitleColumn = None,
@@ -61,18 +55,16 @@ def data(
 
 def cache(
     action: Annotated[
-        str,
-        argument(
-            "ACTION",
-            "list, or clear, which removes vectors that no process is using.",
-            default="list",
-        ),
+        Literal["list", "clear"],
+        "list, or clear, which removes vectors that no process is using.",
+        Shown("list"),
     ] = "list",
+    *,
     path: Annotated[
-        Path | None, option("FOLDER", "The cache's folder.", default="$SLUICE_CACHE/vectors")
+        Path | None, "FOLDER", "The cache's folder.", Shown("$SLUICE_CACHE/vectors")
     ] = None,
     encoder: Annotated[
-        str | None, option("FINGERPRINT", "Only encoders whose fingerprint begins with this.")
+        str | None, "FINGERPRINT", "Only encoders whose fingerprint begins with this."
     ] = None,
 ) -> None:
     """List or clear cached document vectors.
@@ -86,7 +78,6 @@ def cache(
     """
     from sluice.encoders.vectors.cache import cache_root, cached_keys, removed
 
-    check_choice(action, "cache", ACTIONS)
     root = path or cache_root()
     keys = [key for key in cached_keys(root) if key.fingerprint.startswith(encoder or "")]
     for key in keys:

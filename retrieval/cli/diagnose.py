@@ -10,27 +10,24 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.cli.terminal.options import (
-    FORMS,
     Allow,
-    Command,
     Form,
     Json,
     Measures,
     allowed,
-    argument,
-    check_choice,
-    option,
     refuse_options,
     show_table,
     split_measures,
 )
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.hub_counts import Hubness
@@ -38,17 +35,13 @@ if TYPE_CHECKING:
 
 
 def hubness(
-    source: Annotated[Path, argument("SOURCE", "A run file, or a retriever's folder.")],
-    dataset: Annotated[
-        str | None, option("DATASET", "Search a retriever with this dataset's queries.")
-    ] = None,
-    split: Annotated[
-        str | None, option("SPLIT", "The split of the queries.", default="test")
-    ] = None,
-    k: Annotated[int, option("N", "Count documents among the first N hits.", "-k", min=1)] = 10,
+    source: Annotated[Path, "SOURCE", "A run file, or a retriever's folder."],
+    *,
+    dataset: Annotated[str | None, "Search a retriever with this dataset's queries."] = None,
+    split: Annotated[str | None, "The split of the queries.", Shown("test")] = None,
+    k: Annotated[int, Ge(1), "Count documents among the first N hits."] = 10,
     documents: Annotated[
-        int | None,
-        option("N", "Size of the corpus; a retriever knows its own.", default="those the run has"),
+        int | None, "Size of the corpus; a retriever knows its own.", Shown("those the run has")
     ] = None,
     as_json: Json = False,
     allow: Allow = None,
@@ -101,14 +94,12 @@ def _hubness_of_retriever(
 
 def compatibility(
     retrievers: Annotated[
-        list[Path],
-        argument("FOLDER", "Retrievers of one corpus, from the oldest model to the newest."),
+        list[Path], "FOLDER", "Retrievers of one corpus, from the oldest model to the newest."
     ],
-    dataset: Annotated[str, option("DATASET", "The dataset with the queries and judgements.")],
-    split: Annotated[str, option("SPLIT", "The split of the queries.")] = "test",
-    measure: Annotated[
-        str, option("MEASURE", "The measure of the matrix.", "-m", "--measure")
-    ] = "nDCG@10",
+    *,
+    dataset: Annotated[str, "The dataset with the queries and judgements."],
+    split: Annotated[str, "The split of the queries."] = "test",
+    measure: Annotated[str, "The measure of the matrix."] = "nDCG@10",
     form: Form = "text",
     allow: Allow = None,
 ) -> None:
@@ -125,7 +116,6 @@ def compatibility(
     from sluice.retrieval.retrievers.retriever import Retriever
     from sluice.retrieval.studies.compatibility import compatibility_matrix
 
-    check_choice(form, "--format", FORMS)
     if len(retrievers) < 2:
         raise ConfigError("compatibility: expected at least two retrievers, the oldest first")
     if len(set(retrievers)) < len(retrievers):
@@ -141,29 +131,26 @@ def compatibility(
     echo(show_table(matrix.table(), form))
 
 
+@takes("sluice.retrieval.studies.robustness.stress_test:robustness")
 def robust(
-    path: Annotated[Path, argument("FOLDER", "An experiment's output folder, or its YAML file.")],
+    path: Annotated[Path, "FOLDER", "An experiment's output folder, or its YAML file."],
     overrides: Annotated[
-        list[str] | None, argument("KEY.PATH=VALUE", "Values that replace those of the file.")
+        list[str] | None, "KEY.PATH=VALUE", "Values that replace those of the file."
     ] = None,
+    *,
     pipeline: Annotated[
-        list[str] | None, option("NAME", "A pipeline to test; may be repeated.", default="all")
+        list[str] | None, "NAME", "A pipeline to test; may be repeated.", Shown("all")
     ] = None,
     measure: Measures = None,
     perturbation: Annotated[
         list[str] | None,
-        option(
-            "NAME",
-            "query:NAME or document:NAME, as in query:typo-swap; may be repeated.",
-            default="all",
-        ),
+        "NAME",
+        "query:NAME or document:NAME, as in query:typo-swap; may be repeated.",
+        Shown("all"),
     ] = None,
-    queries: Annotated[int, option("N", "Queries in the sample; 0 takes all.", min=0)] = 50,
-    targets: Annotated[int, option("N", "Documents perturbed for each query.", min=1)] = 3,
-    depth: Annotated[int, option("N", "Last rank from which these documents are drawn.")] = 100,
-    seed: Annotated[int, option("N", "Random seed for queries, documents and typos.")] = 0,
     form: Form = "text",
     allow: Allow = None,
+    **values: Any,
 ) -> None:
     """Perturb queries and documents.
 
@@ -180,7 +167,6 @@ def robust(
       sluice diagnose robust configs/beir.yaml dataset=nfcorpus --queries 0 --format markdown
       sluice diagnose robust runs/x --perturbation query:typo-swap --perturbation document:stuffed
     """
-    check_choice(form, "--format", FORMS)
     from sluice.retrieval.studies.robustness.stress_test import PERTURBATIONS, robustness
 
     experiment = _experiment(path, overrides or [], allow)
@@ -196,10 +182,7 @@ def robust(
         experiment.dataset(config.split),
         split_measures(measure, config.measures[:1]),
         perturbations=perturbation or PERTURBATIONS,
-        queries=queries,
-        targets=targets,
-        depth=depth,
-        seed=seed,
+        **values,
     )
     echo(show_table(result.table, form))
 
@@ -223,11 +206,10 @@ def _experiment(path: Path, overrides: list[str], allow: list[str] | None) -> Ex
 
 
 def overlap(
-    source: Annotated[
-        str, argument("SOURCE", "A file of training examples, or a dataset: its train split.")
-    ],
-    dataset: Annotated[str, option("DATASET", "The dataset with the tested queries.")],
-    split: Annotated[str, option("SPLIT", "The split of the tested queries.")] = "test",
+    source: Annotated[str, "A file of training examples, or a dataset: its train split."],
+    *,
+    dataset: Annotated[str, "The dataset with the tested queries."],
+    split: Annotated[str, "The split of the tested queries."] = "test",
     as_json: Json = False,
 ) -> None:
     """Look for test queries in training texts.
@@ -251,17 +233,13 @@ def overlap(
     echo(str(report))
 
 
+@takes("sluice.retrieval.evaluation.calibration_error:calibration")
 def calibration(
-    source: Annotated[Path, argument("RUN", "A run file.")],
-    qrels: Annotated[str, argument("QRELS", "A qrels file, or a dataset: its test split.")],
-    scale: Annotated[
-        float | None, option("X", "The scale that bixse learnt, from the training's log.")
-    ] = None,
-    bias: Annotated[float | None, option("X", "The bias that bixse learnt.")] = None,
-    k: Annotated[int, option("N", "Look at the first N hits.", "-k", min=1)] = 100,
-    max_grade: Annotated[float, option("X", "The grade that is certainly relevant.")] = 1.0,
-    bins: Annotated[int, option("N", "Bins of equal width.", min=1)] = 10,
+    source: Annotated[Path, "RUN", "A run file."],
+    qrels: Annotated[str, "A qrels file, or a dataset: its test split."],
+    *,
     as_json: Json = False,
+    **values: Any,
 ) -> None:
     """Show how well scores tell relevance.
 
@@ -278,10 +256,7 @@ def calibration(
     from sluice.retrieval.evaluation.calibration_error import calibration as calibration_of
     from sluice.retrieval.runs.run import Run
 
-    found = calibration_of(
-        Run.load(source), judgements(qrels), scale=scale, bias=bias, k=k, max_grade=max_grade,
-        bins=bins,
-    )  # fmt: skip
+    found = calibration_of(Run.load(source), judgements(qrels), **values)
     if as_json:
         facts = {**found._asdict(), "bins": [each._asdict() for each in found.bins]}
         typer.echo(json.dumps(facts, indent=2))

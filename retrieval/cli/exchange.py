@@ -3,69 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.options import (
-    Allow,
-    Command,
-    allowed,
-    argument,
-    flag,
-    option,
-    plural,
-    refuse_options,
-)
+from sluice.retrieval.cli.terminal.options import Allow, allowed, plural, refuse_options
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 DENSE = "Dense vectors"
-of_dense = partial(option, panel=DENSE)
-of_sparse = partial(option, panel="Sparse indexes")
 
 
 def import_(
-    inputs: Annotated[
-        list[Path], argument("FILE", "The files or folder to read; impact-json takes several.")
-    ],
-    output: Annotated[Path, argument("OUTPUT", "The retriever's folder to write.")],
+    inputs: Annotated[list[Path], "The files or folder to read; impact-json takes several."],
+    output: Annotated[Path, "OUTPUT", "The retriever's folder to write."],
+    *,
     form: Annotated[
         str,
-        option(
-            "FORM",
-            "Sparse: ciff, impact-json or vectors. Dense: npy, parquet, safetensors or jsonl. "
-            "Token vectors: npz or parquet.",
-            "--format",
-        ),
+        "Sparse: ciff, impact-json or vectors. Dense: npy, parquet, safetensors or "
+        "jsonl. Token vectors: npz or parquet.",
     ],
     language: Annotated[
         str | None,
-        of_sparse(
-            "CODE",
-            "Analyse queries as BM25 does in this language, as en.",
-            default="split at white space",
-        ),
+        "CODE",
+        "Analyse queries as BM25 does in this language, as en.",
+        Shown("split at white space", panel="Sparse indexes"),
     ] = None,
     documents: Annotated[
-        str | None, of_dense("SOURCE", "Texts by id: a corpus .jsonl, or a dataset.")
+        str | None, "SOURCE", "Texts by id: a corpus .jsonl, or a dataset.", Shown(panel=DENSE)
     ] = None,
     encoder: Annotated[
-        str | None, of_dense("MODEL", "The model that produced the vectors; it encodes queries.")
+        str | None,
+        "MODEL",
+        "The model that produced the vectors; it encodes queries.",
+        Shown(panel=DENSE),
     ] = None,
-    metric: Annotated[str | None, of_dense("METRIC", "ip, cosine or l2.", default="ip")] = None,
+    metric: Annotated[str | None, "ip, cosine or l2.", Shown("ip", panel=DENSE)] = None,
     index: Annotated[
         str | None,
-        of_dense(
-            "INDEX",
-            "flat, a FAISS factory, or YAML: '{type: ...}'.",
-            default="flat; tokens for token vectors",
-        ),
+        "flat, a FAISS factory, or YAML: '{type: ...}'.",
+        Shown("flat; tokens for token vectors", panel=DENSE),
     ] = None,
     query_vectors: Annotated[
-        Path | None, of_dense("FILE", "Vectors of the queries that will be searched.")
+        Path | None, "Vectors of the queries that will be searched.", Shown(panel=DENSE)
     ] = None,
-    queries: Annotated[Path | None, of_dense("FILE", "Texts of --query-vectors, by id.")] = None,
+    queries: Annotated[Path | None, "Texts of --query-vectors, by id.", Shown(panel=DENSE)] = None,
 ) -> None:
     """Make a retriever from other tools' files.
 
@@ -99,43 +81,36 @@ def import_(
 
 
 def export(
-    retriever: Annotated[Path, argument("FOLDER", "A retriever's folder, sparse or dense.")],
-    output: Annotated[Path, argument("OUTPUT", "The file or folder to write; .gz compresses.")],
+    retriever: Annotated[Path, "FOLDER", "A retriever's folder, sparse or dense."],
+    output: Annotated[Path, "OUTPUT", "The file or folder to write; .gz compresses."],
+    *,
     form: Annotated[
         str,
-        option(
-            "FORM",
-            "Sparse: ciff, impact-json or vectors. Dense: npy, parquet or safetensors. Token "
-            "vectors: npz or parquet. Databases: opensearch, elasticsearch, vespa, weaviate or "
-            "lancedb. From PostgreSQL or Qdrant: retriever.",
-            "--format",
-        ),
+        "Sparse: ciff, impact-json or vectors. Dense: npy, parquet or safetensors. Token "
+        "vectors: npz or parquet. Databases: opensearch, elasticsearch, vespa, weaviate "
+        "or lancedb. From PostgreSQL or Qdrant: retriever.",
     ],
     quantise: Annotated[
-        int | None, of_sparse("N", "The largest weight becomes N.", default="255 for ciff")
+        int | None, "The largest weight becomes N.", Shown("255 for ciff", panel="Sparse indexes")
     ] = None,
     scale: Annotated[
         float | None,
-        of_sparse("X", "A weight becomes round(X impact).", default="100 for impact-json"),
+        "A weight becomes round(X impact).",
+        Shown("100 for impact-json", panel="Sparse indexes"),
     ] = None,
     queries: Annotated[
         Path | None,
-        of_sparse(
-            "FILE",
-            "Queries whose vectors go to OUTPUT.queries.jsonl; for databases their searches, to "
-            "queries.jsonl in OUTPUT.",
-        ),
+        "Queries whose vectors go to OUTPUT.queries.jsonl; for databases their searches, "
+        "to queries.jsonl in OUTPUT.",
+        Shown(panel="Sparse indexes"),
     ] = None,
-    texts: Annotated[bool, flag("parquet: titles and texts too.", "--texts", panel=DENSE)] = False,
+    texts: Annotated[bool, "parquet: titles and texts too.", Shown(panel=DENSE)] = False,
     beside: Annotated[
         Path | None,
-        option(
-            "FOLDER",
-            "A second retriever of the same documents, which then have a dense vector and weights "
-            "of terms.",
-            "--with",
-            panel="Databases",
-        ),
+        "FOLDER",
+        "A second retriever of the same documents, which then have a dense vector and "
+        "weights of terms.",
+        Shown(panel="Databases", names=("--with",)),
     ] = None,
     allow: Allow = None,
 ) -> None:

@@ -18,7 +18,6 @@ from sluice.retrieval.cli.outputs.reproduce import reproduce
 from sluice.retrieval.cli.terminal.messages import say, show
 from sluice.retrieval.cli.terminal.options import (
     DOCUMENTS,
-    Command,
     ConfigFile,
     IdColumn,
     Links,
@@ -28,14 +27,12 @@ from sluice.retrieval.cli.terminal.options import (
     Rebuild,
     TextColumns,
     TitleColumn,
-    argument,
-    flag,
     named_columns,
-    option,
     plural,
     refuse_options,
 )
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
@@ -45,7 +42,11 @@ log = logging.getLogger("sluice")
 
 
 def run(
-    config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False, plan: Plan = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    rebuild: Rebuild = False,
+    plan: Plan = False,
 ) -> None:
     """Train, index and evaluate an experiment.
 
@@ -90,37 +91,29 @@ def train(config: ConfigFile, overrides: Overrides = None) -> None:
 def index(
     source: Annotated[
         str,
-        argument(
-            "SOURCE",
-            "An experiment's YAML file; or documents: a folder, a file, a pattern, "
-            "FILE.sqlite#TABLE, hf:OWNER/NAME, or - for standard input.",
-        ),
+        "An experiment's YAML file; or documents: a folder, a file, a pattern, "
+        "FILE.sqlite#TABLE, hf:OWNER/NAME, or - for standard input.",
     ],
     overrides: Overrides = None,
-    only: Annotated[
-        list[str] | None, option("NAME", "Build this retriever only; may be repeated.")
-    ] = None,
+    *,
+    only: Annotated[list[str] | None, "NAME", "Build this retriever only; may be repeated."] = None,
     output: Annotated[
-        Path | None, option("FOLDER", "Where the indexes go.", default="runs/NAME of the source")
+        Path | None, "FOLDER", "Where the indexes go.", Shown("runs/NAME of the source")
     ] = None,
     id: IdColumn = None,
     text: TextColumns = None,
     title: TitleColumn = None,
     metadata: MetadataColumns = None,
     language: Annotated[
-        str | None,
-        option("CODE", "The language BM25 stems.", default="guessed", panel=DOCUMENTS),
+        str | None, "CODE", "The language BM25 stems.", Shown("guessed", panel=DOCUMENTS)
     ] = None,
     model: Annotated[
-        str | None,
-        option("MODEL", "The dense encoder.", default="all-MiniLM-L6-v2", panel=DOCUMENTS),
+        str | None, "The dense encoder.", Shown("all-MiniLM-L6-v2", panel=DOCUMENTS)
     ] = None,
     bm25: Annotated[
-        bool, flag("Index with BM25 alone, without a model.", "--bm25", panel=DOCUMENTS)
+        bool, "Index with BM25 alone, without a model.", Shown(panel=DOCUMENTS)
     ] = False,
-    dry_run: Annotated[
-        bool, flag("Estimate time, disk and memory; index nothing.", "--dry-run")
-    ] = False,
+    dry_run: Annotated[bool, "Estimate time, disk and memory; index nothing."] = False,
     allow: Links = None,
     rebuild: Rebuild = False,
     plan: Plan = False,
@@ -215,7 +208,11 @@ def _print_plan(
 
 
 def evaluate(
-    config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False, plan: Plan = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    rebuild: Rebuild = False,
+    plan: Plan = False,
 ) -> None:
     """Evaluate the pipelines of an experiment.
 
@@ -241,7 +238,11 @@ def evaluate(
 
 
 def tune(
-    config: ConfigFile, overrides: Overrides = None, rebuild: Rebuild = False, plan: Plan = False
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    rebuild: Rebuild = False,
+    plan: Plan = False,
 ) -> None:
     """Find the best pipeline within a budget.
 

@@ -7,61 +7,38 @@ labels, which people give at `sluice serve --judge`. See docs/judging.md.
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.options import (
-    Command,
-    Json,
-    Measures,
-    argument,
-    option,
-    plural,
-    split_measures,
-)
+from sluice.retrieval.cli.terminal.options import Json, Measures, plural, split_measures
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
-of_sample = partial(option, panel="Sample and thresholds")
 
-
+@takes(
+    "sluice.retrieval.studies.judging.judge_runs:judge_runs",
+    panels={"Sample and thresholds": "queries fit seed"},
+    qrels=Shown("the dataset's"),
+    queries=Shown("all"),
+    cache=Shown("the user's cache"),
+)
 def judge(
-    dataset: Annotated[str, option("DATASET", "The dataset to label.")],
-    judge: Annotated[
-        str, option("JUDGE", "A cross-encoder, a file of labels, or YAML, as described above.")
-    ],
-    output: Annotated[Path, option("FILE", "The file of labels to write, BEIR's tsv.")],
-    runs: Annotated[
-        list[Path] | None, argument("RUN", "Runs whose documents are labelled.")
-    ] = None,
-    qrels: Annotated[Path | None, option("FILE", "Human labels.", default="the dataset's")] = None,
-    split: Annotated[str, option("SPLIT", "The dataset's split.")] = "test",
-    k: Annotated[int, option("N", "Label the first N documents of each run.", "-k", min=1)] = 10,
-    pairs: Annotated[
-        str, option("PAIRS", "Label holes (no human label yet), judged (those with one), or all.")
-    ] = "holes",
-    queries: Annotated[
-        int | None, of_sample("N", "Label a sample of N queries.", default="all", min=1)
-    ] = None,
-    fit: Annotated[
-        int,
-        of_sample("N", "Fit the judge's thresholds to the human labels of N other queries.", min=0),
-    ] = 0,
-    seed: Annotated[int, of_sample("N", "Random seed for the samples.")] = 0,
-    cache: Annotated[
-        Path | None, option("FILE", "Where labels are cached.", default="the user's cache")
-    ] = None,
+    runs: Annotated[list[Path] | None, "RUN", "Runs whose documents are labelled."] = None,
+    *,
+    dataset: Annotated[str, "The dataset to label."],
+    judge: Annotated[str, "A cross-encoder, a file of labels, or YAML, as described above."],
+    output: Annotated[Path, "The file of labels to write, BEIR's tsv."],
     measure: Measures = None,
     ranker: Annotated[
         list[str] | None,
-        option(
-            "MODEL",
-            "A model that produced the runs, if sluice did not write them; may be repeated.",
-        ),
+        "MODEL",
+        "A model that produced the runs, if sluice did not write them; may be repeated.",
     ] = None,
+    **values: Any,
 ) -> None:
     """Label documents with a judge.
 
@@ -80,27 +57,33 @@ def judge(
     from sluice.retrieval.studies.judging.judge_runs import judge_runs
 
     report = judge_runs(
-        runs or [], dataset, judge, output, split=split, qrels=qrels, k=k,
-        pairs=pairs,  # type: ignore[arg-type]
-        queries=queries, fit=fit, seed=seed, cache=cache, measures=split_measures(measure),
-        rankers=ranker or [],
+        runs or [], dataset, judge, output, measures=split_measures(measure),
+        rankers=ranker or [], **values,
     )  # fmt: skip
     echo(str(report))
 
 
 def agreement(
-    first: Annotated[Path, argument("LABELS", "A file of labels, usually human ones.")],
-    second: Annotated[Path, argument("OTHERS", "A file of labels, usually a judge's.")],
+    first: Annotated[Path, "LABELS", "A file of labels, usually human ones."],
+    second: Annotated[Path, "OTHERS", "A file of labels, usually a judge's."],
+    *,
     runs: Annotated[
-        list[Path] | None, option("RUN", "A run to score by both files; may be repeated.")
+        list[Path] | None, "RUN", "A run to score by both files; may be repeated."
     ] = None,
     measure: Measures = None,
     p: Annotated[
         float,
-        option("P", "Persistence of rank-biased overlap, between 0 and 1.", "-p", "--persistence"),
+        "P",
+        "Persistence of rank-biased overlap, between 0 and 1.",
+        Shown(
+            names=(
+                "-p",
+                "--persistence",
+            )
+        ),
     ] = 0.9,
-    samples: Annotated[int, option("N", "Bootstrap samples of the queries.", min=1)] = 1000,
-    seed: Annotated[int, option("N", "Random seed for the bootstrap.")] = 0,
+    samples: Annotated[int, Ge(1), "Bootstrap samples of the queries."] = 1000,
+    seed: Annotated[int, "Random seed for the bootstrap."] = 0,
     as_json: Json = False,
 ) -> None:
     """Measure how two files of labels agree.
@@ -140,11 +123,10 @@ def agreement(
 
 
 def grades(
-    run: Annotated[Path, argument("RUN", "A run file.")],
-    qrels: Annotated[Path, argument("QRELS", "A TREC or BEIR file of judgements.")],
-    k: Annotated[
-        list[int] | None, option("N", "A cut-off; may be repeated.", "-k", default="10, 100", min=1)
-    ] = None,
+    run: Annotated[Path, "RUN", "A run file."],
+    qrels: Annotated[Path, "QRELS", "A TREC or BEIR file of judgements."],
+    *,
+    k: Annotated[list[int] | None, Ge(1), "A cut-off; may be repeated.", Shown("10, 100")] = None,
 ) -> None:
     """Show how a run ranks each grade.
 
@@ -161,10 +143,10 @@ def grades(
     echo(str(breakdown.table()))
 
 
-JudgingLog = Annotated[Path, argument("LOG", "The log of `sluice serve --judge`.")]
+JudgingLog = Annotated[Path, "LOG", "The log of `sluice serve --judge`."]
 
 
-def assessors(log: JudgingLog, as_json: Json = False) -> None:
+def assessors(log: JudgingLog, *, as_json: Json = False) -> None:
     """Measure how the people who judged agree.
 
     What each assessor judged; Krippendorff's alpha of all on the documents that two or more judged;
@@ -186,23 +168,16 @@ def assessors(log: JudgingLog, as_json: Json = False) -> None:
 
 def export(
     log: JudgingLog,
-    output: Annotated[
-        Path, option("FILE", "The qrels to write; queries without a judgement are not in them.")
-    ],
+    *,
+    output: Annotated[Path, "The qrels to write; queries without a judgement are not in them."],
     rule: Annotated[
         str,
-        option(
-            "RULE",
-            "The grade where several judged: majority (of a tie the lower), mean (rounded, a half "
-            "up) or max.",
-        ),
+        "The grade where several judged: majority (of a tie the lower), mean (rounded, a "
+        "half up) or max.",
     ] = "majority",
-    form: Annotated[
-        str, option("FORM", "beir (three columns with a header) or trec (four).", "--format")
-    ] = "beir",
+    form: Annotated[str, "beir (three columns with a header) or trec (four)."] = "beir",
     assessor: Annotated[
-        list[str] | None,
-        option("NAME", "Judgements of this assessor only; may be repeated.", default="all"),
+        list[str] | None, "NAME", "Judgements of this assessor only; may be repeated.", Shown("all")
     ] = None,
 ) -> None:
     """Write the judgements of people as qrels.

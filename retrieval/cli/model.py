@@ -5,23 +5,17 @@ What is written are folders that open like any other.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
-    FORMS,
     Allow,
-    Command,
     Form,
     allowed,
-    argument,
-    check_choice,
-    flag,
-    option,
     parse_numbers,
     plural,
     refuse_options,
@@ -29,36 +23,35 @@ from sluice.retrieval.cli.terminal.options import (
     split_measures,
 )
 from sluice.retrieval.cli.terminal.output import echo
-
-of_greedy = partial(option, panel="With --greedy")
-of_loss = partial(option, panel="Measuring the loss")
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 
 def soup(
     models: Annotated[
-        list[str], argument("MODEL", "Two or more model folders or hub ids with a common start.")
+        list[str], "MODEL", "Two or more model folders or hub ids with a common start."
     ],
-    output: Annotated[Path, option("FOLDER", "The model folder to write.")],
+    *,
+    output: Annotated[Path, "FOLDER", "The model folder to write."],
     weights: Annotated[
-        str | None, option("X,X,...", "A weight for each model, as 0.7,0.3.", default="equal")
+        str | None, "X,X,...", "A weight for each model, as 0.7,0.3.", Shown("equal")
     ] = None,
-    greedy: Annotated[
-        bool, flag("Keep a model only if the soup does not get worse.", "--greedy")
-    ] = False,
+    greedy: Annotated[bool, "Keep a model only if the soup does not get worse."] = False,
     dataset: Annotated[
         str | None,
-        of_greedy("DATASET", "Measure on its dev split, or on a tenth of train if there is none."),
+        "Measure on its dev split, or on a tenth of train if there is none.",
+        Shown(panel="With --greedy"),
     ] = None,
     measure: Annotated[
-        str | None,
-        of_greedy("MEASURE", "The measure to compare by.", "-m", "--measure", default="nDCG@10"),
+        str | None, "The measure to compare by.", Shown("nDCG@10", panel="With --greedy")
     ] = None,
     queries: Annotated[
-        int | None, of_greedy("N", "Queries in the sample.", default="200", min=1)
+        int | None, Ge(1), "Queries in the sample.", Shown("200", panel="With --greedy")
     ] = None,
     documents: Annotated[
         int | None,
-        of_greedy("N", "Documents searched, all relevant ones among them.", default="5000", min=1),
+        Ge(1),
+        "Documents searched, all relevant ones among them.",
+        Shown("5000", panel="With --greedy"),
     ] = None,
 ) -> None:
     """Average several models into one.
@@ -103,17 +96,16 @@ def soup(
     echo(f"{measures[0]} {soup.value:.4f}  {soup.path}: {plural(len(soup.chosen), 'model')}")
 
 
+@takes(
+    "sluice.retrieval.exchange.graph_export:export_model",
+    panels={"Measuring the loss": "dataset documents queries"},
+    documents=Shown("2000"),
+    queries=Shown("300"),
+)
 def export(
-    model: Annotated[str, argument("MODEL", "A model's folder or hub id.")],
-    output: Annotated[Path, argument("OUTPUT", "The model folder to write, with its graph.")],
-    quantise: Annotated[str | None, option("TYPE", "int8: also write the graph in 8 bits.")] = None,
-    dataset: Annotated[
-        str | None, of_loss("DATASET", "Measure nDCG@10 on it, with the graph and with torch.")
-    ] = None,
-    documents: Annotated[
-        int | None, of_loss("N", "Documents searched, all judged ones among them.", default="2000")
-    ] = None,
-    queries: Annotated[int | None, of_loss("N", "Test queries searched.", default="300")] = None,
+    model: Annotated[str, "A model's folder or hub id."],
+    output: Annotated[Path, "OUTPUT", "The model folder to write, with its graph."],
+    **values: Any,
 ) -> None:
     """Export a model as an ONNX graph.
 
@@ -126,29 +118,21 @@ def export(
     """
     from sluice.retrieval.exchange.graph_export import export_model
 
-    exported = export_model(
-        model, output, quantise=quantise, dataset=dataset, documents=documents, queries=queries
-    )
+    exported = export_model(model, output, **values)
     echo(f"{output}:\n{exported}")
 
 
 def upgrade(
-    old: Annotated[Path, argument("OLD", "The folder of a retriever: the index that is kept.")],
-    new: Annotated[
-        str,
-        argument("NEW", "The new encoder: a model's folder or hub id, or a retriever's folder."),
-    ],
-    dataset: Annotated[str, option("DATASET", "The dataset that the index was built of.")],
+    old: Annotated[Path, "OLD", "The folder of a retriever: the index that is kept."],
+    new: Annotated[str, "The new encoder: a model's folder or hub id, or a retriever's folder."],
+    *,
+    dataset: Annotated[str, "The dataset that the index was built of."],
     split: Annotated[
-        str | None,
-        option("SPLIT", "The split of the queries.", default="dev, or a tenth of train"),
+        str | None, "The split of the queries.", Shown("dev, or a tenth of train")
     ] = None,
-    measure: Annotated[
-        str, option("MEASURE", "The measure to compare by.", "-m", "--measure")
-    ] = "nDCG@10",
+    measure: Annotated[str, "The measure to compare by."] = "nDCG@10",
     output: Annotated[
-        Path | None,
-        option("FOLDER", "Where compatible, write the index with the new query encoder here."),
+        Path | None, "FOLDER", "Where compatible, write the index with the new query encoder here."
     ] = None,
     form: Form = "text",
     allow: Allow = None,
@@ -172,7 +156,6 @@ def upgrade(
     from sluice.retrieval.retrievers.retriever import Retriever
     from sluice.retrieval.studies.upgrades import upgrade as upgrade_of
 
-    check_choice(form, "--format", FORMS)
     retriever = Retriever.open(old, allow=allowed(allow))
     if output is not None and output.resolve() == old.resolve():
         raise ConfigError(f"--output: {output} is the old retriever's own folder; choose another")
@@ -195,10 +178,9 @@ def upgrade(
 
 
 def import_model(
-    folder: Annotated[Path, argument("FOLDER", "A model's folder of your own.")],
-    trust_pickle: Annotated[
-        bool, flag("You trust who made the pickles: read them.", "--trust-pickle")
-    ] = False,
+    folder: Annotated[Path, "FOLDER", "A model's folder of your own."],
+    *,
+    trust_pickle: Annotated[bool, "You trust who made the pickles: read them."] = False,
 ) -> None:
     """Convert pickled weights to safetensors.
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.options import (
-    Allow,
-    Command,
-    allowed,
-    argument,
-    check_choice,
-    flag,
-    option,
-    refuse_options,
-)
+from sluice.retrieval.cli.terminal.options import Allow, allowed, refuse_options
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
@@ -26,132 +20,74 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-ACCESS = "Who may ask"
-LIMITS = "Limits and batches"
-DOCUMENTS = "Documents to index first"
-JUDGING = "Judging"
 
-
+@takes(
+    "sluice.retrieval.serving.settings:ServeSettings",
+    panels={
+        "Who may ask": "keys open_to_all allow_host rate",
+        "Judging": "judge judgements judge_depth",
+        "Limits and batches": "batch_tokens queue_tokens window_ms most_wait most_inputs most_hits"
+        " body_kb timeout",
+        "Documents to index first": "output model bm25",
+    },
+    open_to_all=Shown(names=("--open",)),
+    rate=Shown("any number"),
+    judge=Shown("nothing is judged"),
+    judgements=Shown("QUERIES.judgements.jsonl; of a split FOLDER.SPLIT.judgements.jsonl"),
+)
 def serve(
     source: Annotated[
         str,
-        argument(
-            "FOLDER",
-            "An experiment's output, a retriever's, a pipeline's or a model's folder; or documents "
-            "as for `sluice index`, which are indexed first.",
-        ),
+        "FOLDER",
+        "An experiment's output, a retriever's, a pipeline's or a model's folder; or "
+        "documents as for `sluice index`, which are indexed first.",
     ],
-    host: Annotated[
-        str, option("ADDRESS", "The address to listen at; the default is this machine alone.")
-    ] = "127.0.0.1",
-    port: Annotated[int, option("N", "The port; 0 takes a free one.", min=0)] = 8080,
+    *,
     pipeline: Annotated[
         list[str] | None,
-        option(
-            "NAME",
-            "A pipeline or retriever to serve; may be repeated, and the last is used where a "
-            "request names none.",
-            default="all",
-        ),
+        "NAME",
+        "A pipeline or retriever to serve; may be repeated, and the last is used where a "
+        "request names none.",
+        Shown("all"),
     ] = None,
-    writable: Annotated[
-        bool, flag("Let requests add, replace and delete documents.", "--writable")
-    ] = False,
-    workers: Annotated[
-        int,
-        option("N", "Processes that answer; indexes are in memory once.", min=1),
-    ] = 1,
     shard_workers: Annotated[
         str | None,
-        option(
-            "TYPE",
-            "Search each shard in a process of its own: processes or ray; with settings as in "
-            "'{type: processes, replicas: 2, hedge_ms: 50}'.",
-            default="threads of this process",
-        ),
+        "TYPE",
+        "Search each shard in a process of its own: processes or ray; with settings as "
+        "in '{type: processes, replicas: 2, hedge_ms: 50}'.",
+        Shown("threads of this process"),
     ] = None,
     mcp: Annotated[
-        str | None,
-        option("HOW", "Tools for agents: http adds /mcp, stdio speaks over the standard streams."),
+        Literal["http", "stdio"] | None,
+        "HOW",
+        "Tools for agents: http adds /mcp, stdio speaks over the standard streams.",
     ] = None,
-    keys: Annotated[
-        Path | None, option("FILE", "The keys of `sluice key`: requests need one.", panel=ACCESS)
-    ] = None,
-    open_to_all: Annotated[
-        bool, flag("Answer other machines without keys.", "--open", panel=ACCESS)
-    ] = False,
     allow_host: Annotated[
         list[str] | None,
-        option(
-            "NAME",
-            "A name by which requests may call this service; may be repeated.",
-            default="localhost and ADDRESS",
-            panel=ACCESS,
-        ),
+        "NAME",
+        "A name by which requests may call this service; may be repeated.",
+        Shown("localhost and ADDRESS"),
     ] = None,
-    rate: Annotated[
-        float | None,
-        option("N", "Requests of a client in a second.", default="any number", panel=ACCESS),
-    ] = None,
-    judge: Annotated[
-        str | None,
-        option(
-            "QUERIES",
-            "Let people grade documents at /judge: a file of queries, or a split of the dataset.",
-            default="nothing is judged",
-            panel=JUDGING,
-        ),
-    ] = None,
-    judgements: Annotated[
-        Path | None,
-        option("FILE", "The log that judgements are added to.",
-               default="QUERIES.judgements.jsonl; of a split FOLDER.SPLIT.judgements.jsonl",
-               panel=JUDGING),
-    ] = None,
-    judge_depth: Annotated[
-        int | None,
-        option("N", "Judge the first N documents of each pipeline.", default="10", panel=JUDGING,
-               min=1),
-    ] = None,
-    batch_tokens: Annotated[
-        int, option("N", "Tokens that a model reads at once.", panel=LIMITS, min=1)
-    ] = 16_384,
-    queue_tokens: Annotated[
-        int,
-        option(
-            "N", "Tokens that are accepted and not done; more are refused.", panel=LIMITS, min=1
-        ),
-    ] = 262_144,
-    window_ms: Annotated[
-        float, option("MS", "How long a batch waits for more requests.", panel=LIMITS)
-    ] = 0.0,
     most_wait: Annotated[
-        float,
-        option("SECONDS", "Requests that would wait longer for their turn are refused.",
-               panel=LIMITS),
-    ] = 0.25,
-    most_inputs: Annotated[
-        int, option("N", "Texts in one request.", panel=LIMITS, min=1)
-    ] = 1_024,
-    most_hits: Annotated[int, option("N", "The largest k.", panel=LIMITS, min=1)] = 1_000,
-    body_kb: Annotated[int, option("KB", "The largest request.", panel=LIMITS, min=1)] = 2_048,
-    timeout: Annotated[
-        float, option("SECONDS", "The longest that a request waits and runs.", panel=LIMITS)
-    ] = 60.0,
+        float | None,
+        "SECONDS",
+        "Requests that would wait longer for their turn are refused.",
+        Shown("0.25"),
+    ] = None,
+    most_inputs: Annotated[int | None, Ge(1), "Texts in one request.", Shown("1024")] = None,
+    most_hits: Annotated[int | None, Ge(1), "The largest k.", Shown("1000")] = None,
+    body_kb: Annotated[int | None, Ge(1), "KB", "The largest request.", Shown("2048")] = None,
     output: Annotated[
         Path | None,
-        option("FOLDER", "Where the index of documents goes.", default="runs/NAME of the source",
-               panel=DOCUMENTS),
+        "FOLDER",
+        "Where the index of documents goes.",
+        Shown("runs/NAME of the source"),
     ] = None,
-    model: Annotated[
-        str | None,
-        option("MODEL", "The dense encoder.", default="all-MiniLM-L6-v2", panel=DOCUMENTS),
-    ] = None,
-    bm25: Annotated[
-        bool, flag("Index with BM25 alone, without a model.", "--bm25", panel=DOCUMENTS)
-    ] = False,
+    model: Annotated[str | None, "The dense encoder.", Shown("all-MiniLM-L6-v2")] = None,
+    bm25: Annotated[bool, "Index with BM25 alone, without a model."] = False,
     allow: Allow = None,
-) -> None:  # fmt: skip
+    **values: Any,
+) -> None:
     """Serve searches, models and a page.
 
     Answers at /search, /rerank, /embed, /v1/embeddings and more; /openapi.json describes them, and
@@ -167,48 +103,30 @@ def serve(
       sluice serve runs/quickstart --mcp stdio
       sluice serve runs/large --shard-workers '{type: processes, replicas: 2}'
     """
-    from sluice.retrieval.serving.settings import JUDGE_DEPTH, ServeSettings
+    from sluice.retrieval.serving.settings import ServeSettings
 
-    if mcp is not None:
-        check_choice(mcp, "--mcp", ("http", "stdio"))
     if mcp == "stdio":
+        tools, network = ("writable", "judge"), ("keys", "rate", "host", "port", "workers")
+        reason = "not for --mcp stdio, whose tools only read"
+        refuse_options(reason, **{name: values.get(name) for name in tools})
         refuse_options(
-            "not for --mcp stdio, whose tools only read", writable=writable or None, judge=judge
-        )
-        refuse_options(
-            "not for --mcp stdio, which has no network", keys=keys, allow_host=allow_host,
-            rate=rate, open=open_to_all or None, host=None if host == "127.0.0.1" else host,
-            port=None if port == 8080 else port, workers=None if workers == 1 else workers,
-            body_kb=None if body_kb == 2_048 else body_kb,
-            most_inputs=None if most_inputs == 1_024 else most_inputs,
+            "not for --mcp stdio, which has no network", allow_host=allow_host,
+            open=values.get("open_to_all"), body_kb=body_kb, most_inputs=most_inputs,
+            **{name: values.get(name) for name in network},
         )  # fmt: skip
-    if judge is None:
-        refuse_options("for --judge QUERIES", judgements=judgements, judge_depth=judge_depth)
+    if "judge" not in values:
+        names = ("judgements", "judge_depth")
+        refuse_options("for --judge QUERIES", **{name: values.get(name) for name in names})
+    renamed: dict[str, Any] = {
+        "longest_wait": most_wait, "inputs": most_inputs, "depth": most_hits,
+        "body_bytes": body_kb and body_kb * 1024,
+        "shard_workers": shard_workers and _shard_workers(shard_workers),
+    }  # fmt: skip
     settings = ServeSettings(
-        host=host,
-        port=port,
-        hosts=tuple(allow_host or ()),
-        keys=keys,
-        open_to_all=open_to_all,
-        writable=writable,
-        mcp=mcp == "http",
-        judge=judge,
-        judgements=judgements,
-        judge_depth=JUDGE_DEPTH if judge_depth is None else judge_depth,
-        pipelines=tuple(pipeline or ()),
+        hosts=tuple(allow_host or ()), mcp=mcp == "http", pipelines=tuple(pipeline or ()),
         allow=tuple(allowed(allow)),
-        batch_tokens=batch_tokens,
-        queue_tokens=queue_tokens,
-        window_ms=window_ms,
-        longest_wait=most_wait,
-        inputs=most_inputs,
-        depth=most_hits,
-        body_bytes=body_kb * 1024,
-        rate=rate,
-        timeout=timeout,
-        workers=workers,
-        shard_workers=None if shard_workers is None else _shard_workers(shard_workers),
-    )
+        **{name: value for name, value in renamed.items() if value is not None}, **values,
+    )  # fmt: skip
     folder = _indexed(source, output, model, bm25, allow, quiet=mcp == "stdio")
     if mcp == "stdio":
         from sluice.retrieval.serving.processes.start import run_mcp
@@ -291,16 +209,14 @@ def _indexed(
 
 
 def key(
-    path: Annotated[Path, argument("FILE", "The file of keys; created if it does not exist.")],
-    name: Annotated[str, argument("NAME", "What tells the key from others, in the log too.")],
+    path: Annotated[Path, "The file of keys; created if it does not exist."],
+    name: Annotated[str, "What tells the key from others, in the log too."],
+    *,
     scope: Annotated[
         list[str] | None,
-        option(
-            "SCOPE",
-            "What it may do: search (and ask models), write (change documents), judge (at /judge, "
-            "by the key's name), admin (metrics); may be repeated.",
-            default="search",
-        ),
+        "What it may do: search (and ask models), write (change documents), judge (at "
+        "/judge, by the key's name), admin (metrics); may be repeated.",
+        Shown("search"),
     ] = None,
 ) -> None:
     """Make a key for `sluice serve --keys`.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -45,11 +46,11 @@ def calibration(
     run: Run,
     qrels: Qrels,
     *,
-    scale: float | None = None,
-    bias: float | None = None,
-    k: int = 100,
-    max_grade: float = 1.0,
-    bins: int = BINS,
+    scale: Annotated[float | None, "The scale that bixse learnt, from the training's log."] = None,
+    bias: Annotated[float | None, "The bias that bixse learnt."] = None,
+    k: Annotated[int, Ge(1), "Look at the first N hits."] = 100,
+    max_grade: Annotated[float, "The grade that is certainly relevant."] = 1.0,
+    bins: Annotated[int, Ge(1), "Bins of equal width."] = BINS,
 ) -> Calibration:
     """Compare ``sigmoid(scale * score + bias)`` of the first ``k`` hits with their grades.
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -41,11 +41,11 @@ def export_model(
     model: str | Path,
     output: str | Path,
     *,
-    quantise: str | None = None,
-    dataset: str | None = None,
+    quantise: Annotated[str | None, "TYPE", "int8: also write the graph in 8 bits."] = None,
+    dataset: Annotated[str | None, "Measure nDCG@10 on it, with the graph and with torch."] = None,
     split: str = "test",
-    documents: int | None = None,
-    queries: int | None = None,
+    documents: Annotated[int | None, "Documents searched, all judged ones among them."] = None,
+    queries: Annotated[int | None, "Test queries searched."] = None,
 ) -> GraphExport:
     """Write ``encoders.export_onnx``'s folder, and measure nDCG@10 with it if a dataset is given.
 

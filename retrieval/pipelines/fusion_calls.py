@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.fusion.fit import FusionFit
@@ -13,14 +13,21 @@ from sluice.retrieval.pipelines.stage import Fuse, Stage
 
 def fused(
     *stages: Stage,
-    method: str | None = None,
-    weights: list[float] | None = None,
+    method: Annotated[
+        str | None, "The fusion: rrf, weighted, or any other of `sluice fit fusion`."
+    ] = None,
+    weights: Annotated[list[float] | None, "One weight for each part; left out, all alike."] = None,
     normalise: str | None = None,
-    minimum: float | list[float] | None = None,
-    rank_constant: float | None = None,
-    phi: float | None = None,
-    gamma: float | None = None,
-    sigma: float | None = None,
+    minimum: Annotated[
+        float | list[float] | None,
+        "The least score of theoretical-min: a number, or one for each part.",
+    ] = None,
+    rank_constant: Annotated[
+        float | None, "The constant of 1 / (rank_constant + rank): 60."
+    ] = None,
+    phi: Annotated[float | None, "The persistence of rank-biased centroids."] = None,
+    gamma: Annotated[float | None, "The exponent of comb_gmnz."] = None,
+    sigma: Annotated[float | None, "The sigma of logn_isr."] = None,
     fitted: str | None = None,
 ) -> Fuse:
     """``fused(a, b, method='isr')`` of a pipeline: see ``Fusion``; any of its methods.
@@ -56,8 +63,10 @@ def fused(
 
 def rrf(
     *stages: Stage,
-    rank_constant: float | None = None,
-    weights: list[float] | None = None,
+    rank_constant: Annotated[
+        float | None, "The constant of 1 / (rank_constant + rank): 60."
+    ] = None,
+    weights: Annotated[list[float] | None, "One weight for each part; left out, all alike."] = None,
     fitted: str | None = None,
 ) -> Fuse:
     """``rrf(a, b, ...)`` of a pipeline: sums of reciprocal ranks, see ``Fusion``."""
@@ -66,9 +75,12 @@ def rrf(
 
 def weighted(
     *stages: Stage,
-    weights: list[float] | None = None,
+    weights: Annotated[list[float] | None, "One weight for each part; left out, all alike."] = None,
     normalise: str | None = None,
-    minimum: float | list[float] | None = None,
+    minimum: Annotated[
+        float | list[float] | None,
+        "The least score of theoretical-min: a number, or one for each part.",
+    ] = None,
     fitted: str | None = None,
 ) -> Fuse:
     """``weighted(a, b, ...)`` of a pipeline: sums of normalised scores, see ``Fusion``."""
@@ -80,8 +92,8 @@ def weighted(
 
 def rank_biased(
     *stages: Stage,
-    phi: float | None = None,
-    weights: list[float] | None = None,
+    phi: Annotated[float | None, "The persistence of rank-biased centroids."] = None,
+    weights: Annotated[list[float] | None, "One weight for each part; left out, all alike."] = None,
     fitted: str | None = None,
 ) -> Fuse:
     """``rank_biased(a, b, phi=0.8)`` of a pipeline: rank-biased centroids, see ``Fusion``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,17 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.stages.adaptive_depth import KINDS, TEMPERED, WIDTH, Confidence, Kind, auroc
+from sluice.retrieval.stages.adaptive_depth import (
+    KINDS,
+    TEMPERED,
+    WIDTH,
+    Confidence,
+    Dividing,
+    SignalKind,
+    auroc,
+)
 from sluice.retrieval.stages.variance_exit import VARIANCE, Certainty, certainty, check_unsure
 
-AnswerKind = Literal[Kind, "variance"]
 FILE = "no_answer"
 EMPTY = Ranking([], [])
 
@@ -90,7 +97,7 @@ class FittedAbstention:
     caught: float
     answerable: int
     unanswerable: int
-    auroc: Mapping[AnswerKind, float]
+    auroc: Mapping[SignalKind, float]
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file that ``abstain(stage, fitted='file.json')`` reads."""
@@ -103,10 +110,10 @@ def fit_abstention(
     answerable: Run,
     unanswerable: Run,
     *,
-    kind: AnswerKind = "energy",
+    kind: SignalKind = "energy",
     width: int = WIDTH,
-    temperature: float = 1.0,
-    refused: float = 0.05,
+    temperature: Dividing = 1.0,
+    refused: Annotated[float, "SHARE", "Answerable queries that may be refused, at most."] = 0.05,
     certain: tuple[Mapping[str, float], Mapping[str, float]] | None = None,
 ) -> FittedAbstention:
     """Choose the highest threshold that refuses at most a share ``refused`` of answerable queries.
@@ -128,7 +135,7 @@ def fit_abstention(
     others = {
         each: Confidence(each, width, temperature if each in TEMPERED else 1.0) for each in KINDS
     }
-    values: dict[AnswerKind, list[NDArray[np.float64]]] = {
+    values: dict[SignalKind, list[NDArray[np.float64]]] = {
         each: [np.array([predictor.of(ranking) for ranking in run.values()])
                for run in (answerable, unanswerable)]
         for each, predictor in others.items()
@@ -156,11 +163,17 @@ def abstain(
     stage: Stage,
     /,
     *,
-    fitted: str | None = None,
-    threshold: float | None = None,
-    kind: AnswerKind | None = None,
-    width: int | None = None,
-    temperature: float | None = None,
+    fitted: Annotated[str | None, "A file that `sluice fit no-answer` wrote."] = None,
+    threshold: Annotated[float | None, "The least confidence of a query that gets hits."] = None,
+    kind: Annotated[
+        SignalKind | None,
+        "What confidence is: energy, top, margin, softmax or deviation of the scores, or the "
+        "variance that a Gaussian encoder gives the query.",
+    ] = None,
+    width: Annotated[int | None, "The first scores that confidence looks at, 25."] = None,
+    temperature: Annotated[
+        float | None, "What the scores of softmax and energy are divided by, 1."
+    ] = None,
 ) -> Abstain:
     """Return a stage that finds nothing where it is not sure: ``abstain(dense, fitted='f.json')``.
 
@@ -201,7 +214,7 @@ def abstain(
     return Abstain(stage, threshold, Certainty())
 
 
-def _rule(kind: AnswerKind, width: int, temperature: float) -> Confidence | Certainty:
+def _rule(kind: SignalKind, width: int, temperature: float) -> Confidence | Certainty:
     """Return what a kind means; ``ConfigError`` for settings that it does not read."""
     if kind != "variance":
         return Confidence(kind, width, temperature)

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
 from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_fitted
@@ -21,6 +23,13 @@ from sluice.retrieval.pipelines.rerank import DepthRule
 from sluice.retrieval.runs.run import Ranking, Run
 
 Kind = Literal["margin", "softmax", "top", "energy", "deviation"]
+SignalKind = Annotated[
+    Literal[Kind, "variance"],
+    "KIND",
+    "Measure confidence by margin, softmax, top, energy or deviation of the scores, or by the "
+    "variance that a Gaussian encoder gives the query.",
+]
+Dividing = Annotated[float, "T", "Divide the scores of softmax and energy by T."]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SHARES: Final = ("margin", "softmax")  # that lie in 0 to 1
 TEMPERED: Final = ("softmax", "energy")
@@ -29,6 +38,7 @@ LEAST = -sys.float_info.max  # of a ranking without documents, by a measure that
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class Confidence:
     """A number for each ranking, of its first ``width`` scores s; more is surer.
 
@@ -46,15 +56,10 @@ class Confidence:
     """
 
     kind: Kind = "margin"
-    width: int = WIDTH
+    width: Annotated[int, Ge(2)] = WIDTH
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ConfigError(
-                f"kind: {self.kind!r}; expected {', '.join(KINDS)}{suggest(str(self.kind), KINDS)}"
-            )
-        whole_number(self.width, "width", 2)
         if finite_number(self.temperature, "temperature") <= 0:
             raise ConfigError(f"temperature: {self.temperature!r}, expected a number above 0")
         if self.kind not in TEMPERED and self.temperature != 1:
@@ -211,10 +216,10 @@ def fit_cut_off(
     run: Run,
     qrels: Qrels,
     *,
-    n: int = 25,
-    alpha: float = 1.0,
-    extra: int = 1,
-    success: float | None = None,
+    n: Annotated[int, "Scores looked at, and the largest depth."] = 25,
+    alpha: Annotated[float, "Strength of the ridge penalty."] = 1.0,
+    extra: Annotated[int, "Documents added to the predicted depth."] = 1,
+    success: Annotated[float | None, "SHARE", "Choose --extra so that this share succeeds."] = None,
     normalise: Normalise = "shift",
     level: int = 1,
 ) -> PredictedDepth:

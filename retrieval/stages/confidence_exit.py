@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,17 @@ from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_f
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.stages.adaptive_depth import KINDS, LEAST, WIDTH, Confidence, Kind
+from sluice.retrieval.stages.adaptive_depth import (
+    KINDS,
+    LEAST,
+    WIDTH,
+    Confidence,
+    Dividing,
+    Kind,
+    SignalKind,
+)
 from sluice.retrieval.stages.variance_exit import VARIANCE, VarianceExit
 
-ExitKind = Literal[Kind, "variance"]
 Bound = Literal["dev", "expected", "hoeffding"]
 FILE = "exit"
 NEVER = 2.0  # a threshold that no confidence from 0 to 1 reaches
@@ -113,11 +120,13 @@ def fit_exit(
     qrels: Qrels,
     *,
     measure: str = "nDCG@10",
-    epsilon: float = 0.01,
-    kind: ExitKind = "margin",
+    epsilon: Annotated[float, "Loss of the measure that is allowed."] = 0.01,
+    kind: SignalKind = "margin",
     width: int = WIDTH,
-    temperature: float = 1.0,
-    bound: Bound = "dev",
+    temperature: Dividing = 1.0,
+    bound: Annotated[
+        Bound, "Keep --epsilon on dev, or as a bound on new queries: expected or hoeffding."
+    ] = "dev",
     delta: float = 0.1,
     certain: Mapping[str, float] | None = None,
 ) -> FittedExit:
@@ -178,7 +187,7 @@ def fit_exit(
 
 
 def _never(
-    kind: ExitKind, width: int, temperature: float, certain: Mapping[str, float] | None
+    kind: SignalKind, width: int, temperature: float, certain: Mapping[str, float] | None
 ) -> ConfidenceExit | VarianceExit:
     """Return the rule of a kind by which no query exits."""
     if kind not in (*KINDS, VARIANCE):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,12 +231,14 @@ def normalised(
     retriever: Stage,
     /,
     *,
-    bank: str | None = None,
-    fitted: str | None = None,
-    mode: Mode = "dynamic",
-    beta: float = 20.0,
-    documents: int = 0,
-    depth: int = DEPTH,
+    bank: Annotated[str | None, "The dataset whose train queries hubs are estimated on."] = None,
+    fitted: Annotated[str | None, "The file of a saved normaliser, instead of a bank."] = None,
+    mode: Annotated[
+        Mode, "dynamic: only queries whose first hit is a hub; static: all."
+    ] = "dynamic",
+    beta: Annotated[float, "How sharply hubs differ from other documents."] = 20.0,
+    documents: Annotated[int, "Documents that normalisers are made for; 0: those seen."] = 0,
+    depth: Annotated[int, "Hits that are reordered."] = DEPTH,
 ) -> Normalised:
     """``normalised(dense, bank='scifact', mode='static')`` of a pipeline: see ``Normalised``."""
     if beta <= 0:

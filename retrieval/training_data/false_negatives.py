@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -25,9 +26,9 @@ def fit_adapter(
     retriever: Retriever,
     dataset: Dataset,
     *,
-    top: int = 10,
-    depth: int = 100,
-    seed: int = 13,
+    top: Annotated[int, Ge(1), "Hits of a query that count as what the encoder finds."] = 10,
+    depth: Annotated[int, Ge(1), "Hits of a query that are learnt from."] = 100,
+    seed: Annotated[int, "Random seed."] = 13,
     **options: Any,
 ) -> AdaptedScorer:
     """Fit an adapter on the judgements of a dataset's queries and the vectors in the index.

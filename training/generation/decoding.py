@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import torch
+from annotated_types import Ge, Gt
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.generative.continuations import Continuations
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Hypothesis(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class DiverseBeams:
     """``groups`` of ``beams`` each; one group is plain beam search.
 
@@ -38,18 +40,11 @@ class DiverseBeams:
     (Vijayakumar et al., 2018, algorithm 1.)
     """
 
-    groups: int = 4
-    beams: int = 2
-    penalty: float = 1.0
-    length: int = 32
+    groups: Annotated[int, Ge(1)] = 4
+    beams: Annotated[int, Ge(1), "Beams in each group."] = 2
+    penalty: Annotated[float, Ge(0), "Penalty for a token that an earlier group chose."] = 1.0
+    length: Annotated[int, Ge(1), "Most tokens of a query."] = 32
     length_penalty: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("groups", "beams", "length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: {getattr(self, name)}, expected 1 or more")
-        if self.penalty < 0:
-            raise ConfigError(f"penalty: {self.penalty}, expected 0 or more")
 
     @property
     def copies(self) -> int:
@@ -151,6 +146,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class TopKSampling:
     """``samples`` continuations of each text, every token drawn from the ``top`` most probable.
 
@@ -158,17 +154,10 @@ class TopKSampling:
     (Nogueira and Lin, 2019, docTTTTTquery: top 10.)
     """
 
-    samples: int = 20
-    top: int = 10
-    temperature: float = 1.0
-    length: int = 32
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "top", "length"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: {getattr(self, name)}, expected 1 or more")
-        if not 0 < self.temperature < float("inf"):
-            raise ConfigError(f"temperature: {self.temperature}, expected a number above 0")
+    samples: Annotated[int, Ge(1)] = 20
+    top: Annotated[int, Ge(1), "Sample from the N likeliest tokens."] = 10
+    temperature: Annotated[float, Gt(0), "Above 1 is more even."] = 1.0
+    length: Annotated[int, Ge(1)] = 32
 
     @property
     def copies(self) -> int:

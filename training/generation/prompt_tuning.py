@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Ge, Gt
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import finite_number, whole_number
 
 PROMPT = "Document: {text}\nQuery:"
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class PromptTuning:
     """``tokens`` vectors, begun as those of ``text``, that make a frozen model write queries.
 
@@ -25,26 +29,20 @@ class PromptTuning:
     models", arXiv 2307.08303, sections 3.2 and 3.3.)
     """
 
-    tokens: int = 50
-    text: str = "please generate a query for this document"
-    shots: int = 2
-    choices: int = 10
-    epochs: int = 100
-    learning_rate: float = 0.03
-    batch: int = 1
-    patience: int = 5
+    tokens: Annotated[int, Ge(1), "Its vectors."] = 50
+    text: Annotated[str, "The text whose embeddings they begin as."] = (
+        "please generate a query for this document"
+    )
+    shots: Annotated[int, Ge(0), "Example pairs shown before each document."] = 2
+    choices: Annotated[int, Ge(1), "Groups of examples of which one is chosen."] = 10
+    epochs: Annotated[int, Ge(1), "Most epochs over the pairs."] = 100
+    learning_rate: Annotated[float, Gt(0), "The learning rate at the start."] = 0.03
+    batch: Annotated[int, Ge(1), "Pairs in a step."] = 1
+    patience: Annotated[int, Ge(1), "Epochs without a better one before it ends."] = 5
     prompt: str = PROMPT
-    document_length: int | None = None
-    length: int = 32
+    document_length: Annotated[int | None, Ge(1), "Most tokens of a document."] = None
+    length: Annotated[int, Ge(2), "Most tokens of a query."] = 32  # a token and the end
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "choices", "epochs", "batch", "patience"):
-            whole_number(getattr(self, name), name, 1)
-        whole_number(self.shots, "shots", 0)
-        whole_number(self.length, "length", 2)  # a token and the end
-        if finite_number(self.learning_rate, "learning_rate", 0) == 0:
-            raise ConfigError("learning_rate: 0, expected a number above 0")
-        if self.document_length is not None:
-            whole_number(self.document_length, "document_length", 1)
         if not isinstance(self.text, str) or not self.text.strip():
             raise ConfigError(f"text: {self.text!r}; expected the text that the vectors begin as")

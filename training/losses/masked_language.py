@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from annotated_types import Interval
 from torch import Tensor
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.vector_batch import VectorBatch
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+@checked("masked_language.")
 class MaskedLanguage(LossBase):
     """Mean cross-entropy of the words hidden in a batch of texts.
 
@@ -39,22 +42,18 @@ class MaskedLanguage(LossBase):
     texts_alone: ClassVar[bool] = True  # learns from documents, without queries
     noted: ClassVar[str] = "loss_masked_language"  # its name in the journal, beside penalties
 
-    probability: float = 0.15
+    probability: Annotated[
+        float, Interval(gt=0, le=1), "The share of each text's tokens that is hidden."
+    ] = 0.15
     whole_words: bool = False
-    keep: float = 0.1
-    random: float = 0.1
+    keep: Annotated[
+        float, Interval(ge=0, le=1), "The share of hidden tokens that stay as they are."
+    ] = 0.1
+    random: Annotated[
+        float, Interval(ge=0, le=1), "The share of hidden tokens that become another one."
+    ] = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.probability <= 1:
-            raise ConfigError(
-                f"masked_language.probability: {self.probability!r}, expected a share above 0, "
-                "up to 1"
-            )
-        for name in ("keep", "random"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(
-                    f"masked_language.{name}: {getattr(self, name)!r}, expected a share, 0 to 1"
-                )
         if self.keep + self.random > 1:
             raise ConfigError(
                 f"masked_language: keep {self.keep!r} and random {self.random!r} add up to more "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from annotated_types import Ge, Interval
+
+from sluice.encoders.foundation.build import checked
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.tuning.learning import Form
 from sluice.training.losses.written import WrittenLoss
 from sluice.training.protocol import ListWriter
@@ -21,6 +23,7 @@ log = logging.getLogger("sluice")
 
 
 @dataclass(eq=False)
+@checked("rankings.")
 class Rankings(WrittenLoss):
     """Cross-entropy of the tokens of an order, ``[3] > [1] > ...``, weighted by importance.
 
@@ -37,16 +40,12 @@ class Rankings(WrittenLoss):
     forms: ClassVar[tuple[Form, ...]] = ("rankings",)  # what it trains
     negatives: ClassVar[Literal["own"]] = "own"
 
-    importance: float = 1.0
-    smoothing: float = 0.0
+    importance: Annotated[
+        float, Ge(0), "How much more the numbers of the first ranks weigh; 0: nothing, 1."
+    ] = 1.0
+    smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.importance < math.inf:
-            raise ConfigError(f"rankings.importance: {self.importance!r}, expected 0 or more")
-        if not 0 <= self.smoothing < 1:
-            raise ConfigError(
-                f"rankings.smoothing: {self.smoothing!r}, expected a share from 0, below 1"
-            )
         self._encoder: ListWriter | None = None
 
     def bind(self, encoder: Any, seed: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from annotated_types import Gt, Interval
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.tuning.learning import Form
 from sluice.training.losses.written import WrittenLoss
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+@checked("spans.")
 class Spans(WrittenLoss):
     """Mean cross-entropy of the tokens of spans, which a language model writes for a query.
 
@@ -31,21 +34,17 @@ class Spans(WrittenLoss):
     forms: ClassVar[tuple[Form, ...]] = ("ngrams",)  # what it trains
 
     spans: int = 10
-    length: int = 10
-    temperature: float = 0.1
-    smoothing: float = 0.1
+    length: Annotated[int, "Tokens of a span, 10."] = 10
+    temperature: Annotated[
+        float, Gt(0), "The lower, the rather spans that share trigrams with the query, 0.1."
+    ] = 0.1
+    smoothing: Annotated[float, Interval(ge=0, lt=1)] = 0.1
 
     def __post_init__(self) -> None:
         for name in ("spans", "length"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ConfigError(f"spans.{name}: {value!r}, expected 1 or more")
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError(f"spans.temperature: {self.temperature!r}, expected more than 0")
-        if not 0 <= self.smoothing < 1:
-            raise ConfigError(
-                f"spans.smoothing: {self.smoothing!r}, expected a share from 0, below 1"
-            )
 
     def own_pass(self, encoder: Any, *, seed: int, sparse: bool) -> tuple[SpanModule, SpanCollator]:
         """Return the forward pass and the collator that replace those of ranking losses."""

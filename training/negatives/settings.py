@@ -6,8 +6,11 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Gt
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import is_number
 
@@ -36,6 +39,7 @@ MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
+@checked("negatives.")
 class Mining:
     """Which candidates of a ranked list become negatives; the arguments are the YAML's keys.
 
@@ -68,29 +72,50 @@ class Mining:
     (KaLM's ranking-consistency filter). Moreira et al. 2024 (NV-Retriever), section 3.
     """
 
-    per_query: int = 4
-    max_positive_ratio: float | None = 0.95
-    margin: float | None = None
-    max_score: float | None = None
-    min_score: float | None = None
-    range_min: int = 0
-    range_max: int | None = None
-    sampling: Sampling = "top"
-    adaptive_margin: tuple[float, float] | None = None
-    judge_margin: float | None = None
-    judge_gamma: float | None = None
-    judge_depth: int = 50
-    step: int = 5
-    consistency: int | None = None
-    positives: Among = "lowest"
-    shares: tuple[float, ...] | None = None
+    per_query: Annotated[int, Ge(1), "Negatives for each query."] = 4
+    max_positive_ratio: Annotated[
+        float | None,
+        Gt(0),
+        "The highest share of the positive's score that a negative may have; null: any.",
+    ] = 0.95
+    margin: Annotated[float | None, "How far a negative's score must be below the positive's."] = (
+        None
+    )
+    max_score: Annotated[float | None, "The highest score of a negative."] = None
+    min_score: Annotated[float | None, "The lowest score of a negative."] = None
+    range_min: Annotated[int, Ge(0), "The first rank, from 0, that negatives are taken from."] = 0
+    range_max: Annotated[int | None, "The rank before which negatives are taken."] = None
+    sampling: Annotated[Sampling, "HOW", "top (the first), random, or cyclic (every step-th)."] = (
+        "top"
+    )
+    adaptive_margin: Annotated[
+        tuple[float, float] | None,
+        "[a, b]: a negative's score is below s - (a + b |s|), s the positive's.",
+    ] = None
+    judge_margin: Annotated[
+        float | None, "How far the judge's score must be below the positive's."
+    ] = None
+    judge_gamma: Annotated[
+        float | None,
+        Ge(0),
+        "How strongly a likely false negative, by the judge's probability, is put back.",
+    ] = None
+    judge_depth: Annotated[int, Ge(1), "Candidates that the judge scores."] = 50
+    step: Annotated[int, Ge(1), "Distance between choices of cyclic sampling."] = 5
+    consistency: Annotated[
+        int | None, Ge(1), "Drops pairs whose positive is not among the first so many hits."
+    ] = None
+    positives: Annotated[
+        Among, "WHICH", "The score of several positives that counts: lowest, mean or highest."
+    ] = "lowest"
+    shares: Annotated[
+        tuple[float, ...] | None,
+        "The part of the negatives that each retriever gives, in their order.",
+    ] = None
 
     def __post_init__(self) -> None:
         if self.shares is not None:
             object.__setattr__(self, "shares", _shares(self.shares))
-        for name in ("per_query", "judge_depth", "step"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"negatives.{name}: {getattr(self, name)}, expected 1 or more")
         limits = ("max_positive_ratio", "margin", "max_score", "min_score")
         for name in (*limits, "judge_margin", "judge_gamma"):
             value = getattr(self, name)
@@ -98,17 +123,8 @@ class Mining:
                 raise ConfigError(
                     f"negatives.{name}: {value}, expected a finite number, or null for no limit"
                 )
-        if self.max_positive_ratio is not None and not self.max_positive_ratio > 0:
-            raise ConfigError(
-                f"negatives.max_positive_ratio: {self.max_positive_ratio}, expected above 0 "
-                "(0.95 is usual), or null for no such limit"
-            )
         if self.adaptive_margin is not None:
             object.__setattr__(self, "adaptive_margin", _two_numbers(self.adaptive_margin))
-        _check_choice("sampling", self.sampling, Sampling)
-        _check_choice("positives", self.positives, Among)
-        if self.judge_gamma is not None and self.judge_gamma < 0:
-            raise ConfigError(f"negatives.judge_gamma: {self.judge_gamma}, expected 0 or more")
         if self.judge_gamma is not None and self.sampling != "top":
             raise ConfigError(
                 f"negatives.judge_gamma: orders what is taken by sampling: top, and sampling is "
@@ -117,13 +133,6 @@ class Mining:
         self._check_ranks()
 
     def _check_ranks(self) -> None:
-        if self.consistency is not None and self.consistency < 1:
-            raise ConfigError(
-                f"negatives.consistency: {self.consistency}, expected 1 or more (50 is usual), or "
-                "null to keep every pair"
-            )
-        if self.range_min < 0:
-            raise ConfigError(f"negatives.range_min: {self.range_min}, expected 0 or more")
         if self.range_max is not None and self.range_max - self.range_min < self.per_query:
             raise ConfigError(
                 f"negatives: ranks {self.range_min} to {self.range_max} hold fewer than "
@@ -180,12 +189,6 @@ class Mining:
         """How many candidates of each list the settings reach for, at least."""
         judged = self.judge_depth if self.judged else 0
         return max(self.range_max or 0, self.consistency or 0, self.range_min + judged)
-
-
-def _check_choice(key: str, value: str, choices: Any) -> None:
-    known = get_args(choices)
-    if value not in known:
-        raise ConfigError(f"negatives.{key}: {value!r}, expected one of {', '.join(known)}")
 
 
 def _shares(value: Any) -> tuple[float, ...]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from sluice.encoders.dense.error_adapter import ErrorAdapter, segment_distance
-from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.encoders.foundation.build import checked
+from sluice.encoders.foundation.errors import DataError
 
 DECISIONS = ("true negatives", "false positives", "false negatives", "true positives")
 
@@ -34,16 +35,17 @@ class Decisions(NamedTuple):
         return 2 * self.relevant.astype(np.int64) + self.found
 
 
+@checked()
 def fit_error_adapter(
     queries: NDArray[np.float32],
     documents: NDArray[np.float32],
     decisions: Decisions,
     *,
-    hidden: int | None = None,
-    steps: int = 400,
-    batch: int = 512,
-    learning_rate: float = 1.0e-3,
-    pull: float = 0.1,
+    hidden: Annotated[int | None, Ge(1), "Units of the hidden layer."] = None,
+    steps: Annotated[int, Ge(1), "Steps of training."] = 400,
+    batch: Annotated[int, Ge(1)] = 512,
+    learning_rate: Annotated[float, Gt(0), "The learning rate of AdamW."] = 1.0e-3,
+    pull: Annotated[float, Ge(0)] = 0.1,
     seed: int = 13,
 ) -> ErrorAdapter:
     """Learn which of the pairs of vectors ``[n, dim]`` and ``[m, dim]`` are relevant.
@@ -53,12 +55,6 @@ def fit_error_adapter(
     that ``batch`` is divided among the kinds that there are. ``hidden`` is the width, by default
     that of a vector. Raises ``DataError`` unless some pairs are relevant and some are not.
     """
-    for name, value in (("steps", steps), ("batch", batch)):
-        whole_number(value, name, 1)
-    finite_number(learning_rate, "learning_rate", 0.0)
-    if not learning_rate > 0:
-        raise ConfigError("learning_rate: 0, with which nothing is learnt; expected above 0")
-    finite_number(pull, "pull", 0.0)
     kinds = decisions.kinds
     groups = [rows for kind in range(4) if len(rows := np.flatnonzero(kinds == kind))]
     if len(np.unique(decisions.relevant)) < 2:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.disk.files import read_json, write_json
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.training.rankers.lambda_gradients import (
@@ -71,6 +73,7 @@ class LinearRanker:
 
 
 @dataclass(frozen=True)
+@checked("linear.")
 class LambdaLinear:
     """LambdaRank for a weighted sum.
 
@@ -84,16 +87,15 @@ class LambdaLinear:
     there has no weight.
     """
 
-    rounds: int = 20
-    l2: float = 0.01
-    sigma: float = 1.0
-    truncation: int = 30
-    patience: int = 5
+    rounds: Annotated[
+        int, Ge(1), "How many drafts are written, each followed by a search; 0: none."
+    ] = 20
+    l2: Annotated[float, "The penalty of squared weights."] = 0.01
+    sigma: Annotated[float, "The steepness of the pairs' logistic loss."] = 1.0
+    truncation: Annotated[int, Ge(1)] = 30
+    patience: Annotated[int, Ge(1)] = 5
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "truncation", "patience"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"linear.{name}: {getattr(self, name)}; expected 1 or more")
         if self.l2 < 0 or self.sigma <= 0:
             raise ConfigError(
                 f"linear: l2 {self.l2}, sigma {self.sigma}; expected l2 0 or more, sigma above 0"

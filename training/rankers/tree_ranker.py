@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.disk.files import write_text
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
 from sluice.training.rankers.lambda_gradients import Floats, JudgedLists, ndcg_of
@@ -65,6 +67,7 @@ class TreeRanker:
 
 
 @dataclass(frozen=True)
+@checked("lightgbm.")
 class LambdaTrees:
     """LambdaMART (Burges, 2010): trees fitted to lambda gradients, with Newton's step at leaves.
 
@@ -77,14 +80,16 @@ class LambdaTrees:
     """
 
     leaves: int = 31
-    learning_rate: float = 0.05
+    learning_rate: Annotated[
+        float, "The learning rate of the loss's own parameters; null: the trainer's."
+    ] = 0.05
     trees: int = 500
     rows_per_leaf: int = 20
-    sigma: float = 1.0
+    sigma: Annotated[float, "The steepness of the pairs' logistic loss."] = 1.0
     truncation: int = 30
     patience: int = 50
-    l2: float = 0.0
-    feature_share: float = 1.0
+    l2: Annotated[float, "The penalty of squared weights."] = 0.0
+    feature_share: Annotated[float, Interval(gt=0, le=1)] = 1.0
     normalise: bool = True
     threads: int = 1
     seed: int = 13
@@ -98,8 +103,6 @@ class LambdaTrees:
                 )
         if self.learning_rate <= 0 or self.sigma <= 0 or self.l2 < 0:
             raise ConfigError("lightgbm: expected learning_rate and sigma above 0, l2 0 or more")
-        if not 0 < self.feature_share <= 1:
-            raise ConfigError(f"lightgbm.feature_share: {self.feature_share}; expected up to 1")
 
     def fit(self, train: JudgedLists, dev: JudgedLists | None = None) -> TreeRanker:
         """Return the trees that the lists teach; without ``dev`` all of them are kept."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -54,14 +54,25 @@ class ExpertEncoder(DenseEncoder):
         cls,
         model: str | Path,
         *,
-        experts: list[str] | int | None = None,
-        expert: str | None = None,
-        expert_layers: list[int] | None = None,
-        gate_learns: bool | None = None,
+        experts: Annotated[
+            list[str] | int | None,
+            "Datasets that get an expert each, or a number, among which a gate chooses.",
+        ] = None,
+        expert: Annotated[
+            str | None, "The one to search with, by its dataset's name, or mean."
+        ] = None,
+        expert_layers: Annotated[
+            list[int] | None, "The layers that have experts, from 1; left out, all."
+        ] = None,
+        gate_learns: Annotated[
+            bool | None, "Whether the gate is trained (true), or stays as it was drawn."
+        ] = None,
         pooling: Pooling | None = None,
         projection: int | dict[str, Any] | None = None,
         normalize: bool | None = None,
-        instruction: str | None = None,
+        instruction: Annotated[
+            str | None, "What a query is for; it fills {task} of the prompts."
+        ] = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         query_length: int | None = None,

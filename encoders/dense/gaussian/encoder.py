@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -97,13 +97,28 @@ class GaussianEncoder(TextEncoder):
         model: str | Path,
         *,
         pooling: Pooling | None = None,
-        projection: int | dict[str, Any] | None = None,
-        normalize: bool | None = None,
+        projection: Annotated[
+            int | dict[str, Any] | None,
+            "Adds a new linear layer for the means, to so many dimensions, or several: {dim, "
+            "layers, hidden, activation, residual}.",
+        ] = None,
+        normalize: Annotated[
+            bool | None, "Scales means to length 1; left out, as the dense encoder does."
+        ] = None,
         layers: int | None = None,
-        variance_token: str | None = None,
-        start_variance: float | None = None,
-        variance_floor: float | None = None,
-        beta: float | None = None,
+        variance_token: Annotated[
+            str | None,
+            "The token before every text that the variance is made of; empty: the pooled "
+            "state. Left out, [unused0], or [VAR].",
+        ] = None,
+        start_variance: Annotated[
+            float | None,
+            "The variance that training starts from; left out, 0.1 for means of length 1, else 1.",
+        ] = None,
+        variance_floor: Annotated[float | None, "The least variance, 1e-4."] = None,
+        beta: Annotated[
+            float | None, "How sharply the softplus bends that makes variances of numbers, 1."
+        ] = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         query_length: int | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -118,12 +118,23 @@ class PseudoQueryEncoder(TextEncoder):
         cls,
         model: str | Path,
         *,
-        centroids: int | None = None,
-        rounds: int | None = None,
-        sharpness: float | None = None,
-        pooling: Pooling | None = None,
+        centroids: Annotated[int | None, "The most vectors of a document, 8."] = None,
+        rounds: Annotated[int | None, "Rounds of k-means at most, 20; 5 in training."] = None,
+        sharpness: Annotated[
+            float | None,
+            "Multiplies queries: the larger, the more a document's best vector alone counts. "
+            "20 for vectors of length 1, else 1.",
+        ] = None,
+        pooling: Annotated[
+            Pooling | None,
+            "How a query's token vectors become one; left out, as the model's folder says.",
+        ] = None,
         projection: int | dict[str, Any] | None = None,
-        normalize: bool | None = None,
+        normalize: Annotated[
+            bool | None,
+            "Scales vectors to length 1, queries then to sharpness; left out, as the dense "
+            "encoder does.",
+        ] = None,
         layers: int | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,

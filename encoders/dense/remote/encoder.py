@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from sluice.encoders.dense.given.function import Embed, FunctionEncoder
 from sluice.encoders.dense.remote.apis import (
@@ -63,24 +63,36 @@ class HttpEncoder(FunctionEncoder):
 
     def __init__(
         self,
-        url: str,
-        model: str = "",
+        url: Annotated[str, "The base of an OpenAI-compatible endpoint, such as https://host/v1."],
+        model: Annotated[
+            str, "The name that the server knows the model by; api tei takes none."
+        ] = "",
         *,
-        api: Api = "openai",
-        dim: int | None = None,
+        api: Annotated[
+            Api,
+            "The shape of the server's requests: openai, cohere or tei "
+            "(text-embeddings-inference).",
+        ] = "openai",
+        dim: Annotated[
+            int | None, "Asks the server for vectors of so many dimensions; left out, its own."
+        ] = None,
         normalize: bool = True,
         query_prompt: str = "",
         document_prompt: str = "",
-        max_characters: int | None = None,
-        batch_size: int = 64,
+        max_characters: Annotated[
+            int | None, "Texts beyond so many characters are cut before they are sent."
+        ] = None,
+        batch_size: Annotated[int, "Texts of a request, at most."] = 64,
         concurrency: int = 4,
-        requests_per_minute: float | None = None,
+        requests_per_minute: Annotated[
+            float | None, "Requests begin so far apart; left out, at once."
+        ] = None,
         api_key_env: str | None = None,
         api_key_file: str | None = None,
         timeout_s: float = 60.0,
         retries: int = 4,
         backoff_s: float = 1.0,
-        price: float = 0.0,
+        price: Annotated[float, "What a million tokens cost, by which the cost is counted."] = 0.0,
     ) -> None:
         given = {**locals()}
         self._options = {k: v for k, v in given.items() if k not in ("self", "__class__")}

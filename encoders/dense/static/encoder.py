@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -94,7 +94,7 @@ class StaticEncoder(EncoderBase):
         *,
         projection: int | dict[str, Any] | None = None,
         normalize: bool | None = None,
-        dim: int | None = None,
+        dim: Annotated[int | None, "Keeps only so many of the vectors' first dimensions."] = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         query_length: int | None = None,

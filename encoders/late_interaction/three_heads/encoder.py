@@ -8,7 +8,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -49,7 +49,10 @@ class HeadEncoder(EncoderBase, ABC):
         cls,
         model: str | Path,
         *,
-        head: str | None = None,
+        head: Annotated[
+            str | None,
+            "dense, sparse (term weights) or tokens; left out, the one the folder was saved with.",
+        ] = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         query_length: int | None = None,
@@ -57,8 +60,10 @@ class HeadEncoder(EncoderBase, ABC):
         device: str = "auto",
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
-        dim: int | None = None,
-        seed: int | None = None,
+        dim: Annotated[
+            int | None, "Draws new heads for a model without any: dimensions of its token vectors."
+        ] = None,
+        seed: Annotated[int | None, "The seed of the heads that dim draws (13)."] = None,
     ) -> HeadEncoder:
         """Open one head of a model with three: dense, sparse (term weights) or tokens.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -90,10 +90,16 @@ class ConceptEncoder(TextEncoder):
         cls,
         model: str | Path,
         *,
-        vocabulary: str | None = None,
-        read: Read | None = None,
-        scale: float | None = None,
-        threshold: float | None = None,
+        vocabulary: Annotated[str | None, "A text file that names a concept a line."] = None,
+        read: Annotated[
+            Read | None, "What the head sees: the text's vector, or the states of its tokens."
+        ] = None,
+        scale: Annotated[
+            float | None, "What cosines with names are multiplied by at the start, 20."
+        ] = None,
+        threshold: Annotated[
+            float | None, "The cosine with its name above which a text has a concept."
+        ] = None,
         pooling: Pooling | None = None,
         projection: int | dict[str, Any] | None = None,
         query_prompt: str | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import safetensors.torch
 import scipy.sparse as sp
@@ -219,8 +219,14 @@ class CsrEncoder(TextEncoder):
         cls,
         model: str | Path,
         *,
-        top_k: int | None = None,
-        normalize: bool | None = None,
+        top_k: Annotated[
+            int | None, "The most latents of a text; left out, as the model's folder says."
+        ] = None,
+        normalize: Annotated[
+            bool | None,
+            "Scales codes to length 1, so that the score is the cosine; left out, as the "
+            "model's folder says.",
+        ] = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         query_length: int | None = None,

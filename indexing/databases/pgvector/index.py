@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -86,15 +86,27 @@ class PgvectorIndex(DatabaseIndex):
 
     def __init__(
         self,
-        dsn: str = "",
+        dsn: Annotated[
+            str,
+            "postgresql://user@host:port/database without a password, which PGPASSWORD or "
+            "~/.pgpass has; if left out, PGHOST, PGDATABASE and PGUSER are used.",
+        ] = "",
         *,
-        table: str = "sluice",
-        column: Column | None = None,
+        table: Annotated[str, "The prefix of its tables' names."] = "sluice",
+        column: Annotated[
+            Column | None, "vector, halfvec (float16) or sparsevec; left out, as the vectors are."
+        ] = None,
         metric: Metric = "ip",
-        method: Method = "exact",
-        m: int = 16,
-        ef_construction: int = 64,
-        prune: int | None = None,
+        method: Annotated[
+            Method, "exact, or hnsw: a graph, approximate and faster for many documents."
+        ] = "exact",
+        m: Annotated[int, "Links of a vector in each layer of the graph, 16."] = 16,
+        ef_construction: Annotated[int, "Candidates for the links of a new vector, 64."] = 64,
+        prune: Annotated[
+            int | None,
+            "Keeps so many of a sparse vector's weights, the largest; left out, too many "
+            "(16,000; with hnsw 1,000) are an error.",
+        ] = None,
     ) -> None:
         super().__init__()
         self.settings = Settings(dsn, table, column, metric, method, m, ef_construction, prune)

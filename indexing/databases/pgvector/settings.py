@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import NDArray
 from scipy import sparse
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.databases.credentials import refuse_secrets
@@ -33,6 +35,7 @@ ENVIRONMENT = "postgresql://"  # the server that PGHOST, PGDATABASE and PGUSER n
 
 
 @dataclass(frozen=True)
+@checked()
 class Settings:
     """What ``PgvectorIndex`` was given; ``column`` is None until the first vectors decide it."""
 
@@ -41,7 +44,7 @@ class Settings:
     column: Column | None = None
     metric: Metric = "ip"
     method: Method = "exact"
-    m: int = 16
+    m: Annotated[int, Interval(ge=2, le=100)] = 16
     ef_construction: int = 64
     prune: int | None = None
 
@@ -64,7 +67,6 @@ class Settings:
                     f"{name}: {value!r}; expected one of {', '.join(names)}"
                     f"{suggest(str(value), names)}"
                 )
-        whole_number(self.m, "m", 2, 100)
         whole_number(self.ef_construction, "ef_construction", 2 * self.m, 1000)
         if self.method == "exact" and (self.m, self.ef_construction) != (16, 64):
             raise ConfigError("m, ef_construction: are those of method: hnsw; leave them out")

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Collection as Words, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -78,14 +78,20 @@ class QdrantIndex(DatabaseIndex):
 
     def __init__(
         self,
-        path: str = "",
+        path: Annotated[
+            str, "The folder of Qdrant's engine in this process, open in one at a time; or url."
+        ] = "",
         *,
-        url: str = "",
-        collection: str = "sluice",
+        url: Annotated[
+            str, "A Qdrant server: https, or http of this machine; its key is in QDRANT_API_KEY."
+        ] = "",
+        collection: Annotated[str, "The prefix of its collections' names."] = "sluice",
         metric: Metric = "ip",
-        method: Method = "exact",
-        m: int = 16,
-        ef_construct: int = 100,
+        method: Annotated[
+            Method, "exact, or hnsw: a graph, approximate and faster for many documents."
+        ] = "exact",
+        m: Annotated[int, "Links of a vector in the graph, 16."] = 16,
+        ef_construct: Annotated[int, "Candidates for the links of a new vector, 100."] = 100,
     ) -> None:
         super().__init__()
         self.settings = Settings(path, url, collection, metric, method, m, ef_construct)

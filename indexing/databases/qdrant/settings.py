@@ -5,11 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
+from annotated_types import Interval
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.databases.credentials import refuse_secrets
 from sluice.indexing.storage.exact_scores import Metric, checked_metric
 
@@ -23,6 +25,7 @@ MOST_DIMENSIONS = 65_536
 
 
 @dataclass(frozen=True)
+@checked()
 class Settings:
     """What ``QdrantIndex`` was given; ``path`` or ``url``, and the other is empty."""
 
@@ -31,8 +34,8 @@ class Settings:
     collection: str = "sluice"
     metric: Metric = "ip"
     method: Method = "exact"
-    m: int = 16
-    ef_construct: int = 100
+    m: Annotated[int, Interval(ge=4, le=512)] = 16
+    ef_construct: Annotated[int, Interval(ge=4, le=10000)] = 100
 
     def __post_init__(self) -> None:
         _check_place(self.path, self.url)
@@ -48,8 +51,6 @@ class Settings:
                 f"method: {self.method!r}; expected one of {', '.join(known)}"
                 f"{suggest(str(self.method), known)}"
             )
-        whole_number(self.m, "m", 4, 512)
-        whole_number(self.ef_construct, "ef_construct", 4, 10_000)
         if self.method == "exact" and (self.m, self.ef_construct) != (16, 100):
             raise ConfigError("m, ef_construct: are those of method: hnsw; leave them out")
 

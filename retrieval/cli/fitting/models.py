@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
@@ -13,11 +13,10 @@ from sluice.retrieval.cli.terminal.options import (
     Overrides,
     Rebuild,
     allowed,
-    argument,
-    option,
     plural,
 )
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Shown, takes
 from sluice.retrieval.evaluation.table import Table
 
 SHOWN = 15  # features
@@ -26,9 +25,8 @@ SHOWN = 15  # features
 def ranker(
     config: ConfigFile,
     overrides: Overrides = None,
-    folds: Annotated[
-        int | None, option("N", "Cross-validate in N folds of queries; keep no ranker.")
-    ] = None,
+    *,
+    folds: Annotated[int | None, "Cross-validate in N folds of queries; keep no ranker."] = None,
     rebuild: Rebuild = False,
 ) -> None:
     """Train a ranker over features (LTR).
@@ -60,24 +58,21 @@ def _first_rows(table: Table) -> Table:
     return Table(table.columns, dict(list(table.rows.items())[:SHOWN]))
 
 
+@takes(
+    "sluice.retrieval.training_data.false_negatives:fit_adapter",
+    "sluice.training.rankers.error_adapter:fit_error_adapter",
+    hidden=Shown("as a vector"),
+)
 def adapter(
     retriever: Annotated[
-        Path, argument("RETRIEVER", "The folder of a dense retriever, whose vectors are read.")
+        Path, "RETRIEVER", "The folder of a dense retriever, whose vectors are read."
     ],
     dataset: DatasetName,
-    output: Annotated[Path, option("FOLDER", "The model folder to write.")],
-    split: Annotated[str, option("SPLIT", "The split whose judgements are learnt from.")] = "train",
-    top: Annotated[
-        int, option("N", "Hits of a query that count as what the encoder finds.", min=1)
-    ] = 10,
-    depth: Annotated[int, option("N", "Hits of a query that are learnt from.", min=1)] = 100,
-    steps: Annotated[int, option("N", "Steps of training.", min=1)] = 400,
-    hidden: Annotated[
-        int | None, option("N", "Units of the hidden layer.", min=1, default="as a vector")
-    ] = None,
-    learning_rate: Annotated[float, option("X", "The learning rate of AdamW.")] = 1.0e-3,
-    seed: Annotated[int, option("N", "Random seed.")] = 13,
+    *,
+    output: Annotated[Path, "FOLDER", "The model folder to write."],
+    split: Annotated[str, "The split whose judgements are learnt from."] = "train",
     allow: Allow = None,
+    **values: Any,
 ) -> None:
     """Fit an adapter that finds errors (RRRA).
 
@@ -95,13 +90,8 @@ def adapter(
 
     if split == "test":
         raise ConfigError("--split test: nothing is learnt from test queries; take train or dev")
-    if depth < top:
-        raise ConfigError(f"--depth {depth}: expected --top, {top}, or more")
     data = load_dataset(dataset, split)
-    fitted = fit_adapter(
-        Retriever.open(retriever, allow=allowed(allow)), data, top=top, depth=depth, steps=steps,
-        hidden=hidden, learning_rate=learning_rate, seed=seed,
-    )  # fmt: skip
+    fitted = fit_adapter(Retriever.open(retriever, allow=allowed(allow)), data, **values)
     fitted.save_pretrained(output)
     echo(
         f"{output}: an adapter of {fitted.adapter.hidden:,} units for vectors of "

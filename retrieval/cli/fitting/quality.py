@@ -3,70 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.options import (
-    Allow,
-    DatasetName,
-    allowed,
-    check_choice,
-    option,
-    refuse_options,
-)
+from sluice.retrieval.cli.terminal.options import Allow, DatasetName, allowed, refuse_options
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Shown
 
-QUALITY_SIGNALS = ("head", "text", "length", "itn", "unigram", "perplexity", "norm")
-of_head = partial(option, panel="Quality head")
+QualitySignal = Literal["head", "text", "length", "itn", "unigram", "perplexity", "norm"]
 
 
 def quality(
     dataset: DatasetName,
-    output: Annotated[Path, option("FILE", "The parquet file of scores to write.")],
+    *,
+    output: Annotated[Path, "The parquet file of scores to write."],
     by: Annotated[
-        str,
-        option(
-            "SIGNAL",
-            "Score by head (learnt from the train judgements), text (by a model that reads "
-            "documents alone), length, itn (information to noise), unigram or perplexity (of a "
-            "language model), or norm (of the vectors).",
-        ),
+        QualitySignal,
+        "SIGNAL",
+        "Score by head (learnt from the train judgements), text (by a model that reads "
+        "documents alone), length, itn (information to noise), unigram or perplexity (of "
+        "a language model), or norm (of the vectors).",
     ] = "head",
     model: Annotated[
         str | None,
-        option(
-            "MODEL",
-            "A dense encoder, for norm and --head; a causal or masked language model, for "
-            "perplexity; for text a model trained by examples: {type: quality}, or a language "
-            "model that answers true or false.",
-        ),
+        "A dense encoder, for norm and --head; a causal or masked language model, for "
+        "perplexity; for text a model trained by examples: {type: quality}, or a "
+        "language model that answers true or false.",
     ] = None,
     retriever: Annotated[
-        Path | None, of_head("FOLDER", "A dense retriever of this corpus, whose vectors are read.")
+        Path | None,
+        "FOLDER",
+        "A dense retriever of this corpus, whose vectors are read.",
+        Shown(panel="Quality head"),
     ] = None,
     head: Annotated[
         Path | None,
-        of_head(
-            "FILE",
-            "Use a head that --save-head wrote, instead of fitting one. With --model the "
-            "corpus is encoded, and no retriever is needed.",
-        ),
+        "Use a head that --save-head wrote, instead of fitting one. With --model the "
+        "corpus is encoded, and no retriever is needed.",
+        Shown(panel="Quality head"),
     ] = None,
     labels: Annotated[
         str | None,
-        of_head(
-            "LABELS",
-            "A document's target: its share of the queries, or any (relevant to some query).",
-            default="share",
-        ),
+        "A document's target: its share of the queries, or any (relevant to some query).",
+        Shown("share", panel="Quality head"),
     ] = None,
-    loss: Annotated[str | None, of_head("LOSS", "bce or pairwise.", default="bce")] = None,
-    l2: Annotated[float | None, of_head("X", "Weight of the L2 penalty.", default="1.0")] = None,
+    loss: Annotated[str | None, "bce or pairwise.", Shown("bce", panel="Quality head")] = None,
+    l2: Annotated[
+        float | None, "Weight of the L2 penalty.", Shown("1.0", panel="Quality head")
+    ] = None,
     save_head: Annotated[
-        Path | None,
-        of_head("FILE", "Save the fitted head as safetensors, for --head.", "--save-head"),
+        Path | None, "Save the fitted head as safetensors, for --head.", Shown(panel="Quality head")
     ] = None,
     allow: Allow = None,
 ) -> None:
@@ -84,7 +71,6 @@ def quality(
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.retrievers.quality.scorers import score_quality
 
-    check_choice(by, "--by", QUALITY_SIGNALS)
     fitting = {"labels": labels, "loss": loss, "l2": l2}
     if by == "head":
         if head is None:

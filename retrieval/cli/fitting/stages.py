@@ -3,75 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.fitting.models import adapter, ranker
 from sluice.retrieval.cli.fitting.quality import quality
 from sluice.retrieval.cli.terminal.options import (
-    Command,
     ConfigFile,
     Overrides,
     Rebuild,
-    argument,
-    option,
     plural,
     split_overrides,
 )
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 FIT = """Fit fusions, cut-offs, exits and rankers.
 
 Each learns from judged queries outside the test set and writes a file that a pipeline or retriever
 in YAML reads.
 """
-Split = Annotated[str, option("SPLIT", "Fit on dev (a tenth of train if there is none) or train.")]
-Output = Annotated[Path, option("FILE", "The JSON file to write.")]
-Measure = Annotated[str, option("MEASURE", "The measure to maximise.", "-m", "--measure")]
-Kind = Annotated[
-    str,
-    option(
-        "KIND",
-        "Measure confidence by margin, softmax, top, energy or deviation of the scores, or by the "
-        "variance that a Gaussian encoder gives the query.",
-    ),
-]
-Temperature = Annotated[float, option("T", "Divide the scores of softmax and energy by T.")]
-Reranking = Annotated[str, argument("NAME", "The pipeline, which ends in a reranker.")]
+Split = Annotated[str, "SPLIT", "Fit on dev (a tenth of train if there is none) or train."]
+Output = Annotated[Path, "The JSON file to write."]
+Reranking = Annotated[str, "NAME", "The pipeline, which ends in a reranker."]
 
 
+@takes("sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_fusion", without="split")
 def fusion(
     config: ConfigFile,
     names: Annotated[
         list[str],
-        argument(
-            "NAME",
-            "Two or more retrievers or pipelines to fuse; KEY.PATH=VALUE words among them "
-            "replace values of the file.",
-        ),
+        "NAME",
+        "Two or more retrievers or pipelines to fuse; KEY.PATH=VALUE words among them "
+        "replace values of the file.",
     ],
+    *,
     output: Output,
     split: Split = "dev",
-    measure: Measure = "nDCG@10",
     method: Annotated[
         list[str] | None,
-        option(
-            "METHOD",
-            "Try this method: weighted, rrf, rank_biased, comb_sum or comb_mnz; may be repeated.",
-            default="weighted",
-        ),
+        "Try this method: weighted, rrf, rank_biased, comb_sum or comb_mnz; may be repeated.",
+        Shown("weighted"),
     ] = None,
     normalise: Annotated[
         list[str] | None,
-        option(
-            "NAME",
-            "Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini, "
-            "steep or none; may be repeated.",
-            default="steep and z-score",
-        ),
+        "NAME",
+        "Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini, "
+        "steep or none; may be repeated.",
+        Shown("steep and z-score"),
     ] = None,
-    depth: Annotated[int, option("N", "Hits of each part that are fused.", min=1)] = 1000,
     rebuild: Rebuild = False,
+    **values: Any,
 ) -> None:
     """Fit the weights and method of a fusion.
 
@@ -87,8 +69,8 @@ def fusion(
     if len(parts) < 2:
         raise ConfigError("fit fusion: expected at least two retrievers or pipelines")
     fitted = fit_experiment_fusion(
-        config, parts, overrides, rebuild=rebuild, split=split, depth=depth, measure=measure,
-        methods=method or ("weighted",), normalise=normalise,
+        config, parts, overrides, rebuild=rebuild, split=split, methods=method or ("weighted",),
+        normalise=normalise, **values,
     )  # fmt: skip
     fitted.save(output)
     call = "fused" if fitted.fusion.method.startswith("comb") else fitted.fusion.method
@@ -106,18 +88,20 @@ def fusion(
     )
 
 
+@takes(
+    "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_rerank",
+    without="split",
+    depth=Shown("the reranker's own"),
+)
 def rerank(
     config: ConfigFile,
     pipeline: Reranking,
-    output: Output,
     overrides: Overrides = None,
+    *,
+    output: Output,
     split: Split = "dev",
-    measure: Measure = "nDCG@10",
-    depth: Annotated[
-        int | None,
-        option("N", "Documents that are reranked, at most.", min=1, default="the reranker's own"),
-    ] = None,
     rebuild: Rebuild = False,
+    **values: Any,
 ) -> None:
     """Fit depth and share of a reranker.
 
@@ -131,29 +115,29 @@ def rerank(
     from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_rerank
 
     fitted = fit_experiment_rerank(
-        config, pipeline, overrides or [], rebuild=rebuild, split=split, depth=depth,
-        measure=measure,
-    )  # fmt: skip
+        config, pipeline, overrides or [], rebuild=rebuild, split=split, **values
+    )
     fitted.save(output)
     name = fitted.scorer
     call = f"{name[:-1]}, " if name.endswith(")") else f"{name}("
     echo(f"{output}: {fitted.why}\nin a pipeline: {call}fitted={str(output)!r})")
 
 
+@takes(
+    "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_cut_off",
+    "sluice.retrieval.stages.adaptive_depth:fit_cut_off",
+    without="split",
+    n=Shown(names=("-n", "--n")),
+)
 def cut_off(
     config: ConfigFile,
-    pipeline: Annotated[str, argument("NAME", "The retriever or pipeline whose hits are cut.")],
-    output: Output,
+    pipeline: Annotated[str, "NAME", "The retriever or pipeline whose hits are cut."],
     overrides: Overrides = None,
+    *,
+    output: Output,
     split: Split = "dev",
-    n: Annotated[int, option("N", "Scores looked at, and the largest depth.", "-n", "--n")] = 25,
-    alpha: Annotated[float, option("X", "Strength of the ridge penalty.")] = 1.0,
-    extra: Annotated[int, option("N", "Documents added to the predicted depth.")] = 1,
-    success: Annotated[
-        float | None, option("SHARE", "Choose --extra so that this share succeeds.")
-    ] = None,
-    depth: Annotated[int, option("N", "Candidates for each query.")] = 100,
     rebuild: Rebuild = False,
+    **values: Any,
 ) -> None:
     """Fit how deep to rerank, query by query.
 
@@ -165,33 +149,27 @@ def cut_off(
     from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_cut_off
 
     rule, report = fit_experiment_cut_off(
-        config, pipeline, overrides or [], rebuild=rebuild, split=split, depth=depth,
-        n=n, alpha=alpha, extra=extra, success=success,
-    )  # fmt: skip
+        config, pipeline, overrides or [], rebuild=rebuild, split=split, **values
+    )
     rule.save(output)
     queries = plural(report.queries, f"{split} query")
     echo(f"{output}: {queries}, mean depth {report.mean_depth:.1f}, success {report.success:.4f}")
 
 
+@takes(
+    "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_exit",
+    "sluice.retrieval.stages.confidence_exit:fit_exit",
+    without="split",
+)
 def exit_(
     config: ConfigFile,
     pipeline: Reranking,
-    output: Output,
     overrides: Overrides = None,
+    *,
+    output: Output,
     split: Split = "dev",
-    measure: Annotated[
-        str, option("MEASURE", "The measure to preserve.", "-m", "--measure")
-    ] = "nDCG@10",
-    epsilon: Annotated[float, option("X", "Loss of the measure that is allowed.")] = 0.01,
-    kind: Kind = "margin",
-    temperature: Temperature = 1.0,
-    bound: Annotated[
-        str,
-        option(
-            "BOUND", "Keep --epsilon on dev, or as a bound on new queries: expected or hoeffding."
-        ),
-    ] = "dev",
     rebuild: Rebuild = False,
+    **values: Any,
 ) -> None:
     """Fit which queries skip the last reranker.
 
@@ -203,9 +181,8 @@ def exit_(
     from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_exit
 
     fitted = fit_experiment_exit(
-        config, pipeline, overrides or [], rebuild=rebuild, split=split,
-        measure=measure, epsilon=epsilon, kind=kind, temperature=temperature, bound=bound,
-    )  # fmt: skip
+        config, pipeline, overrides or [], rebuild=rebuild, split=split, **values
+    )
     fitted.save(output)
     queries = plural(fitted.queries, f"{split} query")
     echo(
@@ -214,26 +191,20 @@ def exit_(
     )
 
 
+@takes(
+    "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_abstention",
+    "sluice.retrieval.stages.abstain:fit_abstention",
+    without="split",
+)
 def no_answer(
     config: ConfigFile,
-    pipeline: Annotated[str, argument("NAME", "The pipeline or retriever.")],
-    output: Output,
+    pipeline: Annotated[str, "NAME", "The pipeline or retriever."],
     overrides: Overrides = None,
-    unanswerable: Annotated[
-        str | None,
-        option(
-            "NAME",
-            "Queries without an answer: another dataset, of which the train queries are taken, or "
-            "a file (.txt, .jsonl); beside judged queries without a relevant document.",
-        ),
-    ] = None,
+    *,
+    output: Output,
     split: Split = "dev",
-    kind: Kind = "energy",
-    temperature: Temperature = 1.0,
-    refused: Annotated[
-        float, option("SHARE", "Answerable queries that may be refused, at most.")
-    ] = 0.05,
     rebuild: Rebuild = False,
+    **values: Any,
 ) -> None:
     """Fit which queries have no answer here.
 
@@ -246,9 +217,8 @@ def no_answer(
     from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_abstention
 
     fitted = fit_experiment_abstention(
-        config, pipeline, overrides or [], unanswerable=unanswerable, rebuild=rebuild, split=split,
-        kind=kind, temperature=temperature, refused=refused,
-    )  # fmt: skip
+        config, pipeline, overrides or [], rebuild=rebuild, split=split, **values
+    )
     fitted.save(output)
     echo(
         f"{output}: {fitted.refused:.1%} of {plural(fitted.answerable, f'{split} query')} with an "

@@ -12,29 +12,28 @@ from typing import TYPE_CHECKING, Annotated
 
 from sluice.encoders.foundation.disk.figures import check_format, save_figure
 from sluice.encoders.foundation.trust import refuse_links
-from sluice.retrieval.cli.terminal.options import Allow, Command, allowed, argument, option
+from sluice.retrieval.cli.terminal.options import Allow, allowed
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Evaluated = Annotated[Path, argument("FOLDER", "The output folder of run or evaluate.")]
+Evaluated = Annotated[Path, "FOLDER", "The output folder of run or evaluate."]
 Output = Annotated[
-    Path | None,
-    option("FILE", "The .svg, .png or .pdf file to write.", default="FOLDER/plots/VERB.svg"),
+    Path | None, "The .svg, .png or .pdf file to write.", Shown("FOLDER/plots/VERB.svg")
 ]
-MeasureName = Annotated[
-    str | None, option("MEASURE", "The measure to draw.", "-m", "--measure", default="the first")
-]
+MeasureName = Annotated[str | None, "MEASURE", "The measure to draw.", Shown("the first")]
 
 
 def training(
     folders: Annotated[
-        list[Path], argument("FOLDER", "Folders of training runs, finished or not, or of run.")
+        list[Path], "FOLDER", "Folders of training runs, finished or not, or of run."
     ],
+    *,
     output: Output = None,
     panel: Annotated[
-        str | None, option("TITLE", "Draw this part only, as Loss.", default="all that were logged")
+        str | None, "TITLE", "Draw this part only, as Loss.", Shown("all that were logged")
     ] = None,
 ) -> None:
     """Draw loss, dev measures and rates by step.
@@ -54,11 +53,10 @@ def training(
 
 def tradeoff(
     folder: Evaluated,
+    *,
     output: Output = None,
     measure: MeasureName = None,
-    cost: Annotated[
-        str, option("COST", "p50 ms, p95 ms, p99 ms, index MB, bytes/doc or peak MB.")
-    ] = "p50 ms",
+    cost: Annotated[str, "p50 ms, p95 ms, p99 ms, index MB, bytes/doc or peak MB."] = "p50 ms",
     allow: Allow = None,
 ) -> None:
     """Draw the systems by cost and quality.
@@ -75,7 +73,8 @@ def tradeoff(
 
 
 def cascades(
-    folder: Annotated[Path, argument("FOLDER", "The output folder of tune.")],
+    folder: Annotated[Path, "FOLDER", "The output folder of tune."],
+    *,
     output: Output = None,
     allow: Allow = None,
 ) -> None:
@@ -92,12 +91,13 @@ def cascades(
 
 def differences(
     folder: Evaluated,
+    *,
     output: Output = None,
     system: Annotated[
-        str | None, option("NAME", "The system to draw.", default="the best beside the baseline")
+        str | None, "NAME", "The system to draw.", Shown("the best beside the baseline")
     ] = None,
     baseline: Annotated[
-        str | None, option("NAME", "What it is compared with.", default="the evaluation's baseline")
+        str | None, "NAME", "What it is compared with.", Shown("the evaluation's baseline")
     ] = None,
     measure: MeasureName = None,
     allow: Allow = None,
@@ -113,7 +113,7 @@ def differences(
     _write(plot_differences(folder, system, baseline, measure, allow=allowed(allow)), path)
 
 
-def depths(folder: Evaluated, output: Output = None, allow: Allow = None) -> None:
+def depths(folder: Evaluated, *, output: Output = None, allow: Allow = None) -> None:
     """Draw recall by the depth of the list.
 
     Example:

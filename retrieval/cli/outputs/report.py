@@ -6,39 +6,30 @@ from pathlib import Path
 from typing import Annotated
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.options import Allow, allowed, argument, option, refuse_options
+from sluice.retrieval.cli.terminal.options import Allow, allowed, refuse_options
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Shown
 
 
 def report(
     folders: Annotated[
         list[Path],
-        argument(
-            "FOLDER",
-            "The output folder of run or evaluate; two are compared. With --curves or --csv: one "
-            "or more such folders, or those of training runs.",
-        ),
+        "FOLDER",
+        "The output folder of run or evaluate; two are compared. With --curves or --csv: "
+        "one or more such folders, or those of training runs.",
     ],
-    output: Annotated[
-        Path | None, option("FILE", "The HTML file to write.", default="FOLDER/report.html")
-    ] = None,
+    *,
+    output: Annotated[Path | None, "The HTML file to write.", Shown("FOLDER/report.html")] = None,
     queries: Annotated[
         int | None,
-        option(
-            "N",
-            "Queries of each dataset that are shown with their documents.",
-            default="200, fewer for many datasets",
-        ),
+        "Queries of each dataset that are shown with their documents.",
+        Shown("200, fewer for many datasets"),
     ] = None,
     allow: Allow = None,
     curves: Annotated[
-        Path | None,
-        option("FILE", "Draw training curves instead, into an .svg, .png or .pdf file."),
+        Path | None, "Draw training curves instead, into an .svg, .png or .pdf file."
     ] = None,
-    csv: Annotated[
-        Path | None,
-        option("FILE", "Write training curves as a table: run, name, step, value."),
-    ] = None,
+    csv: Annotated[Path | None, "Write training curves as a table: run, name, step, value."] = None,
 ) -> None:
     """Write an HTML report, or training curves.
 

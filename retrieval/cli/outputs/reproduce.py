@@ -9,50 +9,34 @@ import typer
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.messages import show
-from sluice.retrieval.cli.terminal.options import (
-    Allow,
-    allowed,
-    argument,
-    flag,
-    option,
-    refuse_options,
-)
+from sluice.retrieval.cli.terminal.options import Allow, allowed, refuse_options
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Shown
 
 
 def reproduce(
-    folder: Annotated[
-        Path | None, argument("FOLDER", "The output folder of run or evaluate.")
-    ] = None,
+    folder: Annotated[Path | None, "FOLDER", "The output folder of run or evaluate."] = None,
+    *,
     output: Annotated[
         Path | None,
-        option(
-            "FOLDER",
-            "The folder of the second run.",
-            default="FOLDER/reproduced, or runs/published/NAME",
-        ),
+        "FOLDER",
+        "The folder of the second run.",
+        Shown("FOLDER/reproduced, or runs/published/NAME"),
     ] = None,
     tolerance: Annotated[
         float | None,
-        option(
-            "X",
-            "Figures that differ by at most X count as equal.",
-            default="5e-05, or what the list says",
-        ),
+        "Figures that differ by at most X count as equal.",
+        Shown("5e-05, or what the list says"),
     ] = None,
     published: Annotated[
-        list[str] | None,
-        option("NAME", "Repeat a published run of the list instead; may be repeated."),
+        list[str] | None, "NAME", "Repeat a published run of the list instead; may be repeated."
     ] = None,
     dataset: Annotated[
         str | None,
-        option(
-            "DATASET",
-            "Where a published run's collection lies.",
-            default="the folder of its name, here or in $SLUICE_DATA",
-        ),
+        "Where a published run's collection lies.",
+        Shown("the folder of its name, here or in $SLUICE_DATA"),
     ] = None,
-    listed: Annotated[bool, flag("List the published runs.", "--list")] = False,
+    listed: Annotated[bool, "List the published runs.", Shown(names=("--list",))] = False,
     allow: Allow = None,
 ) -> None:
     """Repeat an experiment, or a published run.

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.options import (
-    FORMS,
-    Command,
     Form,
     Measures,
-    argument,
-    check_choice,
-    flag,
-    option,
     plural,
     refuse_options,
     show_table,
     split_measures,
 )
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.comparison import SignificanceTest
@@ -34,18 +29,23 @@ if TYPE_CHECKING:
 
 QRELS = "Judgements: a TREC or BEIR qrels file, or a dataset, whose test split is used."
 SIMILARITY = "Similarity of rankings"
-of_similarity = partial(option, panel=SIMILARITY)
 DEFAULT = ("nDCG@10", "R@100")
 
 
 def score(
-    run: Annotated[
-        Path, argument("RUN", "A run file: TREC, or Tevatron's three columns; .gz is read too.")
-    ],
-    qrels: Annotated[str, argument("QRELS", QRELS)],
+    run: Annotated[Path, "RUN", "A run file: TREC, or Tevatron's three columns; .gz is read too."],
+    qrels: Annotated[str, QRELS],
+    *,
     measure: Measures = None,
     per_query: Annotated[
-        bool, flag("Print the values of each query too.", "-q", "--per-query")
+        bool,
+        "Print the values of each query too.",
+        Shown(
+            names=(
+                "-q",
+                "--per-query",
+            )
+        ),
     ] = False,
 ) -> None:
     """Score a run as trec_eval does.
@@ -76,46 +76,47 @@ def score(
 
 
 def compare(
-    runs: Annotated[list[Path], argument("RUN", "Two run files or more, of any tool.")],
-    qrels: Annotated[str | None, option("QRELS", f"{QRELS} Needed without --overlap.")] = None,
+    runs: Annotated[list[Path], "RUN", "Two run files or more, of any tool."],
+    *,
+    qrels: Annotated[str | None, f"{QRELS} Needed without --overlap."] = None,
     measure: Measures = None,
     baseline: Annotated[
-        str | None, option("NAME", "The run to compare with.", default="the first run")
+        str | None, "NAME", "The run to compare with.", Shown("the first run")
     ] = None,
-    test: Annotated[str, option("TEST", "Paired test: t-test, fisher or bootstrap.")] = "t-test",
+    test: Annotated[str, "Paired test: t-test, fisher or bootstrap."] = "t-test",
     correction: Annotated[
-        str, option("NAME", "Correction of p-values over the runs: holm, bonferroni or none.")
+        str, "NAME", "Correction of p-values over the runs: holm, bonferroni or none."
     ] = "holm",
-    alpha: Annotated[float, option("P", "Level of the tests and confidence intervals.")] = 0.05,
+    alpha: Annotated[float, "P", "Level of the tests and confidence intervals."] = 0.05,
     equivalent: Annotated[
         float | None,
-        option("SHARE", "Test equivalence too (TOST): within this share of the baseline's mean."),
+        "SHARE",
+        "Test equivalence too (TOST): within this share of the baseline's mean.",
     ] = None,
     per_query: Annotated[
-        Path | None,
-        option("FILE", "Write the first measure by query as CSV, the largest differences first."),
+        Path | None, "Write the first measure by query as CSV, the largest differences first."
     ] = None,
     form: Form = "text",
     overlap: Annotated[
         bool,
-        flag(
-            "Compare the rankings themselves with the baseline's: rank-biased overlap, shared "
-            "documents of the first k, Kendall's tau.",
-            "--overlap",
-            panel=SIMILARITY,
-        ),
+        "Compare the rankings themselves with the baseline's: rank-biased overlap, "
+        "shared documents of the first k, Kendall's tau.",
+        Shown(panel=SIMILARITY),
     ] = False,
     k: Annotated[
-        int | None, of_similarity("N", "Depth of the shared documents.", "-k", default="10", min=1)
+        int | None, Ge(1), "Depth of the shared documents.", Shown("10", panel=SIMILARITY)
     ] = None,
     persistence: Annotated[
         float | None,
-        of_similarity(
-            "P",
-            "Persistence of rank-biased overlap, between 0 and 1.",
-            "-p",
-            "--persistence",
-            default="0.9",
+        "P",
+        "Persistence of rank-biased overlap, between 0 and 1.",
+        Shown(
+            "0.9",
+            panel=SIMILARITY,
+            names=(
+                "-p",
+                "--persistence",
+            ),
         ),
     ] = None,
 ) -> None:
@@ -131,7 +132,6 @@ def compare(
     """
     from sluice.retrieval.evaluation.comparison import SignificanceTest, baseline_of
 
-    check_choice(form, "--format", FORMS)
     if qrels is None and not overlap:
         raise ConfigError(
             "compare: no judgements; give --qrels FILE, or --overlap, which compares the rankings "

@@ -10,36 +10,32 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.searching.opening import Searched
 from sluice.retrieval.cli.terminal.options import (
     Allow,
-    Command,
     IdColumn,
     MetadataColumns,
     TextColumns,
     TitleColumn,
     allowed,
-    argument,
-    flag,
     named_columns,
-    option,
     plural,
 )
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command
 
 if TYPE_CHECKING:
     from sluice.retrieval.experiments.output.changes import Changed
 
 Documents = Annotated[
     str,
-    argument(
-        "DOCUMENTS",
-        'JSON lines {"_id", "title", "text"}, "metadata" optional; or a folder, a table or a pipe, '
-        "as for `sluice index`, with the columns that the index was made with.",
-    ),
+    "DOCUMENTS",
+    'JSON lines {"_id", "title", "text"}, "metadata" optional; or a folder, a table '
+    "or a pipe, as for `sluice index`, with the columns that the index was made with.",
 ]
 
 
 def add(
     path: Searched,
     documents: Documents,
+    *,
     id: IdColumn = None,
     text: TextColumns = None,
     title: TitleColumn = None,
@@ -66,14 +62,12 @@ def add(
 def update(
     path: Searched,
     documents: Documents,
+    *,
     sync: Annotated[
-        bool,
-        flag("Delete the documents that DOCUMENTS does not have: it is the whole.", "--sync"),
+        bool, "Delete the documents that DOCUMENTS does not have: it is the whole."
     ] = False,
-    dry_run: Annotated[bool, flag("Count what would change; change nothing.", "--dry-run")] = False,
-    delete_most: Annotated[
-        bool, flag("Let --sync delete more than half of the documents.", "--delete-most")
-    ] = False,
+    dry_run: Annotated[bool, "Count what would change; change nothing."] = False,
+    delete_most: Annotated[bool, "Let --sync delete more than half of the documents."] = False,
     id: IdColumn = None,
     text: TextColumns = None,
     title: TitleColumn = None,
@@ -110,9 +104,10 @@ def update(
 
 def delete(
     path: Searched,
-    ids: Annotated[list[str] | None, argument("DOC_ID", "Ids of documents.")] = None,
-    file: Annotated[Path | None, option("FILE", "A file with one document id per line.")] = None,
-    compact: Annotated[bool, flag("Free the space of deleted documents too.", "--compact")] = False,
+    ids: Annotated[list[str] | None, "DOC_ID", "Ids of documents."] = None,
+    *,
+    file: Annotated[Path | None, "A file with one document id per line."] = None,
+    compact: Annotated[bool, "Free the space of deleted documents too."] = False,
     allow: Allow = None,
 ) -> None:
     """Delete documents by id.
@@ -139,8 +134,9 @@ def delete(
 
 
 def reshard(
-    path: Annotated[Path, argument("FOLDER", "A retriever's folder.")],
-    shards: Annotated[int, argument("N", "The number of shards.")],
+    path: Annotated[Path, "FOLDER", "A retriever's folder."],
+    shards: Annotated[int, "The number of shards."],
+    *,
     allow: Allow = None,
 ) -> None:
     """Change a retriever's number of shards.
@@ -159,7 +155,7 @@ def reshard(
     echo(f"{path}: {count}, from {plural(before, 'shard')} to {shards}")
 
 
-def verify(path: Searched, allow: Allow = None) -> None:
+def verify(path: Searched, *, allow: Allow = None) -> None:
     """Check that retrievers and models are intact.
 
     Reads every file of a retriever, or of all retrievers and models of an experiment, and compares

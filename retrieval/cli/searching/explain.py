@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+from annotated_types import Ge
 
 from sluice.retrieval.cli.searching.opening import Pipeline, Searched, opened
-from sluice.retrieval.cli.terminal.options import Allow, Command, allowed, argument, flag, option
+from sluice.retrieval.cli.terminal.options import Allow, allowed
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.hit import TokenMatch
@@ -20,13 +22,12 @@ if TYPE_CHECKING:
 
 def explain(
     path: Searched,
-    query: Annotated[str, argument("QUERY", "The query.")],
-    doc_id: Annotated[
-        str | None, argument("DOC_ID", "The document to explain; if left out, the best hits.")
-    ] = None,
-    k: Annotated[int, option("N", "Hits to explain if there is no DOC_ID.", "-k", min=1)] = 1,
+    query: Annotated[str, "The query."],
+    doc_id: Annotated[str | None, "The document to explain; if left out, the best hits."] = None,
+    *,
+    k: Annotated[int, Ge(1), "Hits to explain if there is no DOC_ID."] = 1,
     pipeline: Pipeline = None,
-    as_json: Annotated[bool, flag("Print explanations as JSON lines.", "--json")] = False,
+    as_json: Annotated[bool, "Print explanations as JSON lines."] = False,
     allow: Allow = None,
 ) -> None:
     """Show why a document was found.

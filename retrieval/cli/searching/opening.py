@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.options import argument, option
+from sluice.retrieval.cli.terminal.verbs import Shown
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage
 
 log = logging.getLogger("sluice")
 
-Searched = Annotated[Path, argument("FOLDER", "A retriever's folder, or an experiment's output.")]
+Searched = Annotated[Path, "FOLDER", "A retriever's folder, or an experiment's output."]
 Pipeline = Annotated[
     str | None,
-    option(
-        "NAME",
-        "The pipeline to use, where FOLDER is an experiment's output.",
-        default="the last one",
-    ),
+    "NAME",
+    "The pipeline to use, where FOLDER is an experiment's output.",
+    Shown("the last one"),
 ]
 
 

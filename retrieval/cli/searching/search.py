@@ -10,23 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.retrieval.cli.searching.opening import Pipeline, Searched, opened
 from sluice.retrieval.cli.terminal.hits import print_hits
-from sluice.retrieval.cli.terminal.options import (
-    Allow,
-    Command,
-    Queries,
-    allowed,
-    argument,
-    flag,
-    option,
-    plural,
-    refuse_options,
-)
+from sluice.retrieval.cli.terminal.options import Allow, Queries, allowed, plural, refuse_options
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage
@@ -34,44 +25,33 @@ if TYPE_CHECKING:
 
 def search(
     path: Searched,
-    query: Annotated[
-        str | None, argument("QUERY", "One query; if left out, they are asked for, or read.")
-    ] = None,
+    query: Annotated[str | None, "One query; if left out, they are asked for, or read."] = None,
+    *,
     queries: Queries = None,
     vectors: Annotated[
         Path | None,
-        option(
-            "FILE",
-            'A file of query vectors: JSON lines {"id", "vector": {token: weight}}; for a '
-            "dense index .npy, .parquet, .safetensors, or JSON lines with embeddings.",
-        ),
+        'A file of query vectors: JSON lines {"id", "vector": {token: weight}}; for a '
+        "dense index .npy, .parquet, .safetensors, or JSON lines with embeddings.",
     ] = None,
     output: Annotated[
-        Path | None,
-        option("RUN", "The TREC run to write, for --queries and --vectors; .gz compresses."),
+        Path | None, "RUN", "The TREC run to write, for --queries and --vectors; .gz compresses."
     ] = None,
     k: Annotated[
-        int | None,
-        option("N", "Documents for each query.", "-k", default="10, with --vectors 1000", min=1),
+        int | None, Ge(1), "Documents for each query.", Shown("10, with --vectors 1000")
     ] = None,
     pipeline: Pipeline = None,
     where: Annotated[
         list[str] | None,
-        option(
-            "CONDITION",
-            "Only documents whose metadata match KEY=VALUE, or KEY and VALUE with !=, >=, >, "
-            "<=, < between them; if repeated, all must hold.",
-        ),
+        "CONDITION",
+        "Only documents whose metadata match KEY=VALUE, or KEY and VALUE with !=, >=, >, "
+        "<=, < between them; if repeated, all must hold.",
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A search parameter of the retriever's index, such as alpha=0.9 or nprobe=32; "
-            "repeatable.",
-        ),
+        "NAME=VALUE",
+        "A search parameter of the retriever's index, such as alpha=0.9 or nprobe=32; repeatable.",
     ] = None,
-    as_json: Annotated[bool, flag("Print hits as JSON lines.", "--json")] = False,
+    as_json: Annotated[bool, "Print hits as JSON lines."] = False,
     allow: Allow = None,
 ) -> None:
     """Search with one query or a file of them.

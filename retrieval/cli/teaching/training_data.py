@@ -5,120 +5,84 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from sluice.encoders.foundation.numbers import duration
 from sluice.retrieval.cli.teaching.generation import generate, prompt
 from sluice.retrieval.cli.teaching.writing import WRITING_COMMANDS
 from sluice.retrieval.cli.terminal.options import (
-    FORMS,
     Allow,
-    Command,
     DatasetName,
     ExecutorName,
     Form,
     Plan,
     allowed,
-    argument,
-    check_choice,
     executor_of,
-    option,
     parse_numbers,
     show_table,
 )
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 TEACH = """Make teacher scores or queries to train on.
 
 Each writes a file for the YAML of a training run, and continues after an interruption; clicks,
 which reads a log for where users looked, starts again.
 """
-limit = partial(option, panel="Limits: s is a candidate's score, s+ that of the query's positives")
-of_judge = partial(option, panel="Judge: J is its score")
-of_choice = partial(option, panel="Choice")
 
 
+@takes(
+    "sluice.training.negatives.settings:Mining",
+    panels={
+        "Limits: s is a candidate's score, s+ that of the query's positives": "mode positives"
+        " max_positive_ratio margin adaptive_margin max_score min_score range_min range_max"
+        " consistency",
+        "Judge: J is its score": "judge judge_margin judge_gamma judge_depth",
+        "Choice": "per_query shares sampling step depth seed",
+    },
+    judge_margin=Shown("0.01 in mode judge"),
+)
 def mine(
-    source: Annotated[str, argument("SOURCE", "A retriever's folder, or a TREC run file.")],
+    source: Annotated[str, "A retriever's folder, or a TREC run file."],
     dataset: DatasetName,
-    output: Annotated[Path, option("FILE", "The JSON lines {query, pos, neg, ...} to write.")],
+    *,
+    output: Annotated[Path, "The JSON lines {query, pos, neg, ...} to write."],
     also: Annotated[
-        list[str] | None,
-        option("SOURCE", "Another source, or random (of the corpus); may be repeated."),
+        list[str] | None, "SOURCE", "Another source, or random (of the corpus); may be repeated."
     ] = None,
-    split: Annotated[str, option("SPLIT", "The split whose queries get negatives.")] = "train",
+    split: Annotated[str, "The split whose queries get negatives."] = "train",
     audit: Annotated[
         float | None,
-        option(
-            "SHARE", "Also hide this share of the positives, and report which modes reject them."
-        ),
+        "SHARE",
+        "Also hide this share of the positives, and report which modes reject them.",
     ] = None,
     mode: Annotated[
         str | None,
-        limit(
-            "MODE",
-            "A set of limits: naive, shifted, absolute, margin, percentage, window, adaptive "
-            "or judge. The options below replace single ones.",
-            default="percentage",
-        ),
+        "A set of limits: naive, shifted, absolute, margin, percentage, window, adaptive "
+        "or judge. The options below replace single ones.",
+        Shown("percentage"),
     ] = None,
     max_positive_ratio: Annotated[
-        float | None, limit("X", "Keep s < X s+ (TopK-PercPos); 0 turns it off.", default="0.95")
+        float | None, "Keep s < X s+ (TopK-PercPos); 0 turns it off.", Shown("0.95")
     ] = None,
-    positives: Annotated[
-        str | None,
-        limit(
-            "WHICH",
-            "Take s+ of several positives as their lowest, mean or highest score.",
-            default="lowest",
-        ),
-    ] = None,
-    margin: Annotated[float | None, limit("X", "Keep s < s+ - X.")] = None,
-    adaptive_margin: Annotated[str | None, limit("A,B", "Keep s < s+ - (A + B |s+|).")] = None,
-    max_score: Annotated[float | None, limit("X", "Keep s < X.")] = None,
-    min_score: Annotated[float | None, limit("X", "Keep s >= X.")] = None,
-    range_min: Annotated[
-        int | None, limit("N", "Skip the first N candidates.", default="0")
-    ] = None,
-    range_max: Annotated[int | None, limit("N", "Stop after N candidates.")] = None,
-    consistency: Annotated[
-        int | None, limit("N", "Drop pairs whose positive is not among the first N.")
-    ] = None,
+    adaptive_margin: Annotated[str | None, "A,B", "Keep s < s+ - (A + B |s+|)."] = None,
     judge: Annotated[
-        str | None, of_judge("MODEL", "A cross-encoder's folder or hub id, or a run of its scores.")
-    ] = None,
-    judge_margin: Annotated[
-        float | None, of_judge("X", "Keep J < J+ - X.", default="0.01 in mode judge")
-    ] = None,
-    judge_gamma: Annotated[
-        float | None,
-        of_judge("X", "Take those with the highest s (1 - J)^X; J must be within 0 and 1."),
-    ] = None,
-    judge_depth: Annotated[
-        int | None, of_judge("N", "Judge N candidates of each query.", default="50")
-    ] = None,
-    per_query: Annotated[
-        int | None, of_choice("N", "Negatives for each query.", default="4")
+        str | None, "MODEL", "A cross-encoder's folder or hub id, or a run of its scores."
     ] = None,
     shares: Annotated[
         str | None,
-        of_choice("A,B", "Each source's share of the negatives.", default="none: the best of all"),
-    ] = None,
-    sampling: Annotated[
-        str | None,
-        of_choice("HOW", "Choose negatives by top, random or cyclic sampling.", default="top"),
-    ] = None,
-    step: Annotated[
-        int | None, of_choice("N", "Distance between choices of cyclic sampling.", default="5")
+        "A,B",
+        "Each source's share of the negatives.",
+        Shown("none: the best of all"),
     ] = None,
     depth: Annotated[
-        int | None,
-        of_choice("N", "Candidates for each query.", default="100, or what the limits need"),
+        int | None, "Candidates for each query.", Shown("100, or what the limits need")
     ] = None,
-    seed: Annotated[int, of_choice("N", "Random seed for sampling and --audit.")] = 13,
+    seed: Annotated[int, "Random seed for sampling and --audit."] = 13,
     executor: ExecutorName = "local",
     plan: Plan = False,
     allow: Allow = None,
+    **values: Any,
 ) -> None:
     """Mine hard negatives for training.
 
@@ -140,14 +104,8 @@ def mine(
     from sluice.retrieval.execution.plan import estimate_of
     from sluice.retrieval.jobs import audit as audit_modes, mine as mine_file
 
-    settings: dict[str, Any] = {
-        "mode": mode, "per_query": per_query, "margin": margin, "max_score": max_score,
-        "min_score": min_score, "range_min": range_min, "range_max": range_max, "judge": judge,
-        "judge_margin": judge_margin, "judge_gamma": judge_gamma, "judge_depth": judge_depth,
-        "consistency": consistency, "sampling": sampling, "step": step, "depth": depth,
-        "positives": positives,
-    }  # fmt: skip
-    spec = {key: value for key, value in settings.items() if value is not None}
+    own = {"mode": mode, "judge": judge, "depth": depth}
+    spec = {**values, **{key: value for key, value in own.items() if value is not None}}
     if max_positive_ratio is not None:
         spec["max_positive_ratio"] = max_positive_ratio or None
     if adaptive_margin is not None:
@@ -176,36 +134,27 @@ def mine(
     echo(f"\n{report}")
 
 
+@takes("sluice.retrieval.training_data.teachers.distil_dataset:distil_dataset")
 def distil(
     dataset: DatasetName,
+    *,
     teacher: Annotated[
         list[str],
-        option(
-            "MODEL",
-            "A cross-encoder or encoder (folder or hub id), bm25, a run or a file of scores, or "
-            "a language model as YAML: '{type: generative, model: ...}'; several make an ensemble.",
-        ),
+        "MODEL",
+        "A cross-encoder or encoder (folder or hub id), bm25, a run or a file of scores, or a "
+        "language model as YAML: '{type: generative, model: ...}'; several make an ensemble.",
     ],
     candidates: Annotated[
-        str, option("SOURCE", "A run, a retriever's folder, or a training file of sluice mine.")
+        str, "SOURCE", "A run, a retriever's folder, or a training file of sluice mine."
     ],
-    output: Annotated[Path, option("FILE", "The parquet file of scores to write.")],
-    depth: Annotated[int, option("N", "Score the first N candidates of a run or retriever.")] = 50,
-    split: Annotated[str, option("SPLIT", "The split whose queries are scored.")] = "train",
+    output: Annotated[Path, "The parquet file of scores to write."],
     weight: Annotated[
-        list[float] | None, option("X", "A teacher's weight; one for each.", default="equal")
+        list[float] | None, "A teacher's weight; one for each.", Shown("equal")
     ] = None,
-    normalise: Annotated[
-        str,
-        option("METHOD", "Each teacher's scores by query: min-max, z-score or none, as they are."),
-    ] = "none",
-    scale: Annotated[float, option("X", "What the weighted mean is multiplied by.")] = 1.0,
-    shard: Annotated[
-        int, option("N", "Pairs saved at a time; an interruption loses one shard.")
-    ] = 2048,
     executor: ExecutorName = "local",
     plan: Plan = False,
     allow: Allow = None,
+    **values: Any,
 ) -> None:
     """Score pairs with a teacher, for distillation.
 
@@ -224,9 +173,8 @@ def distil(
     )
 
     job = partial(
-        distil_dataset, teacher, dataset, candidates, output, depth=depth, split=split,
-        weights=teacher_weights(weight, teacher), normalise=normalise, scale=scale, shard=shard,
-        allow=allowed(allow), executor=executor_of(executor),
+        distil_dataset, teacher, dataset, candidates, output, allow=allowed(allow),
+        weights=teacher_weights(weight, teacher), executor=executor_of(executor), **values,
     )  # fmt: skip
     echo(estimate_of(job) if plan else str(job()))
 
@@ -234,19 +182,16 @@ def distil(
 def clicks(
     logs: Annotated[
         list[Path],
-        argument(
-            "LOG",
-            "A click log (.jsonl, .tsv, .csv or .parquet): query_id or query, doc_id, position, "
-            "clicked, or clicks and impressions; session for cascade and dbn.",
-        ),
+        "LOG",
+        "A click log (.jsonl, .tsv, .csv or .parquet): query_id or query, doc_id, "
+        "position, clicked, or clicks and impressions; session for cascade and dbn.",
     ],
+    *,
     model: Annotated[
-        str,
-        option("MODEL", "counts, pbm (position bias), cascade, or dbn (continues after a click)."),
+        Literal["counts", "pbm", "cascade", "dbn"],
+        "counts, pbm (position bias), cascade, or dbn (continues after a click).",
     ] = "pbm",
-    output: Annotated[
-        Path | None, option("FILE", "Also write the figures as JSON, which a YAML reads.")
-    ] = None,
+    output: Annotated[Path | None, "Also write the figures as JSON, which a YAML reads."] = None,
     form: Form = "text",
 ) -> None:
     """Estimate from clicks where users looked.
@@ -265,13 +210,11 @@ def clicks(
     """
     from sluice.encoders.foundation.disk.files import writable, write_json
     from sluice.encoders.foundation.input.bounded import expanded
-    from sluice.retrieval.training_data.clicks.models import MODELS, estimate, looked_at, summary
+    from sluice.retrieval.training_data.clicks.models import estimate, looked_at, summary
 
-    check_choice(model, "--model", MODELS)
-    check_choice(form, "--format", FORMS)
     if output is not None:
         writable(output)  # before a long log is read
-    estimated = estimate([expanded(path) for path in logs], model)  # type: ignore[arg-type]
+    estimated = estimate([expanded(path) for path in logs], model)
     echo(show_table(looked_at(estimated), form))
     if form == "text":
         echo(summary(estimated))

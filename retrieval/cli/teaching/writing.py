@@ -5,46 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from sluice.retrieval.cli.terminal.options import (
-    Allow,
-    Command,
-    DatasetName,
-    allowed,
-    argument,
-    flag,
-    option,
-)
+from sluice.retrieval.cli.terminal.options import Allow, DatasetName, allowed
 from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 Model = Annotated[
     str,
-    argument(
-        "MODEL",
-        "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: ..., "
-        "model: ...}'.",
-    ),
+    "MODEL",
+    "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: "
+    "..., model: ...}'.",
 ]
-Answers = Annotated[
-    Path | None,
-    option("FILE", "The file of answers (SQLite).", default="OUTPUT.answers.sqlite"),
-]
-Budget = Annotated[
-    int | None, option("N", "Most tokens of all prompts and answers.", default="none")
-]
-Documents = Annotated[int | None, option("N", "Only the first N documents.", default="all")]
+Answers = Annotated[Path | None, "The file of answers (SQLite).", Shown("OUTPUT.answers.sqlite")]
+Budget = Annotated[int | None, "Most tokens of all prompts and answers.", Shown("none")]
+Documents = Annotated[int | None, "Only the first N documents.", Shown("all")]
 
 
 def rewrite(
     model: Model,
     dataset: DatasetName,
-    output: Annotated[Path, option("FILE", "The corpus to write, JSON lines.")],
-    prompt: Annotated[
-        str | None, option("TEXT", "The prompt, with {text} for the document.")
-    ] = None,
+    *,
+    output: Annotated[Path, "The corpus to write, JSON lines."],
+    prompt: Annotated[str | None, "TEXT", "The prompt, with {text} for the document."] = None,
     replace: Annotated[
-        bool, flag("Put the new text in the place of the document's, not behind it.")
+        bool,
+        "Put the new text in the place of the document's, not behind it.",
+        Shown(names=("--replace/--no-replace",)),
     ] = False,
-    tokens: Annotated[int, option("N", "Most tokens of a new text.")] = 128,
+    tokens: Annotated[int, "Most tokens of a new text."] = 128,
     cache: Answers = None,
     budget: Budget = None,
     documents: Documents = None,
@@ -79,19 +66,16 @@ def rewrite(
 def describe(
     model: Model,
     dataset: DatasetName,
-    output: Annotated[Path, option("FILE", "The training rows to write, JSON lines.")],
-    count: Annotated[
-        int, option("N", "Descriptions of each document, and as many that do not fit.")
-    ] = 5,
+    *,
+    output: Annotated[Path, "The training rows to write, JSON lines."],
+    count: Annotated[int, "Descriptions of each document, and as many that do not fit."] = 5,
     prompt: Annotated[
         str | None,
-        option(
-            "TEXT",
-            "The prompt, with {text} for the document and {count}; the answer is a JSON object "
-            "with lists good and bad.",
-        ),
+        "TEXT",
+        "The prompt, with {text} for the document and {count}; the answer is a JSON "
+        "object with lists good and bad.",
     ] = None,
-    tokens: Annotated[int, option("N", "Most tokens of an answer.")] = 512,
+    tokens: Annotated[int, "Most tokens of an answer."] = 512,
     cache: Answers = None,
     budget: Budget = None,
     documents: Documents = None,
@@ -123,18 +107,16 @@ def describe(
 def rank(
     model: Model,
     dataset: DatasetName,
-    candidates: Annotated[str, option("SOURCE", "A run, or a retriever's folder.")],
-    output: Annotated[Path, option("FILE", "The training rows to write, JSON lines.")],
-    split: Annotated[str, option("SPLIT", "The split whose queries' lists are ranked.")] = "train",
-    depth: Annotated[int, option("N", "The first N candidates of each query.")] = 100,
-    window: Annotated[int, option("N", "Candidates in one prompt.")] = 20,
-    step: Annotated[int, option("N", "Places between two windows.")] = 10,
-    passes: Annotated[
-        int | None, option("N", "Passes over each list.", default="until in order")
-    ] = None,
+    *,
+    candidates: Annotated[str, "SOURCE", "A run, or a retriever's folder."],
+    output: Annotated[Path, "The training rows to write, JSON lines."],
+    split: Annotated[str, "The split whose queries' lists are ranked."] = "train",
+    depth: Annotated[int, "The first N candidates of each query."] = 100,
+    window: Annotated[int, "Candidates in one prompt."] = 20,
+    step: Annotated[int, "Places between two windows."] = 10,
+    passes: Annotated[int | None, "Passes over each list.", Shown("until in order")] = None,
     prompt: Annotated[
-        str | None,
-        option("TEXT", "The prompt, with {query}, {documents} and {count}, as style: listwise."),
+        str | None, "TEXT", "The prompt, with {query}, {documents} and {count}, as style: listwise."
     ] = None,
     cache: Answers = None,
     budget: Budget = None,

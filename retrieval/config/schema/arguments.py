@@ -5,16 +5,15 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from sluice.encoders.foundation.build import Table, resolve
-from sluice.retrieval.config.schema.descriptions import SUMMARIES, described
+from sluice.encoders.foundation.build import Table, declared, declared_hints, resolve
+from sluice.retrieval.config.schema.words import SUMMARIES, described
 
 Schema = dict[str, Any]
 
@@ -69,15 +68,17 @@ def component(name: str, target: str) -> Description:
     module, _, names = target.partition(":")
     owner = resolve(f"{module}:{names.split('.')[0]}")
     docs = [inspect.getdoc(owner) or "", inspect.getdoc(make) or ""]
-    hints = _hints(make)
     arguments: dict[str, Schema] = {}
     required: list[str] = []
     parts: list[str] = []
-    for key, parameter in inspect.signature(make).parameters.items():
+    hints = declared_hints(make)
+    for key, each in declared(make).items():
+        parameter = each.parameter
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             parts.append(key if parameter.kind is parameter.POSITIONAL_ONLY else f"{key}...")
             continue
-        arguments[key] = {**of_hint(hints.get(key, Any)), "description": described(name, key, docs)}
+        text = each.sentence or described(key, docs)
+        arguments[key] = {**of_hint(hints.get(key, Any)), "description": text}
         if parameter.default is parameter.empty:
             required.append(key)
         else:
@@ -96,8 +97,9 @@ def of_hint(hint: Any) -> Schema:
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
         limits = {
-            word: getattr(note, name)
-            for note in notes for name, word in BOUNDS.items() if hasattr(note, name)
+            word: bound
+            for note in notes for name, word in BOUNDS.items()
+            if (bound := getattr(note, name, None)) is not None
         }  # fmt: skip
         return {**of_hint(inner), **limits}
     origin = get_origin(hint)
@@ -146,20 +148,3 @@ def first_sentence(text: str) -> str:
     if sentence.split(" ")[0].islower():
         sentence = sentence[:1].upper() + sentence[1:]
     return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
-
-
-def _hints(make: Callable[..., Any]) -> dict[str, Any]:
-    """Return type hints by name; those that name what only type checkers import are left out."""
-    target: Any = make.__init__ if inspect.isclass(make) else make
-    try:
-        return typing.get_type_hints(target, include_extras=True)
-    except NameError:
-        names = vars(sys.modules[make.__module__])
-        hints = {}
-        for key, text in getattr(target, "__annotations__", {}).items():
-            try:
-                one = types.SimpleNamespace(__annotations__={key: text})
-                hints[key] = typing.get_type_hints(one, names, include_extras=True)[key]
-            except NameError:
-                continue
-        return hints

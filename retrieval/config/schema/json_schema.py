@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from pydantic.json_schema import models_json_schema
 
-from sluice.encoders.foundation.build import Table, resolve
+from sluice.encoders.foundation.build import Table, declared, resolve
 from sluice.encoders.table import ENCODERS, KNOWN, RERANKERS, TUNINGS
 from sluice.indexing.table import AUGMENTATIONS, INDEXES
 from sluice.retrieval.config.component_types import COMPONENT, EXAMPLES
@@ -18,7 +18,6 @@ from sluice.retrieval.config.schema.arguments import (
     components,
     first_sentence,
 )
-from sluice.retrieval.config.schema.descriptions import described
 from sluice.retrieval.config.schema.settings import (
     DATASET,
     ENSEMBLE,
@@ -28,6 +27,7 @@ from sluice.retrieval.config.schema.settings import (
     START,
     TRAINER,
 )
+from sluice.retrieval.config.schema.words import described
 from sluice.retrieval.config.sections import (
     CachedEncoding,
     ExperimentConfig,
@@ -188,8 +188,9 @@ def _describe(schema: Schema, kind: type) -> None:
     """Give the properties of a dataclass's schema descriptions, from its docstring."""
     docs = [base.__doc__ or "" for base in kind.__mro__ if base is not object]
     schema["description"] = first_sentence(docs[0])
+    own = declared(kind)
     for key, place in schema["properties"].items():
-        place["description"] = described(kind.__name__, key, docs)
+        place["description"] = own[key].sentence or described(key, docs)
 
 
 def _linked(value: Any) -> Any:

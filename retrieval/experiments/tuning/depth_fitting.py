@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.provenance import provenance
@@ -44,8 +46,8 @@ def fit_experiment_fusion(
     *,
     rebuild: bool = False,
     split: str = "dev",
-    depth: int = 1000,
-    measure: str = "nDCG@10",
+    depth: Annotated[int, Ge(1), "Hits of each part that are fused."] = 1000,
+    measure: Annotated[str, "The measure to maximise."] = "nDCG@10",
     **options: Any,
 ) -> FusionFit:
     """Fit weights and method of a fusion of pipelines or retrievers; see ``fit_fusion``.
@@ -72,8 +74,8 @@ def fit_experiment_rerank(
     *,
     rebuild: bool = False,
     split: str = "dev",
-    depth: int | None = None,
-    measure: str = "nDCG@10",
+    depth: Annotated[int | None, Ge(1), "Documents that are reranked, at most."] = None,
+    measure: Annotated[str, "The measure to maximise."] = "nDCG@10",
 ) -> RerankFit:
     """Fit depth and interpolation of the last reranker of a pipeline; see ``fit_rerank``.
 
@@ -111,7 +113,7 @@ def fit_experiment_cut_off(
     *,
     rebuild: bool = False,
     split: str = "dev",
-    depth: int = 100,
+    depth: Annotated[int, "Candidates for each query."] = 100,
     **options: Any,
 ) -> tuple[PredictedDepth, DepthReport]:
     """Fit a cut-off to what a pipeline or retriever finds; see ``fit_cut_off`` for ``options``.
@@ -133,7 +135,7 @@ def fit_experiment_exit(
     *,
     rebuild: bool = False,
     split: str = "dev",
-    measure: str = "nDCG@10",
+    measure: Annotated[str, "The measure to preserve."] = "nDCG@10",
     **options: Any,
 ) -> FittedExit:
     """Fit an exit to the last reranker of a pipeline; see ``fit_exit`` for ``options``.
@@ -162,7 +164,12 @@ def fit_experiment_abstention(
     pipeline: str,
     overrides: Sequence[str] = (),
     *,
-    unanswerable: str | None = None,
+    unanswerable: Annotated[
+        str | None,
+        "NAME",
+        "Queries without an answer: another dataset, of which the train queries are taken, or a "
+        "file (.txt, .jsonl); beside judged queries without a relevant document.",
+    ] = None,
     rebuild: bool = False,
     split: str = "dev",
     **options: Any,

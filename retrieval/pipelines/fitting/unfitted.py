@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural, whole_number
@@ -110,10 +110,16 @@ class UnfittedRerank(Unfitted):
 
 def fitted(
     *parts: Any,
-    measure: str = "nDCG@10",
-    depth: int | None = None,
-    queries: int | None = None,
-    methods: list[str] | None = None,
+    measure: Annotated[str, "What the choice maximises on the dev queries."] = "nDCG@10",
+    depth: Annotated[
+        int | None, "Hits of each part that are fused (all), or the most that are reranked (50)."
+    ] = None,
+    queries: Annotated[
+        int | None, "Dev queries that are used, at most: 1,000 of a fusion, 300 of a reranker."
+    ] = None,
+    methods: Annotated[
+        list[str] | None, "The fusions that are tried; weighted alone, unless given."
+    ] = None,
 ) -> Unfitted:
     """Return an open fusion, or an open reranker: its settings are chosen on dev queries.
 

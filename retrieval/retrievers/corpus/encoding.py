@@ -15,14 +15,15 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.build import checked
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.machine import peak_memory_bytes
-from sluice.encoders.foundation.numbers import duration, whole_number
+from sluice.encoders.foundation.numbers import duration
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenSequences, TokenVectors
-from sluice.encoders.vectors.forms import EXACT, STORES, Store
+from sluice.encoders.vectors.forms import EXACT, Store
 
 if TYPE_CHECKING:
     from sluice.encoders.encoder import Vectors
@@ -108,6 +109,7 @@ USUAL_TOKENS, USUAL_DIM = 512, 128  # of a text at most, where the encoder does 
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class Encoding:
     """The settings of ``Retriever.build(encoding=...)``; none but ``store`` changes what is found.
 
@@ -128,13 +130,8 @@ class Encoding:
     devices: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("shard", "workers"):
-            whole_number(getattr(self, name), name, 1)
         if isinstance(self.devices, str):
             raise ConfigError(f"devices: {self.devices!r}; expected a list such as ['cuda:0']")
-        if self.store not in STORES:
-            near = suggest(str(self.store), STORES)
-            raise ConfigError(f"store: {self.store!r}; known: {', '.join(STORES)}{near}")
 
     @property
     def cache_folder(self) -> Path | None:

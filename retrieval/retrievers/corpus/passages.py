@@ -13,8 +13,8 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
-from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.build import checked
+from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.headings import section_starts
 from sluice.retrieval.pipelines.hit import Passage
@@ -103,6 +103,7 @@ MEAN_OF_TOKENS = (
 
 
 @dataclass(frozen=True)
+@checked()
 class Passages:
     """How documents are cut into passages, and how the passages' scores become the document's.
 
@@ -133,31 +134,31 @@ class Passages:
     of those before it.
     """
 
-    length: Annotated[int, Ge(1)] = 200
-    overlap: Annotated[int, Ge(0)] = 50
-    aggregate: Literal["max", "first", "mean"] = "max"
+    length: Annotated[int, Ge(1), "Tokens of a passage, at most."] = 200
+    overlap: Annotated[int, Ge(0), "Tokens that neighbours share."] = 50
+    aggregate: Annotated[
+        Literal["max", "first", "mean"],
+        "What a document scores as: max, its best passage; first, the first one, which alone is "
+        "encoded; mean, the mean of its passages' vectors.",
+    ] = "max"
     repeat_title: bool = True
-    most: Annotated[int, Ge(1)] | None = None
-    headings: bool = False
-    late: bool = False
+    most: Annotated[int | None, Ge(1)] = None
+    headings: Annotated[
+        bool, "Whether passages end at headings of Markdown: each section is cut on its own."
+    ] = False
+    late: Annotated[
+        bool,
+        "Encodes passages by token states that saw the document around them (late chunking).",
+    ] = False
 
     def __post_init__(self) -> None:
-        whole_number(self.length, "length", 1)
-        whole_number(self.overlap, "overlap", 0)
         if self.overlap >= self.length:
             raise ConfigError(
                 f"overlap: {self.overlap} of passages of {self.length}; expected less than length"
             )
-        if self.aggregate not in AGGREGATES:
-            raise ConfigError(
-                f"aggregate: {self.aggregate!r}; known: {', '.join(AGGREGATES)}"
-                f"{suggest(str(self.aggregate), AGGREGATES)}"
-            )
         for name in ("repeat_title", "headings", "late"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: {getattr(self, name)!r}; expected true or false")
-        if self.most is not None:
-            whole_number(self.most, "most", 1)
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments that recreate these passages."""

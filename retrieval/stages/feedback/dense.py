@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,13 +131,16 @@ class VectorFeedback(Feedback):
         retriever: Stage,
         /,
         *,
-        k: int = 3,
-        kind: Literal["average", "rocchio"] = "average",
-        alpha: float | None = None,
-        beta: float | None = None,
-        gamma: float | None = None,
-        bottom: int = 0,
-        depth: int = 100,
+        k: Annotated[int, "Documents at the head of the list that are taken as relevant."] = 3,
+        kind: Annotated[
+            Literal["average", "rocchio"],
+            "average of the query and the first documents, or rocchio.",
+        ] = "average",
+        alpha: Annotated[float | None, "The query's weight in rocchio."] = None,
+        beta: Annotated[float | None, "The first documents' weight in rocchio."] = None,
+        gamma: Annotated[float | None, "The last documents' weight in rocchio."] = None,
+        bottom: Annotated[int, "Documents at the end of the list that count against."] = 0,
+        depth: Annotated[int, "Hits that the last documents are taken from."] = 100,
     ) -> None:
         if kind not in KINDS:
             raise ConfigError(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,11 +212,19 @@ class TermFeedback(Feedback):
         retriever: Stage,
         /,
         *,
-        documents: int = 10,
-        terms: int = 10,
-        original_weight: float = 0.5,
-        by: Literal["score", "equal"] = "score",
-        max_document_share: float | None = None,
+        documents: Annotated[
+            int, "Documents at the head of the list that are taken as relevant."
+        ] = 10,
+        terms: Annotated[int, "Terms of these documents that the query gets."] = 10,
+        original_weight: Annotated[
+            float, "The weight of the query's own terms, from 0 to 1."
+        ] = 0.5,
+        by: Annotated[
+            Literal["score", "equal"], "What a document counts: its score, or all equal."
+        ] = "score",
+        max_document_share: Annotated[
+            float | None, "Terms in a larger share of the documents are left out."
+        ] = None,
     ) -> None:
         if by not in COUNTS:
             raise ConfigError(

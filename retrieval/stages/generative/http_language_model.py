@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,19 +55,19 @@ class HttpLanguageModel:
 
     def __init__(
         self,
-        url: str,
-        model: str,
+        url: Annotated[str, "The base of an OpenAI-compatible endpoint, such as https://host/v1."],
+        model: Annotated[str, "The name that the server knows the model by."],
         *,
         api_key_env: str | None = None,
         api_key_file: str | None = None,
-        logprobs: bool = True,
-        context_length: int = 4096,
+        logprobs: Annotated[bool, "Whether the endpoint returns probabilities of tokens."] = True,
+        context_length: Annotated[int, "Tokens of a prompt that the model reads."] = 4096,
         document_length: int | None = None,
         concurrency: int = 4,
         timeout_s: float = 60.0,
         retries: int = 4,
         backoff_s: float = 1.0,
-        body: dict[str, Any] | None = None,
+        body: Annotated[dict[str, Any] | None, "Further keys of each request."] = None,
     ) -> None:
         address = url.rstrip("/")
         self.endpoint = HttpJson(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
+from sluice.encoders.foundation.build import declared_hints
 from sluice.encoders.rerankers.language_model import LanguageModel
 
 Part = TypeVar("Part")
@@ -33,9 +33,11 @@ class ModelSpec:
 def local_model(
     model: str,
     *,
-    context_length: int | None = None,
+    context_length: Annotated[int | None, "Tokens of a prompt that the model reads."] = None,
     document_length: int | None = None,
-    chat: bool | None = None,
+    chat: Annotated[
+        bool | None, "Whether prompts are put into the model's chat form; left out, if it has one."
+    ] = None,
     device: str = "auto",
     dtype: Literal["float32", "bfloat16", "auto"] = "float32",
     weights: Literal["float32", "int8", "int4"] | None = None,
@@ -69,8 +71,8 @@ def with_model(
 
     factory.__doc__ = part.__doc__
     factory.__annotations__ = {
-        **typing.get_type_hints(make.__init__ if inspect.isclass(make) else make),
-        **typing.get_type_hints(part),
+        **declared_hints(part),
+        **declared_hints(make),
     }
     factory.__signature__ = signature  # type: ignore[attr-defined]
     return factory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.rerankers.recipes import recipe_of
@@ -38,15 +38,23 @@ FULL = 0  # as a window: all candidates in one prompt
 def _reranker(
     model: ModelSpec,
     *,
-    style: Style = "yes_no",
-    prompt: str | None = None,
-    answers: list[str] | None = None,
-    grades: int | None = None,
-    depth: int | None = None,
-    opponents: int | None = None,
-    window: int | None = None,
-    step: int | None = None,
-    passes: int | None = None,
+    style: Annotated[
+        Style, "How candidates are judged: yes_no, graded, logit, pairwise or listwise."
+    ] = "yes_no",
+    prompt: Annotated[
+        str | None, "The prompt, with {query} and {document} or the style's own places."
+    ] = None,
+    answers: Annotated[list[str] | None, "The answers whose probabilities count."] = None,
+    grades: Annotated[int | None, "Grades of the style graded, from 0."] = None,
+    depth: Annotated[int | None, "Candidates that the style pairwise compares."] = None,
+    opponents: Annotated[
+        int | None, "Candidates that each is compared with, in the style pairwise."
+    ] = None,
+    window: Annotated[int | None, "Candidates in one prompt of the style listwise; 0: all."] = None,
+    step: Annotated[
+        int | None, "Places that the window of the style listwise moves each time."
+    ] = None,
+    passes: Annotated[int | None, "How often the style listwise goes through the list."] = None,
 ) -> Reranker:
     """Return the reranker of a style over a language model.
 

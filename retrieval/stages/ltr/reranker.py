@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -56,7 +56,9 @@ class LearnedReranker:
             return self._ranker, self._features
 
 
-def ltr(*stages: Stage, model: str) -> LearnedReranker:
+def ltr(
+    *stages: Stage, model: Annotated[str, "The folder that `sluice fit ranker` wrote."]
+) -> LearnedReranker:
     """``ltr(bm25, dense, model='runs/ltr', depth=200)`` of a pipeline: see ``LearnedReranker``."""
     for stage in stages:
         if not isinstance(stage, Stage):

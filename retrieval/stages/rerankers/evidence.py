@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,8 +109,12 @@ class Evidence(ScorerAround):
         *,
         by: Literal["sentences", "fields"] = "sentences",
         required: Sequence[str] = (),
-        sharpness: float = 1.0,
-        temperature: float = 1.0,
+        sharpness: Annotated[
+            float, "1 joins by products, larger values ever more by the best part (MaxP)."
+        ] = 1.0,
+        temperature: Annotated[
+            float, "How many points of score make the odds e times as large."
+        ] = 1.0,
         threshold: float = 0.0,
         overrides: str | Path | Overrides = "",
     ) -> None:

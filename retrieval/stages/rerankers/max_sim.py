@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -204,7 +204,11 @@ def _sums(query: Any, documents: TokenStates, wanted: np.ndarray) -> Scores:
 def max_sim_scorer(
     model: str | Path | None = None,
     *,
-    retriever: Any = None,
+    retriever: Annotated[
+        Any,
+        "Instead of a model: a retriever, whose stored token vectors are compared; only "
+        "queries are encoded.",
+    ] = None,
     query_prompt: str | None = None,
     document_prompt: str | None = None,
     query_length: int | None = None,

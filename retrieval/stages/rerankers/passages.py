@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,12 @@ class PassageScorer(ScorerAround):
         scorer: Scorer,
         /,
         *,
-        how: Literal["max", "first", "sum", "mean"] = "max",
-        length: int = 200,
-        overlap: int = 50,
+        how: Annotated[
+            Literal["max", "first", "sum", "mean"],
+            "A document's score: of its best passage (max), the first, the sum or the mean.",
+        ] = "max",
+        length: Annotated[int, "Tokens of a passage, at most."] = 200,
+        overlap: Annotated[int, "Tokens that neighbours share."] = 50,
         most: int | None = None,
     ) -> None:
         super().__init__(scorer, "passages")

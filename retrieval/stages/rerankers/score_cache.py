@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -349,7 +349,14 @@ class Cached(ScorerAround):
         return scores
 
 
-def cached(scorer: Any, /, *, file: str, max_bytes: int = DEFAULT_BYTES, name: str = "") -> Cached:
+def cached(
+    scorer: Any,
+    /,
+    *,
+    file: Annotated[str, "The file of scores."],
+    max_bytes: Annotated[int, "The size that the file may reach."] = DEFAULT_BYTES,
+    name: Annotated[str, "Identifies a scorer without a fingerprint."] = "",
+) -> Cached:
     """Return ``scorer`` with its scores kept in ``file``; see ``Cached`` and ``ScoreCache``."""
     if not file:
         raise ConfigError("cached: file is empty; expected a path such as 'runs/scores.sqlite'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,7 +168,9 @@ class PairHeadScorer:
     others, in the order they had. (Barkan et al., 2020, Distilled Sentence Embedding.)
     """
 
-    def __init__(self, retriever: Stage, /, model: str) -> None:
+    def __init__(
+        self, retriever: Stage, /, model: Annotated[str, "The model whose head scores pairs."]
+    ) -> None:
         if not isinstance(retriever, Stage):
             raise ConfigError(f"pair_head: {type(retriever).__name__}; expected a retriever")
         if not model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
@@ -90,7 +90,15 @@ class Summarised(ScorerAround):
     """
 
     def __init__(
-        self, scorer: Scorer, bm25: Stage | None = None, /, *, words: int = 150, decay: float = 0.5
+        self,
+        scorer: Scorer,
+        bm25: Stage | None = None,
+        /,
+        *,
+        words: Annotated[int, "Words of a summary, at most."] = 150,
+        decay: Annotated[
+            float, "What a term counts that is covered already: 0 nothing, 1 as before."
+        ] = 0.5,
     ) -> None:
         super().__init__(scorer, "summarised")
         if bm25 is not None and not isinstance(bm25, Stage):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
@@ -108,14 +108,33 @@ def hyde(
     writer: Any,
     /,
     *,
-    prompt: str | list[str] = HYDE,
-    samples: int = 1,
-    temperature: float | None = None,
-    query_weight: float = 1.0,
-    tokens: int = WRITING.tokens,
-    cache: str | None = None,
-    budget: int | None = None,
-    deadline_ms: float | None = None,
+    prompt: Annotated[
+        str | list[str],
+        "A prompt with {query}, or a list of such, each of which writes a document.",
+    ] = HYDE,
+    samples: Annotated[
+        int, "Documents written for each prompt; several are drawn, each time the same."
+    ] = 1,
+    temperature: Annotated[
+        float | None, "How freely several are drawn, above 0 and at most 2; left out, 0.7."
+    ] = None,
+    query_weight: Annotated[
+        float, "What the query itself counts; each document written for it counts 1."
+    ] = 1.0,
+    tokens: Annotated[
+        int, "Tokens of what the model writes, at most; 128 if left out."
+    ] = WRITING.tokens,
+    cache: Annotated[
+        str | None,
+        "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
+    ] = None,
+    budget: Annotated[
+        int | None,
+        "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
+    ] = None,
+    deadline_ms: Annotated[
+        float | None, "Milliseconds of an answer, after which the query is searched as it is."
+    ] = None,
 ) -> Transformed:
     """Search by documents that a language model makes up for the query (HyDE).
 
@@ -140,12 +159,26 @@ def query2doc(
     writer: Any,
     /,
     *,
-    prompt: str = QUERY2DOC,
-    repeats: int | None = None,
-    tokens: int = WRITING.tokens,
-    cache: str | None = None,
-    budget: int | None = None,
-    deadline_ms: float | None = None,
+    prompt: Annotated[str, "The prompt, with {query}."] = QUERY2DOC,
+    repeats: Annotated[
+        int | None,
+        "How often the query stands before the passage; left out, 5 times where words are "
+        "counted, else once.",
+    ] = None,
+    tokens: Annotated[
+        int, "Tokens of what the model writes, at most; 128 if left out."
+    ] = WRITING.tokens,
+    cache: Annotated[
+        str | None,
+        "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
+    ] = None,
+    budget: Annotated[
+        int | None,
+        "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
+    ] = None,
+    deadline_ms: Annotated[
+        float | None, "Milliseconds of an answer, after which the query is searched as it is."
+    ] = None,
 ) -> Transformed:
     """Search by the query and a passage that a language model writes for it, as one text.
 
@@ -240,13 +273,23 @@ def iter_retgen(
     writer: Any,
     /,
     *,
-    rounds: int = 2,
-    depth: int = 5,
-    prompt: str = ITERATIVE,
-    tokens: int = WRITING.tokens,
-    cache: str | None = None,
-    budget: int | None = None,
-    deadline_ms: float | None = None,
+    rounds: Annotated[int, "How many drafts are written, each followed by a search; 0: none."] = 2,
+    depth: Annotated[int, "Documents that a draft is written from."] = 5,
+    prompt: Annotated[str, "The prompt, with {query} and {documents}."] = ITERATIVE,
+    tokens: Annotated[
+        int, "Tokens of what the model writes, at most; 128 if left out."
+    ] = WRITING.tokens,
+    cache: Annotated[
+        str | None,
+        "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
+    ] = None,
+    budget: Annotated[
+        int | None,
+        "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
+    ] = None,
+    deadline_ms: Annotated[
+        float | None, "Milliseconds of an answer, after which the query is searched as it is."
+    ] = None,
 ) -> IterRetGen:
     """Search again by the query and an answer drafted from what was found (Iter-RetGen).
 

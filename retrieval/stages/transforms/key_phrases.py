@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
-from typing import Final
+from typing import Annotated, Final
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
@@ -80,11 +80,13 @@ def key_phrases(
     stage: Stage,
     /,
     *,
-    phrases: int = 3,
-    weight: float = 0.5,
-    query_weight: float = 1.0,
-    common: float = 0.1,
-    language: str = "en",
+    phrases: Annotated[int, "Phrases that are searched by, at most."] = 3,
+    weight: Annotated[
+        float, "What all phrases count together; the query counts query_weight."
+    ] = 0.5,
+    query_weight: Annotated[float, "What the query itself counts; 0: the phrases alone."] = 1.0,
+    common: Annotated[float, "Words in a larger share of the documents are in no phrase."] = 0.1,
+    language: Annotated[str, "The language of the texts, as of BM25."] = "en",
 ) -> Transformed:
     """Search by the query and its key phrases: runs of words that few documents have.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.lexical.analyzer import marks
@@ -62,9 +62,13 @@ def spelling(
     stage: Stage,
     /,
     *,
-    edits: int = 2,
-    query_weight: float = 0.0,
-    language: str = "en",
+    edits: Annotated[
+        int, "Letters of a word that may differ, 1 or 2; 1 in words of three to five."
+    ] = 2,
+    query_weight: Annotated[
+        float, "What the query as it stands counts; the corrected one counts 1."
+    ] = 0.0,
+    language: Annotated[str, "The language of the texts, as of BM25."] = "en",
 ) -> Transformed:
     """Search with misspelt words corrected by the words of the documents.
 

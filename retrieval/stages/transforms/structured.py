@@ -8,7 +8,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural
@@ -273,11 +273,23 @@ def structured(
     writer: Any = None,
     /,
     *,
-    prompt: str | None = None,
-    tokens: int | None = None,
-    cache: str | None = None,
-    budget: int | None = None,
-    deadline_ms: float | None = None,
+    prompt: Annotated[
+        str | None, "The prompt, with {query} and {fields}, which asks for a JSON object."
+    ] = None,
+    tokens: Annotated[
+        int | None, "Tokens of what the model writes, at most; 128 if left out."
+    ] = None,
+    cache: Annotated[
+        str | None,
+        "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
+    ] = None,
+    budget: Annotated[
+        int | None,
+        "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
+    ] = None,
+    deadline_ms: Annotated[
+        float | None, "Milliseconds of an answer, after which the query is searched as it is."
+    ] = None,
 ) -> Structured:
     """Take conditions on the metadata out of the query, and search among what meets them.
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Annotated
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded, read_whole
@@ -104,9 +105,13 @@ def synonyms(
     stage: Stage,
     /,
     *,
-    file: str | None = None,
-    rules: list[str] | None = None,
-    weight: float = 0.5,
+    file: Annotated[
+        str | None, "Lines such as 'tv, television' (each for the others), 'tv => television'."
+    ] = None,
+    rules: Annotated[list[str] | None, "Such lines themselves, instead of a file."] = None,
+    weight: Annotated[
+        float, "What all synonyms of a phrase count together; the query counts 1."
+    ] = 0.5,
 ) -> Transformed:
     """Search with synonyms of the query's phrases too.
 

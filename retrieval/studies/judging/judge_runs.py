@@ -7,7 +7,9 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
+
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.vectors.cache import cache_root
@@ -208,14 +210,18 @@ def judge_runs(
     judge: str | Path | Mapping[str, Any],
     output: Path,
     *,
-    split: str = "test",
-    qrels: Path | None = None,
-    k: int = 10,
-    pairs: Which = "holes",
-    queries: int | None = None,
-    fit: int = 0,
-    seed: int = 0,
-    cache: Path | None = None,
+    split: Annotated[str, "The dataset's split."] = "test",
+    qrels: Annotated[Path | None, "Human labels."] = None,
+    k: Annotated[int, Ge(1), "Label the first N documents of each run."] = 10,
+    pairs: Annotated[
+        Which, "Label holes (no human label yet), judged (those with one), or all."
+    ] = "holes",
+    queries: Annotated[int | None, Ge(1), "Label a sample of N queries."] = None,
+    fit: Annotated[
+        int, Ge(0), "Fit the judge's thresholds to the human labels of N other queries."
+    ] = 0,
+    seed: Annotated[int, "Random seed for the samples."] = 0,
+    cache: Annotated[Path | None, "Where labels are cached."] = None,
     measures: Sequence[str] = (),
     rankers: Sequence[str] = (),
 ) -> JudgedRuns:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
@@ -55,10 +57,10 @@ def robustness(
     measures: Iterable[str | Measure] = ("nDCG@10",),
     *,
     perturbations: Sequence[str] = PERTURBATIONS,
-    queries: int = 50,
-    targets: int = 3,
-    depth: int = 100,
-    seed: int = 0,
+    queries: Annotated[int, Ge(0), "Queries in the sample; 0 takes all."] = 50,
+    targets: Annotated[int, Ge(1), "Documents perturbed for each query."] = 3,
+    depth: Annotated[int, "Last rank from which these documents are drawn."] = 100,
+    seed: Annotated[int, "Random seed for queries, documents and typos."] = 0,
     alpha: float = 0.05,
 ) -> Robustness:
     """Perturb queries and documents, one at a time, and measure the effect on each system.

@@ -8,10 +8,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded, read_whole
 from sluice.encoders.foundation.input.same_text import same_text_key
@@ -47,6 +49,7 @@ MOST_GRADES = 30
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class ClickExamples(ExampleSource):
     """What users clicked, with the bias of its position taken out by a click ``model``.
 
@@ -67,15 +70,43 @@ class ClickExamples(ExampleSource):
     queries and documents that the dataset lacks are left out.
     """
 
-    file: str | list[str]
-    model: Model = "pbm"
-    propensities: str | list[float] | None = None
-    positives: Literal["each", "together"] = "each"
-    grades: int | None = None
-    smoothing: float | None = None
-    clip: float | None = None
-    per_query: int | None = None
-    unknown: Literal["refuse", "skip"] = "refuse"
+    file: Annotated[
+        str | list[str],
+        "The click log, or several: query_id or query, doc_id, position, clicked, or "
+        "clicks and impressions, and session where the model needs it.",
+    ]
+    model: Annotated[
+        Model,
+        "What explains the clicks beside relevance: nothing (counts), the position (pbm), "
+        "or users who go down the page (cascade, dbn).",
+    ] = "pbm"
+    propensities: Annotated[
+        str | list[float] | None,
+        "The chances that users look at positions 1, 2, ..., or a file of `sluice teach "
+        "clicks`; left out, estimated.",
+    ] = None
+    positives: Annotated[
+        Literal["each", "together"],
+        "Each clicked document an example, weighed by inverse propensity, or together with "
+        "their query's others, labelled by relevance.",
+    ] = "each"
+    grades: Annotated[
+        int | None,
+        "Labels are whole numbers from 0 to this, relevance being their gain; left out, "
+        "the relevance from 0 to 1.",
+    ] = None
+    smoothing: Annotated[
+        float | None,
+        "Impressions of mean relevance that a document has beside its own; left out, 1.",
+    ] = None
+    clip: Annotated[float | None, "The least propensity that divides; left out, 0.05."] = None
+    per_query: Annotated[
+        int | None, Ge(0), "Negatives of an example, at most: looked at, and never clicked."
+    ] = None
+    unknown: Annotated[
+        Literal["refuse", "skip"],
+        "Whether rows of queries and documents that the dataset lacks are an error.",
+    ] = "refuse"
 
     def __post_init__(self) -> None:
         if not self.file:
@@ -88,8 +119,6 @@ class ClickExamples(ExampleSource):
                 finite_number(getattr(self, name), name, 0.0, most)
         if self.grades is not None:
             whole_number(self.grades, "grades", 1, MOST_GRADES)
-        if self.per_query is not None:
-            whole_number(self.per_query, "per_query", 0)
 
     def _refuse_unread(self) -> None:
         """Raise ``ConfigError`` for settings that have no effect beside the others."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from annotated_types import Ge, Interval
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.training_data.files.source import ExampleSource
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+@checked("ict.")
 class ClozeExamples(ExampleSource):
     """Inverse cloze over a corpus, see ``sluice.training.generation.inverse_cloze.ict_examples``.
 
@@ -31,14 +35,14 @@ class ClozeExamples(ExampleSource):
 
     changes: ClassVar[bool] = True  # new examples in every epoch
 
-    keep: float = 0.1
-    per_document: int = 1
+    keep: Annotated[
+        float, Interval(ge=0, le=1), "The chance that the sentence stays in its document."
+    ] = 0.1
+    per_document: Annotated[int, Ge(1), "Sentences of each document that become queries."] = 1
     documents: int | None = None
-    bodies: bool = False
+    bodies: Annotated[bool, "Whether pairs of title and body are added."] = False
 
     def __post_init__(self) -> None:
-        finite_number(self.keep, "ict.keep", 0, 1)
-        whole_number(self.per_document, "ict.per_document", 1)
         _check_limit(self.documents, "ict")
 
     def examples(self, dataset: Dataset, seed: int, epoch: int = 0) -> list[Example]:
@@ -87,7 +91,11 @@ class LinkedExamples(ExampleSource):
 
     changes: ClassVar[bool] = True
 
-    links: str | None = None
+    links: Annotated[
+        str | None,
+        "The metadata key that lists linked ids; left out, a document links to those that "
+        "its text names by id or title.",
+    ] = None
     documents: int | None = None
 
     def __post_init__(self) -> None:

@@ -7,12 +7,14 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Ge
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
+from sluice.encoders.foundation.numbers import finite_number, plural
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.training_data.files.corpus_examples import passages_of
 from sluice.retrieval.training_data.files.source import ExampleSource
@@ -41,6 +43,7 @@ class _Asked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("corpus.")
 class CorpusExamples(ExampleSource):
     """Pairs from the corpus alone, see ``sluice.training.generation.corpus_pairs.PairMaker``.
 
@@ -55,29 +58,40 @@ class CorpusExamples(ExampleSource):
     from a teacher: from 0 for the last of the list to ``scale`` for its first.
     """
 
-    titles: float = 1.0
-    sentences: float = 1.0
-    crops: float = 1.0
-    phrases: float = 1.0
-    per_document: int = 2
-    documents: int | None = None
-    retriever: Any = None
-    consistency: int | None = None
-    candidates: int = 0
-    depth: int = 50
-    scale: float = 10.0
+    titles: Annotated[float, "The share of pairs of a title and the text without it."] = 1.0
+    sentences: Annotated[
+        float, "The share of pairs of a sentence and the rest of its document."
+    ] = 1.0
+    crops: Annotated[float, "The share of pairs of two spans of words of a document."] = 1.0
+    phrases: Annotated[
+        float, "The share of pairs of a document's key phrases and the document."
+    ] = 1.0
+    per_document: Annotated[int, Ge(1), "Queries made from each document."] = 2
+    documents: Annotated[int | None, Ge(1)] = None
+    retriever: Annotated[
+        Any,
+        "What searches the corpus with every query: a retriever or pipeline by name, a "
+        "folder, an inline {encoder, index}.",
+    ] = None
+    consistency: Annotated[
+        int | None,
+        Ge(1),
+        "Keeps pairs whose document is among the first so many hits; with a retriever 10.",
+    ] = None
+    candidates: Annotated[
+        int,
+        Ge(0),
+        "Further hits of each query, with the scores of the list, for losses that learn "
+        "from a teacher.",
+    ] = 0
+    depth: Annotated[int, Ge(1), "Hits that the candidates are drawn from."] = 50
+    scale: Annotated[float, "The candidates' highest score, where the lowest is 0."] = 10.0
 
     def __post_init__(self) -> None:
         for name, share in self._shares().items():
             finite_number(share, f"corpus.{name}", 0)
         if not any(self._shares().values()):
             raise ConfigError("corpus: every share is 0; give titles, sentences, crops or phrases")
-        for name in ("per_document", "depth"):
-            whole_number(getattr(self, name), f"corpus.{name}", 1)
-        for name in ("documents", "consistency"):
-            if getattr(self, name) is not None:
-                whole_number(getattr(self, name), f"corpus.{name}", 1)
-        whole_number(self.candidates, "corpus.candidates", 0)
         if finite_number(self.scale, "corpus.scale", 0) == 0:
             raise ConfigError("corpus.scale: 0, expected a number above 0")
         if self.retriever is None and (self.consistency is not None or self.candidates):

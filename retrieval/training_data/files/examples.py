@@ -10,8 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from annotated_types import Ge
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.input.same_text import same_text_key
@@ -45,6 +48,7 @@ REPORTED = 1000  # rows between two updates of the progress
 
 
 @dataclass(frozen=True, slots=True)
+@checked()
 class FileExamples(ExampleSource):
     """``examples: {file: ...}``: training examples from files of the usual formats.
 
@@ -71,17 +75,39 @@ class FileExamples(ExampleSource):
     leaves them out.
     """
 
-    file: str | list[str]
-    format: str = "auto"
-    per_query: int | None = None
-    sampling: Literal["top", "random"] = "top"
-    positives: Literal["each", "together"] = "each"
-    scores: bool = True
-    max_positive_ratio: float | None = None
-    margin: float | None = None
-    positive_score: Among = "lowest"
-    rows: int | None = None
-    negative_queries: int | None = None
+    file: Annotated[str | list[str], "The file, or several."]
+    format: Annotated[
+        str,
+        "bge, columns, triples, id_triples, scored_triples, tevatron, msmarco, graded, "
+        "descriptions; auto: seen from the first row.",
+    ] = "auto"
+    per_query: Annotated[int | None, Ge(0), "Negatives of an example, at most."] = None
+    sampling: Annotated[
+        Literal["top", "random"], "Which negatives: top (the first), or random."
+    ] = "top"
+    positives: Annotated[
+        Literal["each", "together"],
+        "Several positives in a row: each an example, or together in one.",
+    ] = "each"
+    scores: Annotated[bool, "Whether scores in the rows are learnt, as a teacher's."] = True
+    max_positive_ratio: Annotated[
+        float | None,
+        "The highest share of the positive's score in the row that a negative may have; "
+        "left out, any.",
+    ] = None
+    margin: Annotated[
+        float | None, "How far a negative's score in the row must be below the positive's."
+    ] = None
+    positive_score: Annotated[
+        Among, "Of several positives, the score that counts for these limits."
+    ] = "lowest"
+    rows: Annotated[int | None, Ge(1)] = None
+    negative_queries: Annotated[
+        int | None,
+        Ge(0),
+        "Of a row's queries that its positives do not answer, at most so many, drawn by "
+        "seed; 0: none.",
+    ] = None
     columns: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -97,13 +123,7 @@ class FileExamples(ExampleSource):
             raise ConfigError(
                 f"format: {self.format!r}; known: {', '.join(known)}{suggest(self.format, known)}"
             )
-        if self.per_query is not None and self.per_query < 0:
-            raise ConfigError(f"per_query: {self.per_query}, expected 0 or more")
         check_limits(self.max_positive_ratio, self.margin, self.positive_score)
-        if self.negative_queries is not None and self.negative_queries < 0:
-            raise ConfigError(f"negative_queries: {self.negative_queries}, expected 0 or more")
-        if self.rows is not None and self.rows < 1:
-            raise ConfigError(f"rows: {self.rows}, expected 1 or more")
         for name, known in (("sampling", ("top", "random")), ("positives", ("each", "together"))):
             if getattr(self, name) not in known:
                 expected = " or ".join(repr(value) for value in known)

@@ -6,11 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+from annotated_types import Ge
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.encoders.foundation.numbers import plural, whole_number
+from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.training_data.files.source import ExampleSource
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ class _Pair(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("fields.")
 class FieldExamples(ExampleSource):
     """Pairs of what stands together in a document: some of its fields, and others.
 
@@ -42,15 +46,17 @@ class FieldExamples(ExampleSource):
     mined by how often they occur together.) ``documents`` is a limit, the corpus' first.
     """
 
-    query: str | list[str]
-    positive: str | list[str]
-    least: int = 1
-    documents: int | None = None
+    query: Annotated[
+        str | list[str],
+        "The field that is the query, or several, joined: title, text, metadata keys.",
+    ]
+    positive: Annotated[str | list[str], "The field that is the document, or several, joined."]
+    least: Annotated[
+        int, Ge(1), "Documents that an item of the positive must have beside the same query, 1."
+    ] = 1
+    documents: Annotated[int | None, Ge(1)] = None
 
     def __post_init__(self) -> None:
-        whole_number(self.least, "fields.least", 1)
-        if self.documents is not None:
-            whole_number(self.documents, "fields.documents", 1)
         chosen = [name for side in SIDES for name in self._names(side)]
         for name in chosen:
             if chosen.count(name) > 1:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural, whole_number
@@ -39,13 +39,22 @@ class IndexingExamples(ExampleSource):
     and with ``judgements`` those of the train split are learnt too (DSI's retrieval task).
     """
 
-    words: int = 64
-    sentences: int = 0
-    paragraphs: int = 0
-    mentions: int = 0
-    phrases: int = 0
-    queries: str | list[str] | None = None
-    judgements: bool = False
+    words: Annotated[int, "One text of so many first words of each document, 64; 0: none."] = 64
+    sentences: Annotated[
+        int, "Sentences of more than ten words of each document, at most so many."
+    ] = 0
+    paragraphs: Annotated[
+        int, "The first three sentences of each document, and other three, at most."
+    ] = 0
+    mentions: Annotated[
+        int, "Windows around so many mentions of other documents, which ask for these."
+    ] = 0
+    phrases: Annotated[int, "Queries of key phrases of each document."] = 0
+    queries: Annotated[
+        str | list[str] | None,
+        "Files of queries for documents, as `sluice teach generate` writes them.",
+    ] = None
+    judgements: Annotated[bool, "Whether the queries of the train split are learnt too."] = False
 
     def __post_init__(self) -> None:
         for kind in KINDS:

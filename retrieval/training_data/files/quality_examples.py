@@ -6,11 +6,13 @@ import random
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from annotated_types import Ge
+
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.reservoir import Reservoir
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.retrievers.quality.scores import MOST, query_shares
 from sluice.retrieval.training_data.files.source import ExampleSource
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+@checked("quality.")
 class QualityExamples(ExampleSource):
     """A document beside others that matter less, all without a query: what a quality model learns.
 
@@ -34,11 +37,13 @@ class QualityExamples(ExampleSource):
 
     changes: ClassVar[bool] = True  # new negatives in every epoch
 
-    labels: Literal["share", "any"] = "share"
-    negatives: int = 1
-
-    def __post_init__(self) -> None:
-        whole_number(self.negatives, "quality.negatives", 1)
+    labels: Annotated[
+        Literal["share", "any"],
+        "A document's label: its share of the train queries, or any (relevant to some).",
+    ] = "share"
+    negatives: Annotated[
+        int, Ge(1), "Documents that matter less beside each, drawn again in every epoch."
+    ] = 1
 
     def examples(self, dataset: Dataset, seed: int, epoch: int = 0) -> list[Example]:
         """Return the examples of an epoch; ``DataError`` where nothing tells documents apart."""

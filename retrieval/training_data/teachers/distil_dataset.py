@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import MANIFEST
@@ -43,12 +43,16 @@ def distil_dataset(
     candidates: str,
     output: Path,
     *,
-    depth: int = 50,
-    split: str = "train",
+    depth: Annotated[int, "Score the first N candidates of a run or retriever."] = 50,
+    split: Annotated[str, "The split whose queries are scored."] = "train",
     weights: Sequence[float] | None = None,
-    normalise: str = "none",
-    scale: float = 1.0,
-    shard: int = SHARD,
+    normalise: Annotated[
+        str,
+        "METHOD",
+        "Each teacher's scores by query: min-max, z-score or none, as they are.",
+    ] = "none",
+    scale: Annotated[float, "What the weighted mean is multiplied by."] = 1.0,
+    shard: Annotated[int, "Pairs saved at a time; an interruption loses one shard."] = SHARD,
     allow: Collection[str] = (),
     executor: Executor = LOCAL,
 ) -> Distilled:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -141,24 +141,50 @@ class GeneratedExamples(ExampleSource):
     (Peng et al. 2023, arXiv 2307.08303.)
     """
 
-    model: str
-    pairs: int = PAIRS
-    documents: int | None = None
-    queries: int = 1
-    consistency: int | None = 30
-    judgements: bool | None = None
-    prompt: str | None = None
-    document_length: int | None = None
-    length: int = LENGTH
-    tokens: int | None = None
-    text: str | None = None
-    shots: int | None = None
-    choices: int | None = None
-    epochs: int | None = None
-    learning_rate: float | None = None
-    batch: int | None = None
-    patience: int | None = None
-    device: str = "cpu"
+    model: Annotated[
+        str, "The language model that writes: a decoder, or an encoder with a decoder."
+    ]
+    pairs: Annotated[
+        int,
+        "Judgements of the train split that a soft prompt is learnt on, drawn by seed; 0: "
+        "none, and no soft prompt.",
+    ] = PAIRS
+    documents: Annotated[
+        int | None, "Documents that queries are written for, drawn by seed; left out, all."
+    ] = None
+    queries: Annotated[int, "Queries written for each document."] = 1
+    consistency: Annotated[
+        int | None,
+        "Keeps a query if BM25 ranks its document among the first so many; null: keeps all.",
+    ] = 30
+    judgements: Annotated[
+        bool | None, "Whether the pairs are learnt beside the queries; left out, they are."
+    ] = None
+    prompt: Annotated[
+        str | None,
+        "The text around a document, with {text} for it; left out, 'Document: {text}' and "
+        "'Query:' with a soft prompt.",
+    ] = None
+    document_length: Annotated[
+        int | None,
+        "Most tokens of a document; left out, as many as the model has room for, up to 384.",
+    ] = None
+    length: Annotated[int, "Most tokens of a query."] = LENGTH
+    tokens: Annotated[int | None, "Vectors of the soft prompt; left out, 50."] = None
+    text: Annotated[str | None, "The text whose embeddings the soft prompt begins as."] = None
+    shots: Annotated[int | None, "Example pairs shown before each document; left out, 2."] = None
+    choices: Annotated[
+        int | None, "Groups of examples of which the held-out pairs choose one; left out, 10."
+    ] = None
+    epochs: Annotated[int | None, "Most epochs over the pairs; left out, 100."] = None
+    learning_rate: Annotated[
+        float | None, "Of the soft prompt, falling linearly; left out, 0.03."
+    ] = None
+    batch: Annotated[int | None, "Pairs in a step; left out, 1."] = None
+    patience: Annotated[
+        int | None, "Epochs without a lower loss of the held-out pairs before it ends; left out, 5."
+    ] = None
+    device: Annotated[str, "Where the language model runs: cpu, cuda, ..."] = "cpu"
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or not self.model:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from sluice.encoders.foundation.disk.files import fingerprint_of, packed_file, writable, write_text
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -43,9 +43,13 @@ def generate_queries(
     dataset: Dataset,
     output: Path,
     *,
-    consistency: int | None = None,
-    expanded: Path | None = None,
-    documents: int | None = None,
+    consistency: Annotated[
+        int | None, "Keep a query only if BM25 ranks its document among the first N."
+    ] = None,
+    expanded: Annotated[
+        Path | None, "Also write the corpus, each text expanded by its queries."
+    ] = None,
+    documents: Annotated[int | None, "Only the first N documents."] = None,
     only: Collection[str] | None = None,
 ) -> Generated:
     """Generate queries for a corpus (its first ``documents``) into training rows, ``bge`` format.

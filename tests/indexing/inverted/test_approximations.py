@@ -162,7 +162,7 @@ def test_wrong_parameters(index: InvertedIndex, queries: Any, params: Any, messa
         ({"fidelity": "u16"}, "fidelity: 'u16', expected one of exact, u8"),
         ({"order": "bisect"}, "order: 'bisect'.*did you mean 'bisection'"),
         ({"block_size": 24}, "block_size: 24, expected a power of two up to 256"),
-        ({"top_terms": 0}, "top_terms is 0"),
+        ({"top_terms": 0}, "top_terms: 0; expected a whole number, 1 or more"),
     ],
 )
 def test_wrong_settings(settings: Any, message: str) -> None:

@@ -112,7 +112,7 @@ def test_mining_by_the_mean_of_the_positives(sluice: Call, world: Path, tmp_path
         counts[which] = sum(len(row["neg"]) for row in rows)
     assert counts["lowest"] < counts["mean"] < counts["highest"]
     code, _, err = sluice(*words[:-1], "most")
-    assert (code, "negatives.positives: 'most'" in err) == (2, True)
+    assert (code, "--positives: 'most'" in err) == (2, True)
 
 
 def test_overlap_of_two_runs(sluice: Call, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ class TestSection:
     @pytest.mark.parametrize(
         ("spec", "message"),
         [
-            ({"type": "ict", "keep": 2}, "ict.keep is 2"),
+            ({"type": "ict", "keep": 2}, "keep: 2; expected a number"),
             ({"type": "ict", "documents": 0}, "ict.documents is 0"),
             ({"type": "ict", "kep": 2}, "did you mean 'keep'"),
             ({"type": "bfs", "documents": 0}, "bfs.documents is 0"),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Interval
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping
 
 
 @dataclass(eq=False)
+@checked("clp.")
 class CLP(Wrapping):
     """``(1 - w) loss + w mean_j (1 - cos(n_j, r_j))``, j over negatives that answer a query r_j.
 
@@ -31,13 +33,11 @@ class CLP(Wrapping):
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.02}
     trains: ClassVar[tuple[str, ...]] = ("dense", "sparse")
 
-    penalty: float = 0.1
+    penalty: Annotated[float, Interval(ge=0, le=1), "The weight of the penalty."] = 0.1
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)
         self._seen: tuple[float, int] | None = None
-        if not 0 <= self.penalty <= 1:
-            raise ConfigError(f"clp.penalty: {self.penalty!r}, expected 0 to 1")
 
     @property
     def wants_answered(self) -> bool:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import mse_loss, relu
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import finite_number
 from sluice.encoders.splade.csr.encoder import SparseAutoencoder
 from sluice.encoders.splade.term_selection import keep_top
 from sluice.encoders.tuning.learning import learning_of
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import types_trained
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors
-from sluice.training.losses.math.reduction import check_positive
 
 WIDER = 4  # times the latents of a code, in the second reconstruction
 SHARE = 1 / 8  # what that one counts
@@ -30,6 +30,7 @@ def _below(step: int) -> tuple[int, ...]:
 
 
 @dataclass(eq=False)
+@checked("csr.")
 class CSR(Wrapping):
     """``L_k + L_4k / 8 + beta L_aux + gamma loss``: a loss over codes, and their reconstructions.
 
@@ -52,15 +53,17 @@ class CSR(Wrapping):
     called: ClassVar[str] = "csr"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 1.0}
 
-    beta: float = 0.1
-    gamma: float = 1.0
+    beta: Annotated[
+        float,
+        Ge(0.0),
+        "The weight of the reconstruction that dead latents make of what codes lose.",
+    ] = 0.1
+    gamma: Annotated[float, Gt(0), "The weight of the loss over codes."] = 1.0
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)
         self._head: SparseAutoencoder | None = None
         self._parts: dict[str, Tensor] = {}
-        finite_number(self.beta, "csr.beta", 0.0)
-        check_positive("csr", gamma=self.gamma)
         if "sparse" not in self.inner.forms:
             raise ConfigError(
                 f"csr.loss: {type(self.inner).__name__} trains {types_trained(self.inner)}; "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from annotated_types import Ge, Interval
 from torch import Tensor
 
 from sluice.encoders.dense.pair_head import PairHead, draw_pair_head
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.build import checked
+from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.headed import Headed
 from sluice.training.losses.composed.wrapper import of_vectors, plain_inside
@@ -18,6 +20,7 @@ from sluice.training.losses.math.width import width_of
 
 
 @dataclass(eq=False)
+@checked("dse.")
 class DSE(Headed[PairHead]):
     """``coefficient MSE(head, teacher) + (1 - coefficient) loss``, trained with its head.
 
@@ -35,18 +38,12 @@ class DSE(Headed[PairHead]):
     called: ClassVar[str] = "dse"
     usual: ClassVar[Mapping[str, Any]] = {"type": "bce"}
 
-    coefficient: float = 0.5
-    hidden: int = 512
+    coefficient: Annotated[float, Interval(ge=0, le=1), "The weight of the structural term."] = 0.5
+    hidden: Annotated[int, Ge(1), "The width of the pair head."] = 512
     task: Literal["head", "vectors"] = "head"
 
     def __post_init__(self) -> None:
         Headed.__post_init__(self)
-        if not 0 <= self.coefficient <= 1:
-            raise ConfigError(f"dse.coefficient: {self.coefficient!r}, expected 0 to 1")
-        if self.hidden < 1:
-            raise ConfigError(f"dse.hidden: {self.hidden!r}, expected 1 or more")
-        if self.task not in ("head", "vectors"):
-            raise ConfigError(f"dse.task: {self.task!r}, expected 'head' or 'vectors'")
         plain_inside(self, "the head scores queries with documents only")
 
     @property

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import kl_div, logsigmoid, normalize
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.model_files.layout import read_object, transformer_folder
@@ -19,7 +21,6 @@ from sluice.training.batches.processes import world
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.math.reduction import check_positive
 
 if TYPE_CHECKING:
     from sluice.encoders.generative.own_writing import OwnWriting
@@ -43,6 +44,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(eq=False)
+@checked("grl.")
 class GRL(LossBase):
     """Contrast of vectors, plus what the model writes, plus the divergence between the two.
 
@@ -65,15 +67,27 @@ class GRL(LossBase):
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
     runs_network: ClassVar[bool] = True
 
-    temperature: float = 0.05
-    distance: Literal["l2", "cosine"] = "l2"
-    writing: Literal["preference", "supervised"] = "preference"
-    beta: float | None = None
-    writing_weight: float = 1.0
-    agreement_weight: float | None = None
+    temperature: Annotated[
+        float, Gt(0), "Divides distances or cosines, of the contrast and of the divergence."
+    ] = 0.05
+    distance: Annotated[
+        Literal["l2", "cosine"],
+        "What the contrast compares: l2, minus the distance of unit vectors, or cosine.",
+    ] = "l2"
+    writing: Annotated[
+        Literal["preference", "supervised"],
+        "What is learnt of writing: to prefer a positive to a negative, or supervised, the "
+        "positive's tokens.",
+    ] = "preference"
+    beta: Annotated[float | None, Gt(0), "Steepness of the preference; left out, 0.1."] = None
+    writing_weight: Annotated[float, "The weight of the writing; 0: none."] = 1.0
+    agreement_weight: Annotated[
+        float | None,
+        "The weight of the divergence between what is written and what is near; left out, "
+        "1 with writing: preference.",
+    ] = None
 
     def __post_init__(self) -> None:
-        check_positive("grl", temperature=self.temperature, beta=self.beta)
         for name, known in (("distance", ("l2", "cosine")),
                             ("writing", ("preference", "supervised"))):  # fmt: skip
             if getattr(self, name) not in known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
@@ -23,7 +23,9 @@ class Headed(Wrapping, Generic[Head]):
 
     head_name: ClassVar[str] = "head"  # in messages, and before the names of its tensors
 
-    head_learning_rate: float | None = None
+    head_learning_rate: Annotated[
+        float | None, "The learning rate of the head; left out, the trainer's."
+    ] = None
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)

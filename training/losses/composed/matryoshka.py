@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -41,8 +41,10 @@ class Matryoshka(Wrapping):
     called: ClassVar[str] = "matryoshka"
     trains: ClassVar[tuple[str, ...]] = ("dense", "tokens")
 
-    dims: list[int] | None = None
-    weights: list[float] | None = None
+    dims: Annotated[
+        list[int] | None, "The lengths of the prefixes; left out, half as long each time."
+    ] = None
+    weights: Annotated[list[float] | None, "The weights of the prefixes; left out, 1 each."] = None
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)
@@ -162,15 +164,19 @@ class Matryoshka2D(Wrapping):
     trains: ClassVar[tuple[str, ...]] = ("dense",)
 
     method: Literal["v1", "ese"] = "v1"
-    dims: list[int] | None = None
-    layers_per_step: int | None = 1
-    dims_per_step: int | None = 1
-    last_weight: float = 1.0
-    prior_weight: float = 1.0
-    kl_weight: float = 1.0
-    kl_temperature: float = 0.3
+    dims: Annotated[
+        list[int] | None, "The lengths of the prefixes; left out, half as long each time."
+    ] = None
+    layers_per_step: Annotated[int | None, "Earlier layers of a step; null: all."] = 1
+    dims_per_step: Annotated[int | None, "Prefixes of a step; null: all."] = 1
+    last_weight: Annotated[float, "The weight of the last layer's loss."] = 1.0
+    prior_weight: Annotated[float, "The weight of the earlier layers' losses."] = 1.0
+    kl_weight: Annotated[float, "The weight of the earlier layers' divergence from the last."] = 1.0
+    kl_temperature: Annotated[float, "Divides the logits of the divergence."] = 0.3
     compression: int = 128
-    compression_weight: float = 1.0
+    compression_weight: Annotated[
+        float, "The weight of the compression term of the method ese."
+    ] = 1.0
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)

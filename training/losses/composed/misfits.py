@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import normalize, relu
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping
 from sluice.training.losses.math.reduction import (
-    check_positive,
     mean_by_row,
     refuse_idle,
     weighted_mean,
@@ -24,6 +24,7 @@ Form = Literal["triplet", "softmax"]
 
 
 @dataclass(eq=False)
+@checked("misfits.")
 class Misfits(Wrapping):
     """``loss + weight * mean_i L_i``, L_i over query i's positives d and the queries m they misfit.
 
@@ -42,19 +43,16 @@ class Misfits(Wrapping):
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.1}
     trains: ClassVar[tuple[str, ...]] = ("dense", "sparse")
 
-    form: Form = "triplet"
-    weight: float = 0.1
-    margin: float = 1.0
-    temperature: float = 0.1
+    form: Annotated[
+        Form, "triplet: by distances and a margin; softmax: the query against its misfits."
+    ] = "triplet"
+    weight: Annotated[float, Gt(0), "The weight of the misfits' part."] = 0.1
+    margin: Annotated[float, Gt(0), "How much farther than the query a misfit has to be."] = 1.0
+    temperature: Annotated[float, Gt(0), "Divides the scores in the softmax."] = 0.1
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)
         self._seen: dict[str, float] = {}
-        if self.form not in get_args(Form):
-            raise ConfigError(f"misfits.form: {self.form!r}, expected 'triplet' or 'softmax'")
-        check_positive(
-            "misfits", weight=self.weight, margin=self.margin, temperature=self.temperature
-        )
         idle, form = ("temperature", "softmax") if self.form == "triplet" else ("margin", "triplet")
         refuse_idle("misfits", self, [idle], f"it is of form: {form}; set that")
 

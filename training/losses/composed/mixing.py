@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
@@ -33,6 +35,7 @@ class Mixed(NamedTuple):
 
 
 @dataclass(eq=False)
+@checked("mixing.")
 class Mixing(Wrapping):
     """A contrastive loss with two more negatives a query, mixed from its own hard negatives.
 
@@ -54,10 +57,18 @@ class Mixing(Wrapping):
     called: ClassVar[str] = "mixing"
     trains: ClassVar[tuple[str, ...]] = ("dense", "sparse")
 
-    mixing_temperature: float = 0.05
-    distillation: float = 0.0
-    distillation_temperature: float | None = None
-    distillation_teacher_temperature: float | None = None
+    mixing_temperature: Annotated[float, "Of the softmax that mixes a query's hard negatives."] = (
+        0.05
+    )
+    distillation: Annotated[float, Ge(0), "The weight of the teacher's distribution; 0: none."] = (
+        0.0
+    )
+    distillation_temperature: Annotated[
+        float | None, "Divides the student's scores; left out, 0.05."
+    ] = None
+    distillation_teacher_temperature: Annotated[
+        float | None, "Divides the teacher's scores; left out, as the student's."
+    ] = None
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)
@@ -69,8 +80,6 @@ class Mixing(Wrapping):
             distillation_temperature=student,
             distillation_teacher_temperature=teacher,
         )
-        if not 0 <= self.distillation < math.inf:
-            raise ConfigError(f"mixing.distillation: {self.distillation!r}, expected 0 or more")
         if not self.distillation and (student is not None or teacher is not None):
             raise ConfigError(
                 "mixing: a temperature of the distillation, which weighs nothing: set distillation "

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
-from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.build import build, checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.vector_batch import VectorBatch
@@ -17,7 +18,6 @@ from sluice.training.losses.base import LossBase
 from sluice.training.losses.composed.sum_of_losses import WeightedSum
 from sluice.training.losses.math.packed_cells import averaged, group_of
 from sluice.training.losses.math.pair_sums import hinge, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.reduction import check_positive
 from sluice.training.protocol import ScoreMatrix
 
 
@@ -36,8 +36,8 @@ class QBD(WeightedSum):
     def __init__(
         self,
         base: dict[str, Any] | None = None,
-        triplet_weight: float = 0.1,
-        margin: float = 1.0,
+        triplet_weight: Annotated[float, "The weight of the triplet loss; 0: none."] = 0.1,
+        margin: Annotated[float, "The margin of the triplet loss."] = 1.0,
     ) -> None:
         if triplet_weight == 0 and margin != TextTriplet.MARGIN:
             raise ConfigError(
@@ -60,6 +60,7 @@ class QBD(WeightedSum):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("qbd.")
 class TextTriplet(LossBase):
     """Mean over a query's pairs of positive and negative of ``max(0, |q - d+| - |q - d-| + m)``.
 
@@ -70,10 +71,7 @@ class TextTriplet(LossBase):
     texts: ClassVar[bool] = True
     MARGIN: ClassVar[float] = 1.0
 
-    margin: float = MARGIN
-
-    def __post_init__(self) -> None:
-        check_positive("qbd", margin=self.margin)
+    margin: Annotated[float, Gt(0)] = MARGIN
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss; ``labels`` and ``mask`` are ``[B, width]``, groups padded."""

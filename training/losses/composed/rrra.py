@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 from sluice.encoders.dense.error_adapter import FILE, ErrorAdapter
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.headed import Headed
 from sluice.training.losses.composed.wrapper import of_vectors, plain_inside
@@ -23,6 +24,7 @@ KINDS = 4  # true and false negatives and positives
 
 
 @dataclass(eq=False)
+@checked("rrra.")
 class RRRA(Headed[ErrorAdapter]):
     """``loss + adapter_weight L``, L the cross-entropy of relevance as an adapter gives it.
 
@@ -41,16 +43,18 @@ class RRRA(Headed[ErrorAdapter]):
     head_name: ClassVar[str] = "adapter"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce"}
 
-    adapter: str | None = None
-    adapter_weight: float = 0.1
-    top: int = 4
+    adapter: Annotated[
+        str | None, "The folder of a fitted adapter; left out, a new one begins."
+    ] = None
+    adapter_weight: Annotated[
+        float, Gt(0), "The weight of the adapter's cross-entropy beside the loss."
+    ] = 0.1
+    top: Annotated[
+        int, Ge(1), "The documents of a query that count as what the encoder finds in a batch."
+    ] = 4
 
     def __post_init__(self) -> None:
         Headed.__post_init__(self)
-        finite_number(self.adapter_weight, "rrra.adapter_weight", 0.0)
-        whole_number(self.top, "rrra.top", 1)
-        if not self.adapter_weight > 0:
-            raise ConfigError("rrra.adapter_weight: 0, expected above 0; or leave rrra out")
         if self.adapter is not None and not (Path(self.adapter) / FILE).is_file():
             raise ConfigError(
                 f"rrra.adapter: {self.adapter} has no {FILE}; `sluice fit adapter` makes such a "

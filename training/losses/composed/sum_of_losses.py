@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -35,7 +35,9 @@ class WeightedSum(Composed):
 
     summary = "a weighted sum of any of these: `losses: [{type: kl_div, weight: .99}, ...]`"
 
-    def __init__(self, losses: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, losses: Annotated[list[dict[str, Any]], "The losses, {type: ..., weight: 1.0}."]
+    ) -> None:
         if not losses:
             raise ConfigError("losses: empty, expected one {type: ..., weight: ...} or more")
         members = []

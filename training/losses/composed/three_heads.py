@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, unpack
@@ -20,7 +22,6 @@ from sluice.training.losses.base import LossBase, type_name, types_trained
 from sluice.training.losses.composed.members import Composed
 from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
 from sluice.training.losses.math.packed_cells import averaged, choices, group_of, log_shares
-from sluice.training.losses.math.reduction import check_positive
 from sluice.training.protocol import ScoreMatrix, Similarity
 
 HEADS = ("dense", "sparse", "tokens")
@@ -29,6 +30,7 @@ WEIGHTS = {"dense": 1.0, "sparse": 0.1, "tokens": 1.0}
 
 
 @dataclass(eq=False)
+@checked("three_heads.")
 class ThreeHeads(Wrapping):
     """``(L + L') / 2``: three heads learn from the pairs (L) and from their mixture (L').
 
@@ -49,10 +51,18 @@ class ThreeHeads(Wrapping):
     called: ClassVar[str] = "three_heads"
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.02}
 
-    mixture: Mapping[str, float] | None = None
-    weights: Mapping[str, float] | None = None
-    distil: bool = True
-    temperature: float = 0.02
+    mixture: Annotated[
+        Mapping[str, float] | None,
+        "What each head's scores count in the mixture: {dense: 1, sparse: 0.3, tokens: 1}.",
+    ] = None
+    weights: Annotated[
+        Mapping[str, float] | None,
+        "What each head's own loss counts: {dense: 1, sparse: 0.1, tokens: 1}.",
+    ] = None
+    distil: Annotated[bool, "Whether the mixture of the heads' scores teaches each of them."] = True
+    temperature: Annotated[
+        float, Gt(0), "Of the softmax by which the mixture teaches the heads."
+    ] = 0.02
 
     def __post_init__(self) -> None:
         Wrapping.__post_init__(self)
@@ -75,7 +85,6 @@ class ThreeHeads(Wrapping):
                 "head's own, and those of terms and mixture are not within -1 and 1; leave it "
                 "out, or take another loss than psl"
             )
-        check_positive("three_heads", temperature=self.temperature)
         if not self.distil and self.temperature != type(self).temperature:
             raise ConfigError(
                 f"three_heads.temperature: {self.temperature!r} does nothing: it is that of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class Wrapping(Composed):
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce"}  # the inner loss, left out
     trains: ClassVar[tuple[str, ...]] = SCORED  # of what the inner loss does
 
-    loss: Any = None
+    loss: Annotated[Any, "The loss inside, {type: ...}."] = None
 
     def __post_init__(self) -> None:
         self.inner = inner_loss(self.usual if self.loss is None else self.loss, self.called)

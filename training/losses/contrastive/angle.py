@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import check_positive, floor_of, widened
+from sluice.training.losses.math.reduction import floor_of, widened
 
 
 @dataclass(frozen=True, slots=True)
+@checked("angle.")
 class AnglE(LossBase):
     """``log(1 + sum exp((u_b - u_a) / t))`` over pairs of cells with labels ``y_a > y_b``.
 
@@ -35,14 +38,13 @@ class AnglE(LossBase):
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
     across_queries: ClassVar[bool] = True
 
-    temperature: float = 0.05
-    cosine_weight: float = 0.0
+    temperature: Annotated[
+        float, Gt(0), "Divides the angles: less makes the loss look at the worst pairs."
+    ] = 0.05
+    cosine_weight: Annotated[float, Ge(0), "The weight of the same loss over cosines; 0: none."] = (
+        0.0
+    )
     negatives: Negatives = "own"
-
-    def __post_init__(self) -> None:
-        check_positive("angle", temperature=self.temperature)
-        if not 0 <= self.cosine_weight < float("inf"):
-            raise ConfigError(f"angle.cosine_weight: {self.cosine_weight!r}, expected 0 or more")
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss of a batch of vectors."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import check_positive, weighted_mean
+from sluice.training.losses.math.reduction import weighted_mean
 from sluice.training.losses.math.soft_labels import SoftTarget, check_target, soft_labels
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("bce.")
 class BCE(LossBase):
     """Mean over pairs of ``-y log sigmoid(s) - (1 - y) log(1 - sigmoid(s))``.
 
@@ -33,16 +35,17 @@ class BCE(LossBase):
     forms: ClassVar[tuple[Form, ...]] = ("scores",)  # what it trains
     negatives: ClassVar[Negatives] = "own"  # only the query's own documents are judged
 
-    positive_weight: float = 1.0
-    temperature: float = 1.0
-    target: SoftTarget = "labels"
-    teacher_temperature: float | None = None
+    positive_weight: Annotated[float, Gt(0)] = 1.0
+    temperature: Annotated[float, Gt(0), "Divides the scores."] = 1.0
+    target: Annotated[
+        SoftTarget, "Labels, or a teacher's: sigmoids of its logits, or probabilities."
+    ] = "labels"
+    teacher_temperature: Annotated[float | None, "Divides the teacher's logits; left out, 1."] = (
+        None
+    )
 
     def __post_init__(self) -> None:
-        check_positive("bce", temperature=self.temperature)
         check_target("bce", self.target, self.teacher_temperature)
-        if not self.positive_weight > 0:
-            raise ConfigError(f"bce.positive_weight: {self.positive_weight!r}, expected above 0")
 
     @property
     def needs_teacher(self) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Gt
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.build import checked
+from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import (
@@ -27,6 +29,7 @@ SIGLIP_BIAS = -10.0
 
 
 @dataclass(eq=False)
+@checked("bixse.")
 class BiXSE(LossBase):
     """Mean over pairs of ``-y log sigmoid(z) - (1 - y) log(1 - sigmoid(z))``, ``z = a s + b``.
 
@@ -46,26 +49,30 @@ class BiXSE(LossBase):
     summary = "cross-entropy of each pair against a grade in [0, 1], learnt scale and bias"
     paper = "Zhai et al. 2023 (SigLIP); Tsirigotis et al. 2025 (BiXSE)"
 
-    scale: float | None = None
-    learn_scale: bool = True
-    learn_bias: bool = True
+    scale: Annotated[float | None, Gt(0)] = None
+    learn_scale: Annotated[bool, "Whether the scale is trained."] = True
+    learn_bias: Annotated[bool, "Whether the bias is trained."] = True
     bias_init: Literal["base_rate", "siglip"] | float = "base_rate"
-    max_grade: float = 1.0
+    max_grade: Annotated[float, Gt(0), "The grade that counts as 1; labels are divided by it."] = (
+        1.0
+    )
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
-    learning_rate: float | None = 1e-2
-    target: SoftTarget = "labels"
-    teacher_temperature: float | None = None
+    learning_rate: Annotated[
+        float | None, "The learning rate of the loss's own parameters; null: the trainer's."
+    ] = 1e-2
+    target: Annotated[
+        SoftTarget, "Labels, or a teacher's: sigmoids of its logits, or probabilities."
+    ] = "labels"
+    teacher_temperature: Annotated[float | None, "Divides the teacher's logits; left out, 1."] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         if not (self.learn_scale or self.learn_bias):
             because = "neither scale nor bias is learnt; learn one"
             refuse_idle("bixse", self, ["learning_rate"], because)
         check_target("bixse", self.target, self.teacher_temperature)
-        if self.scale is not None and not self.scale > 0:
-            raise ConfigError(f"bixse.scale: {self.scale!r}, expected above 0")
-        if not self.max_grade > 0:
-            raise ConfigError(f"bixse.max_grade: {self.max_grade!r}, expected above 0")
         scale = scale_for(self.scale, self.similarity)
         begin = {"siglip": SIGLIP_BIAS, "base_rate": math.nan}  # nan: a first batch decides
         bias = begin[self.bias_init] if isinstance(self.bias_init, str) else self.bias_init

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.tuning.learning import SCORED, SINGLE
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.contrast import contrast, contrast_over
-from sluice.training.losses.math.reduction import check_positive, temperature_for
+from sluice.training.losses.math.reduction import temperature_for
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("decoupled_softmax.")
 class DecoupledSoftmax(LossBase):
     """``mean_i 1/|P_i| sum_{p in P_i} [log(e^{s_ip} + sum_{n not in P_i} e^{s_in}) - s_ip]``.
 
@@ -33,25 +35,22 @@ class DecoupledSoftmax(LossBase):
     summary = "each positive against the negatives only, never against its siblings"
     paper = "Gupta et al. 2024 (DEXML)"
 
-    temperature: float | None = None
+    temperature: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
-    focal_gamma: float = 0.0
-    chunk: int | None = None
+    focal_gamma: Annotated[
+        float, Ge(0), "Above 0, queries that are answered already count less."
+    ] = 0.0
+    chunk: Annotated[
+        int | None,
+        Ge(1),
+        "Columns of the score matrix computed at a time, for large batches; null: all.",
+    ] = None
 
     @property
     def forms(self) -> tuple[str, ...]:
         """All; with ``chunk`` one vector of a text, or scores of pairs."""
         return SCORED if self.chunk is None else (*SINGLE, "scores")
-
-    def __post_init__(self) -> None:
-        check_positive("decoupled_softmax", temperature=self.temperature)
-        if self.focal_gamma < 0:
-            raise ConfigError(
-                f"decoupled_softmax.focal_gamma: {self.focal_gamma!r}, expected 0 or above"
-            )
-        if self.chunk is not None and self.chunk < 1:
-            raise ConfigError(f"decoupled_softmax.chunk: {self.chunk!r}, expected 1 or above")
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         return contrast(matrix.over(self._temperature), focal_gamma=self.focal_gamma)

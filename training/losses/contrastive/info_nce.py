@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.tuning.learning import APART, SCORED, SINGLE
 from sluice.training.batches.targets import Negatives
@@ -17,7 +19,6 @@ from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.contrastive.contrast import contrast, contrast_over
 from sluice.training.losses.math.reduction import (
-    check_positive,
     refuse_idle,
     temperature_for,
 )
@@ -27,6 +28,7 @@ LEARNT = (0.01, 10.0)  # where a learnt temperature stays: CLIP's bound below
 
 
 @dataclass(eq=False)
+@checked("info_nce.")
 class InfoNCE(LossBase):
     """``mean_i [log sum_j exp(s_ij / t) - s_i+ / t]``, j over the positive and the negatives.
 
@@ -55,25 +57,30 @@ class InfoNCE(LossBase):
     )
     paper = "van den Oord et al. 2018, eq. 4; KaLM-Embedding-V2"
 
-    temperature: float | None = None
+    temperature: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
-    same_side: bool = False
-    symmetric: bool = False
-    learnable_temperature: bool = False
-    learning_rate: float | None = 1e-3
-    focal_gamma: float = 0.0
+    same_side: Annotated[
+        bool, "Whether queries, and positives, are compared with each other too."
+    ] = False
+    symmetric: Annotated[bool, "Whether the loss from document to query is averaged in."] = False
+    learnable_temperature: Annotated[bool, "Whether the temperature is trained too."] = False
+    learning_rate: Annotated[
+        float | None, "The learning rate of the loss's own parameters; null: the trainer's."
+    ] = 1e-3
+    focal_gamma: Annotated[
+        float, Ge(0), "Above 0, queries that are answered already count less."
+    ] = 0.0
     logq: bool = False
-    chunk: int | None = None
+    chunk: Annotated[
+        int | None,
+        Ge(1),
+        "Columns of the score matrix computed at a time, for large batches; null: all.",
+    ] = None
 
     def __post_init__(self) -> None:
         self.counts: LogCounts | None = None
         self.log_temperature: nn.Parameter | None = None
-        check_positive("info_nce", temperature=self.temperature)
-        if self.focal_gamma < 0:
-            raise ConfigError(f"info_nce.focal_gamma: {self.focal_gamma!r}, expected 0 or above")
-        if self.chunk is not None and self.chunk < 1:
-            raise ConfigError(f"info_nce.chunk: {self.chunk!r}, expected 1 or above")
         if self.logq and self.same_side:
             raise ConfigError(
                 "info_nce.logq: only documents have counts, expected same_side: false beside it"

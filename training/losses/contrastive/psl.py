@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import (
-    check_positive,
     floor_of,
     mean_by_row,
     weighted_mean,
@@ -23,6 +24,7 @@ LOWEST_GAP = -1 + 1e-4  # relu is log(0) at -1, atan the log of a negative numbe
 
 
 @dataclass(frozen=True, slots=True)
+@checked("psl.")
 class PSL(LossBase):
     """``mean_i log sum_n exp(phi(d_in) / t)`` over gaps ``d_in = (s_in - s_i+) / scale``.
 
@@ -42,13 +44,10 @@ class PSL(LossBase):
 
     activation: Literal["tanh", "relu", "atan"] = "tanh"
     method: Literal["rows", "pairs"] = "rows"
-    temperature: float = 0.05
-    scale: float = 2.0
+    temperature: Annotated[float, Gt(0), "Divides the scores."] = 0.05
+    scale: Annotated[float, Gt(0), "Multiplies the scores."] = 2.0
     similarity: Literal["auto", "cosine", "dot"] = "cosine"
     negatives: Negatives = "all"
-
-    def __post_init__(self) -> None:
-        check_positive("psl", temperature=self.temperature, scale=self.scale)
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         scores, labels, mask, weights, _ = matrix

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import (
-    check_positive,
     mean_by_row,
     temperature_for,
     weighted_mean,
@@ -22,6 +23,7 @@ from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("soft_top_k.")
 class SoftTopK(LossBase):
     """``mean_i -1/|P_i| sum_{p in P_i} log sigmoid(alpha (s_ip / t + c_i))``.
 
@@ -34,16 +36,18 @@ class SoftTopK(LossBase):
     summary = "positives above a threshold that k documents pass"
     paper = "Gupta et al. 2024 (DEXML)"
 
-    k: Literal["positives"] | int = 5
-    alpha: float = 2.0
-    temperature: float | None = None
+    k: Annotated[
+        Literal["positives"] | int,
+        "Documents of a row that count as retrieved, or positives: as many as it has.",
+    ] = 5
+    alpha: Annotated[float, Gt(0), "The steepness of the soft top k."] = 2.0
+    temperature: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
 
     def __post_init__(self) -> None:
         if isinstance(self.k, int) and self.k < 1:
             raise ConfigError(f"soft_top_k.k: {self.k!r}, expected 1 or above, or 'positives'")
-        check_positive("soft_top_k", alpha=self.alpha, temperature=self.temperature)
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         mask = matrix.mask

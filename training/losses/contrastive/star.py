@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.reduction import check_positive, temperature_for, weighted_mean
+from sluice.training.losses.math.reduction import temperature_for, weighted_mean
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("star.")
 class STAR(LossBase):
     """Mean over pairs (p, n) of ``log(1 + exp((s_n - s_p) / t))``.
 
@@ -27,12 +30,9 @@ class STAR(LossBase):
     summary = "RankNet over static hard and random in-batch pairs, one denominator"
     paper = "Zhan et al. 2021 (STAR)"
 
-    temperature: float | None = None
+    temperature: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     negatives: Negatives = "all"
-
-    def __post_init__(self) -> None:
-        check_positive("star", temperature=self.temperature)
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         scores, labels, mask, weights, _ = matrix

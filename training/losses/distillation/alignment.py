@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
@@ -39,8 +39,10 @@ class Alignment(LossBase):
     negatives: ClassVar[Negatives] = "own"
     teacher_vectors: ClassVar[bool] = True
 
-    distance: Literal["l2", "cosine"] = "l2"
-    sides: Sides = "both"
+    distance: Annotated[Literal["l2", "cosine"], "Of the two vectors: l2 (squared), or cosine."] = (
+        "l2"
+    )
+    sides: Annotated[Sides, "The texts that are aligned: queries, documents, or both."] = "both"
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the mean distance; a text weighs what its query weighs."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from annotated_types import Gt
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.tuning.learning import Form
@@ -21,7 +23,6 @@ from sluice.training.example import Example, Text
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.distillation.text_means import Sides
 from sluice.training.losses.math.reduction import (
-    check_positive,
     floor_of,
     mean_by_row,
     weighted_mean,
@@ -32,6 +33,7 @@ SAME = 4  # decimals to which the vectors of two entries are compared
 
 
 @dataclass(eq=False)
+@checked("entries.")
 class Entries(LossBase):
     """Mean over texts of the cross-entropy of ``softmax_e(cos(f(x), w_e) / t)`` with x's entry.
 
@@ -54,13 +56,19 @@ class Entries(LossBase):
 
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
 
-    temperature: float = 0.05
-    of: Literal["definitions", "entry"] = "definitions"
-    sides: Sides = "both"
-    whitening: bool = True
+    temperature: Annotated[float, Gt(0), "Divides the cosines."] = 0.05
+    of: Annotated[
+        Literal["definitions", "entry"],
+        "What makes an entry's vector: the mean of its definitions (queries), or its own text.",
+    ] = "definitions"
+    sides: Annotated[Sides, "The texts that are classified: queries, their positives, or both."] = (
+        "both"
+    )
+    whitening: Annotated[
+        bool, "Whether the entries' vectors are whitened: mean 0, covariance 1."
+    ] = True
 
     def __post_init__(self) -> None:
-        check_positive("entries", temperature=self.temperature)
         self._encoder: Any = None
         self._vectors: Tensor | None = None
         self._classes: Mapping[str, int] = {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.vector_batch import VectorBatch
@@ -19,11 +21,12 @@ from sluice.training.losses.distillation.text_means import (
     teacher_of,
     vectors_of,
 )
-from sluice.training.losses.math.reduction import check_positive, floor_of
+from sluice.training.losses.math.reduction import floor_of
 from sluice.training.protocol import Side
 
 
 @dataclass(frozen=True, slots=True)
+@checked("hoc.")
 class HOC(LossBase):
     """Mean over texts of ``-log softmax_y(cos(f(x), T(y)) / t)`` at y = x (higher-order alignment).
 
@@ -41,11 +44,8 @@ class HOC(LossBase):
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
     teacher_vectors: ClassVar[bool] = True
 
-    temperature: float = 0.1
-    sides: Sides = "both"
-
-    def __post_init__(self) -> None:
-        check_positive("hoc", temperature=self.temperature)
+    temperature: Annotated[float, Gt(0), "Divides the cosines; 1 over mu in the paper."] = 0.1
+    sides: Annotated[Sides, "The texts whose vectors are told apart among the teacher's."] = "both"
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the mean over the texts; a text weighs what its query weighs."""

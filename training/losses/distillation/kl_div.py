@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Gt
 from torch import Tensor
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.tuning.learning import APART, SCORED
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
@@ -17,12 +19,13 @@ from sluice.training.losses.math.packed_cells import (
     group_of,
     log_shares,
 )
-from sluice.training.losses.math.reduction import check_positive, temperature_for
+from sluice.training.losses.math.reduction import temperature_for
 from sluice.training.losses.math.teacher_watch import TeacherWatch
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("kl_div.")
 class KLDiv(LossBase):
     """``mean_i sum_j P_ij log(P_ij / p_ij)``, P = softmax(T / teacher_temperature), p of s / t.
 
@@ -39,23 +42,20 @@ class KLDiv(LossBase):
     summary = "the student's distribution over a group drawn to the teacher's"
     paper = "Hinton et al. 2015; SPLADE"
 
-    temperature: float | None = None
-    teacher_temperature: float = 1.0
+    temperature: Annotated[float | None, Gt(0)] = None
+    teacher_temperature: Annotated[float, Gt(0), "Divides the teacher's scores."] = 1.0
     direction: Literal["forward", "reverse"] = "forward"
     rescaled: bool = False
-    negatives: Negatives = "own"
+    negatives: Annotated[
+        Negatives,
+        "own: documents that the teacher scored; others: it scores all pairs of a batch, "
+        "of which these count.",
+    ] = "own"
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     watch: TeacherWatch = field(
         default_factory=lambda: TeacherWatch("kl_div.teacher_temperature"),
         init=False, repr=False, compare=False,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "kl_div",
-            temperature=self.temperature,
-            teacher_temperature=self.teacher_temperature,
-        )
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -89,6 +89,7 @@ class KLDiv(LossBase):
 
 
 @dataclass(frozen=True, slots=True)
+@checked("judge_kl.")
 class JudgeKL(LossBase):
     """``mean_i [KL(J_i || S_i) + KL(S_i || J_i)] / 2``, J and S softmaxed.
 
@@ -104,17 +105,16 @@ class JudgeKL(LossBase):
     needs_teacher: ClassVar[bool] = True
     negatives: ClassVar[Negatives] = "own"  # a judge scores the query's own documents
 
-    temperature: float = 0.05
-    judge_temperature: float | None = None
+    temperature: Annotated[
+        float, Gt(0), "Divides the student's scores, and the judge's unless told otherwise."
+    ] = 0.05
+    judge_temperature: Annotated[
+        float | None, Gt(0), "Divides the judge's scores; left out, as the student's."
+    ] = None
     watch: TeacherWatch = field(
         default_factory=lambda: TeacherWatch("judge_kl.judge_temperature"),
         init=False, repr=False, compare=False,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "judge_kl", temperature=self.temperature, judge_temperature=self.judge_temperature
-        )
 
     def notes(self) -> dict[str, float]:
         """Return the judge's mean entropy."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Gt
 from torch import Tensor
 
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, group_of
 from sluice.training.losses.math.pair_sums import Ranks, check_cut, lambda_pairs, positions_of
-from sluice.training.losses.math.reduction import check_positive, scale_for
+from sluice.training.losses.math.reduction import scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("lambda_distil.")
 class LambdaDistil(LossBase):
     """Sum over pairs with ``T_i > T_j`` of ``|1/p_i - 1/p_j| log(1 + exp(-(s_i - s_j)))``.
 
@@ -30,15 +33,16 @@ class LambdaDistil(LossBase):
     needs_teacher: ClassVar[bool] = True
     negatives: ClassVar[Negatives] = "own"  # a teacher scores the query's own documents
 
-    metric_cut: int | None = None
-    ranks: Ranks = "scores"
+    metric_cut: Annotated[int | None, "Places of the list that count; null: all."] = None
+    ranks: Annotated[Ranks, "scores: the order of the scores now; columns: of the columns."] = (
+        "scores"
+    )
     average: Average = "sum"
-    scale: float | None = None
+    scale: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
     def __post_init__(self) -> None:
         check_cut("lambda_distil", self.metric_cut)
-        check_positive("lambda_distil", scale=self.scale)
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         scale = scale_for(self.scale, self.similarity)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Gt
 from torch import Tensor
 
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, averaged, group_of
-from sluice.training.losses.math.reduction import check_positive, scale_for
+from sluice.training.losses.math.reduction import scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("margin_mse.")
 class MarginMSE(LossBase):
     """Mean over pairs (i, j) of a query of ``[(s_i - s_j) - (T_i - T_j)]^2``.
 
@@ -35,11 +38,8 @@ class MarginMSE(LossBase):
 
     pairs: Literal["positives", "all"] = "positives"
     average: Average = "queries"
-    scale: float | None = None
+    scale: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
-
-    def __post_init__(self) -> None:
-        check_positive("margin_mse", scale=self.scale)
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         scale = scale_for(self.scale, self.similarity)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
@@ -25,7 +26,6 @@ from sluice.training.losses.distillation.text_means import (
     teacher_of,
     vectors_of,
 )
-from sluice.training.losses.math.reduction import check_positive
 from sluice.training.losses.math.width import width_of
 from sluice.training.protocol import Side
 
@@ -33,6 +33,7 @@ MOST = 50_000  # texts that clusters are made of
 
 
 @dataclass(eq=False)
+@checked("simplex.")
 class Simplex(LossBase):
     """Mean over texts of the cross-entropy of ``softmax_k(cos(f(x), p_k) / t)`` with x's class.
 
@@ -52,13 +53,16 @@ class Simplex(LossBase):
     negatives: ClassVar[Negatives] = "own"
     teacher_vectors: ClassVar[bool] = True
 
-    temperature: float = 0.05
-    rounds: int = 10
-    sides: Sides = "both"
+    temperature: Annotated[float, Gt(0), "Divides the cosines."] = 0.05
+    rounds: Annotated[
+        int,
+        Ge(0),
+        "Rounds of k-means that make the classes; 0: the corner that the teacher's vector "
+        "is nearest to.",
+    ] = 10
+    sides: Annotated[Sides, "The texts that are drawn to the corners."] = "both"
 
     def __post_init__(self) -> None:
-        check_positive("simplex", temperature=self.temperature)
-        whole_number(self.rounds, "simplex.rounds", 0)
         self._classes: Classes | None = None
 
     def bind(self, encoder: Any, seed: int) -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, group_of
 from sluice.training.losses.math.pair_sums import Ranks, check_cut, lambda_pairs, positions_of
-from sluice.training.losses.math.reduction import check_positive, scale_for
+from sluice.training.losses.math.reduction import scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("adore.")
 class Adore(LossBase):
     """Mean over pairs with ``y_i > y_j`` of ``|1/i - 1/j| log(1 + exp(-(s_i - s_j)))``.
 
@@ -37,15 +40,16 @@ class Adore(LossBase):
 
     negatives: ClassVar[Negatives] = "own"  # a query's list holds its own candidates
 
-    metric_cut: int | None = 200
-    ranks: Ranks = "columns"
+    metric_cut: Annotated[int | None, "Places of the list that count; null: all."] = 200
+    ranks: Annotated[
+        Ranks, "columns: the order of live candidates; scores: the order of the scores now."
+    ] = "columns"
     average: Average = "queries"
-    scale: float | None = None
+    scale: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
     def __post_init__(self) -> None:
         check_cut("adore", self.metric_cut)
-        check_positive("adore", scale=self.scale)
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         return self._of(matrix, None)  # column r is position r + 1 of the list

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.build import checked
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import averaged, group_of
 from sluice.training.losses.math.pair_sums import hinge, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.reduction import check_positive, weighted_mean
+from sluice.training.losses.math.reduction import weighted_mean
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("anchored_hinge.")
 class AnchoredHinge(LossBase):
     """``hinge + anchor_weight * anchor`` of probabilities f = sigmoid(s).
 
@@ -36,14 +39,9 @@ class AnchoredHinge(LossBase):
     forms: ClassVar[tuple[Form, ...]] = ("scores",)  # what it trains
     negatives: ClassVar[Negatives] = "own"  # only the query's own documents have grades
 
-    margin: float = 0.1
-    anchor_weight: float = 0.7
-    grades: int = 2
-
-    def __post_init__(self) -> None:
-        check_positive("anchored_hinge", margin=self.margin, anchor_weight=self.anchor_weight)
-        if self.grades < 2:
-            raise ConfigError(f"anchored_hinge.grades: {self.grades}, expected 2 or more")
+    margin: Annotated[float, Gt(0), "The difference below which a pair counts."] = 0.1
+    anchor_weight: Annotated[float, Gt(0)] = 0.7
+    grades: Annotated[int, Ge(2), "Grades of the style graded, from 0."] = 2
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         chances = torch.sigmoid(matrix.scores)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, Group, averaged, group_of, ranks_by
 from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.reduction import check_positive, refuse_idle, scale_for
+from sluice.training.losses.math.reduction import refuse_idle, scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("lambda_loss.")
 class LambdaLoss(LossBase):
     """Sum over pairs with ``y_i > y_j`` of ``w_ij log(1 + exp(-(s_i - s_j)))``.
 
@@ -37,21 +39,16 @@ class LambdaLoss(LossBase):
 
     weighting: Literal["delta_ndcg", "ndcg_loss2", "ndcg_loss2++"] = "delta_ndcg"
     gain: Literal["exponential", "linear"] = "exponential"
-    cutoff: int | None = None
-    mu: float = 10.0
+    cutoff: Annotated[int | None, Ge(1), "Pairs beyond this place count nothing."] = None
+    mu: Annotated[float, Gt(0), "The weight of NDCG-Loss2 in ndcg_loss2++."] = 10.0
     negatives: Negatives = "own"
     average: Average = "sum"
-    scale: float | None = None
+    scale: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
     def __post_init__(self) -> None:
-        check_positive("lambda_loss", scale=self.scale, mu=self.mu)
         if self.weighting != "ndcg_loss2++":
             refuse_idle("lambda_loss", self, ["mu"], "it is for weighting: ndcg_loss2++; set that")
-        if self.cutoff is not None and self.cutoff < 1:
-            raise ConfigError(
-                f"lambda_loss.cutoff: {self.cutoff!r}, expected 1 or more, or nothing"
-            )
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         group = group_of(matrix.times(scale_for(self.scale, self.similarity)))

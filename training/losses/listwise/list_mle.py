@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Gt
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import averaged, group_of
-from sluice.training.losses.math.reduction import check_positive, temperature_for
+from sluice.training.losses.math.reduction import temperature_for
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("list_mle.")
 class ListMLE(LossBase):
     """``-mean_i sum_r w_r log[exp(s_r) / (exp(s_r) + sum_(j after r) exp(s_j))]``, best first.
 
@@ -36,11 +39,8 @@ class ListMLE(LossBase):
     order: Literal["labels", "teacher", "columns"] = "labels"
     position_aware: bool = False
     negatives: Negatives = "own"
-    temperature: float | None = None
+    temperature: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
-
-    def __post_init__(self) -> None:
-        check_positive("list_mle", temperature=self.temperature)
 
     @property
     def needs_teacher(self) -> bool:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Gt
 from torch import Tensor
 
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import averaged, choices, group_of, log_shares
-from sluice.training.losses.math.reduction import check_positive, temperature_for
+from sluice.training.losses.math.reduction import temperature_for
 from sluice.training.losses.math.teacher_watch import TeacherWatch
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("list_net.")
 class ListNet(LossBase):
     """``-mean_i sum_j softmax(y_i / target_temperature)_j log softmax(s_i / t)_j``.
 
@@ -29,20 +32,13 @@ class ListNet(LossBase):
 
     target: Literal["labels", "teacher"] = "labels"
     negatives: Negatives = "own"
-    temperature: float | None = None
-    target_temperature: float = 1.0
+    temperature: Annotated[float | None, Gt(0)] = None
+    target_temperature: Annotated[float, Gt(0), "Divides the labels or the teacher's scores."] = 1.0
     similarity: Literal["auto", "cosine", "dot"] = "auto"
     watch: TeacherWatch = field(
         default_factory=lambda: TeacherWatch("list_net.target_temperature"),
         init=False, repr=False, compare=False,
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "list_net",
-            temperature=self.temperature,
-            target_temperature=self.target_temperature,
-        )
 
     @property
     def needs_teacher(self) -> bool:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from annotated_types import Gt
 from torch import Tensor
 
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, averaged, group_of
 from sluice.training.losses.math.pair_sums import below, hinge, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.reduction import check_positive, scale_for
+from sluice.training.losses.math.reduction import scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("listwise_hinge.")
 class ListwiseHinge(LossBase):
     """Sum over i before j of ``max(0, s_j - s_i + (r_j - r_i) margin)``.
 
@@ -32,13 +35,10 @@ class ListwiseHinge(LossBase):
     negatives: ClassVar[Negatives] = "own"  # a list holds the query's own documents
 
     order: Literal["teacher", "labels", "columns"] = "teacher"
-    margin: float = 0.01
+    margin: Annotated[float, Gt(0), "The difference below which a pair counts."] = 0.01
     average: Average = "sum"
-    scale: float | None = None
+    scale: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
-
-    def __post_init__(self) -> None:
-        check_positive("listwise_hinge", scale=self.scale, margin=self.margin)
 
     @property
     def needs_teacher(self) -> bool:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt
 from torch import Tensor
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.build import checked
 from sluice.training.batches.targets import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.packed_cells import Average, averaged, group_of, ranks_by
 from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.reduction import check_positive, scale_for
+from sluice.training.losses.math.reduction import scale_for
 from sluice.training.protocol import ScoreMatrix
 
 
 @dataclass(frozen=True, slots=True)
+@checked("rank_net.")
 class RankNet(LossBase):
     """Mean over pairs of which i goes before j of ``log(1 + exp(-(s_i - s_j)))``.
 
@@ -34,15 +36,10 @@ class RankNet(LossBase):
 
     order: Literal["labels", "teacher"] = "labels"
     negatives: Negatives = "own"
-    cutoff: int | None = None
+    cutoff: Annotated[int | None, Ge(1)] = None
     average: Average = "queries"
-    scale: float | None = None
+    scale: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
-
-    def __post_init__(self) -> None:
-        check_positive("rank_net", scale=self.scale)
-        if self.cutoff is not None and self.cutoff < 1:
-            raise ConfigError(f"rank_net.cutoff: {self.cutoff!r}, expected 1 or more, or nothing")
 
     @property
     def needs_teacher(self) -> bool:

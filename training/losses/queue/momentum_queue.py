@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 import torch
+from annotated_types import Ge, Interval
 from torch import Tensor
 
+from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.processes import gathered, shares, world
 from sluice.training.batches.vector_batch import VectorBatch
@@ -24,6 +26,7 @@ KEY, QUEUE = "key.", "queue."  # before the names of these parts' tensors
 
 
 @dataclass(eq=False)
+@checked("momentum_queue.")
 class MomentumQueue(Wrapping):
     """The mean of a loss over several views of a batch, each with a queue of earlier vectors.
 
@@ -51,11 +54,15 @@ class MomentumQueue(Wrapping):
     usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce", "temperature": 0.07}
     trains: ClassVar[tuple[str, ...]] = ("dense", "sparse")
 
-    size: int = 1024
-    momentum: float = 0.999
-    modes: tuple[Mode, ...] = (0, 3)
-    rate: float = 0.1
-    symmetric: bool = True
+    size: Annotated[int, Ge(0), "Vectors in the queues; 0: none."] = 1024
+    momentum: Annotated[
+        float, Interval(ge=0, le=1), "How slowly the key encoder follows the trained one."
+    ] = 0.999
+    modes: Annotated[tuple[Mode, ...], "The augmentations, one a step in turn: 0 to 3."] = (0, 3)
+    rate: Annotated[
+        float, Interval(ge=0, le=1), "The share of a text's tokens that an augmentation changes."
+    ] = 0.1
+    symmetric: Annotated[bool, "Whether document to query is learnt too."] = True
     intra: bool = False
     guard: bool = True
 
@@ -63,13 +70,6 @@ class MomentumQueue(Wrapping):
         Wrapping.__post_init__(self)
         self.modes = tuple(self.modes)
         plain_inside(self, "the queue's vectors are further columns of the matrix")
-        if self.size < 0:
-            raise ConfigError(f"momentum_queue.size: {self.size!r}, expected 0 or more")
-        for name in ("momentum", "rate"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(
-                    f"momentum_queue.{name}: {getattr(self, name)!r}, expected 0 to 1"
-                )
         strange = [mode for mode in self.modes if mode not in get_args(Mode)]
         if strange:
             raise ConfigError(f"momentum_queue.modes: {strange[0]!r}, expected some of 0, 1, 2, 3")

@@ -250,7 +250,7 @@ QUALITY = {"encoder": {"type": "cross_encoder", "model": "m"}, "loss": "rank_net
     [
         ({"encoder": {"type": "true_false", "model": "m"}, "loss": "qbd"},
          "loss: qbd learns from vectors of single texts, and a true_false has none"),
-        ({"examples": {"type": "quality", "negatives": 0}}, r"quality.negatives is 0, expected a"),
+        ({"examples": {"type": "quality", "negatives": 0}}, r"negatives: 0; expected a"),
         ({"examples": {"type": "quality", "labels": "most"}}, "labels: 'most'; expected one of"),
     ],
 )  # fmt: skip

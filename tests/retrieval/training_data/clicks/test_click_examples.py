@@ -187,7 +187,7 @@ def test_bad_pages_are_refused(text: str, message: str, tmp_path: Path, dataset:
         ({"smoothing": 1.0}, "smoothing: is of labels"),
         ({"smoothing": -1.0, "positives": "together"}, "smoothing is -1.0, expected a number, 0"),
         ({"grades": 0, "positives": "together"}, "grades is 0, expected a whole number, 1 to 30"),
-        ({"per_query": -1}, "per_query is -1, expected a whole number"),
+        ({"per_query": -1}, "per_query: -1; expected a whole number"),
         ({"clip": 2.0}, "clip is 2.0, expected a number from 0 to 1"),
         ({"unknown": "drop"}, "unknown: 'drop'; expected one of 'refuse', 'skip'"),
         ({"file": []}, "file: empty"),

@@ -149,8 +149,8 @@ def test_inside_and_around_others() -> None:
     ("settings", "fault"),
     [
         ({"form": "pairs"}, "form: 'pairs'; expected one of 'triplet', 'softmax'"),
-        ({"weight": 0.0}, "misfits.weight: 0.0, expected above 0"),
-        ({"margin": -1.0}, "misfits.margin: -1.0, expected above 0"),
+        ({"weight": 0.0}, "weight: 0.0; expected a number above 0"),
+        ({"margin": -1.0}, "margin: -1.0; expected a number above 0"),
         ({"temperature": 0.5}, "misfits.temperature: 0.5 does nothing: it is of form: softmax"),
         ({"form": "softmax", "margin": 0.5}, "margin: 0.5 does nothing: it is of form: triplet"),
         ({"loss": {"type": "localized_softmax"}}, "trains cross_encoder; misfits is for dense"),
@@ -162,7 +162,7 @@ def test_settings_that_cannot_be(settings: dict[str, Any], fault: str) -> None:
 
 
 def test_a_form_is_checked_in_python_too() -> None:
-    with pytest.raises(ConfigError, match=r"misfits.form: 'pairs', expected 'triplet' or"):
+    with pytest.raises(ConfigError, match=r"form: 'pairs'; expected one of triplet, softmax"):
         Misfits(form="pairs")  # type: ignore[arg-type]
 
 

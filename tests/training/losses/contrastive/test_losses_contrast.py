@@ -271,14 +271,14 @@ def test_learnt_temperature_is_kept_bounded_and_told() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"focal_gamma": -1.0}, "focal_gamma: -1.0, expected 0 or above"),
-        ({"chunk": 0}, "chunk: 0, expected 1 or above"),
-        ({"temperature": -0.1}, "temperature: -0.1, expected above 0"),
+        ({"focal_gamma": -1.0}, "focal_gamma: -1.0; expected a number, 0 or more"),
+        ({"chunk": 0}, "chunk: 0; expected a whole number, 1 or more"),
+        ({"temperature": -0.1}, "temperature: -0.1; expected a number above 0"),
     ],
 )
 @pytest.mark.parametrize("name", ["info_nce", "decoupled_softmax"])
 def test_settings_out_of_range(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name}.{message}"):
+    with pytest.raises(ConfigError, match=f"loss.{message}"):
         build({"type": name, **options}, LOSSES, where="loss")
 
 

@@ -88,8 +88,8 @@ def test_what_is_masked_or_extreme() -> None:
 
 def test_what_is_refused() -> None:
     for settings, message in (
-        ({"grades": 1}, r"anchored_hinge\.grades: 1, expected 2 or more"),
-        ({"margin": 0.0}, r"anchored_hinge\.margin: 0\.0, expected above 0"),
+        ({"grades": 1}, r"grades: 1; expected a whole number, 2 or more"),
+        ({"margin": 0.0}, r"margin: 0.0; expected a number above 0"),
         ({"anchor_weight": 0.0}, r"anchored_hinge\.anchor_weight"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -323,11 +323,14 @@ def test_a_wide_matrix_is_its_own_groups(spec: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"type": "rank_net", "cutoff": 0}, r"rank_net.cutoff: 0, expected 1 or more"),
-        ({"type": "lambda_loss", "cutoff": -1}, r"lambda_loss.cutoff: -1"),
-        ({"type": "lambda_loss", "mu": 0}, r"lambda_loss.mu: 0, expected above 0"),
-        ({"type": "list_net", "temperature": 0.0}, r"list_net.temperature: 0.0"),
-        ({"type": "list_mle", "temperature": float("nan")}, r"list_mle.temperature: nan"),
+        ({"type": "rank_net", "cutoff": 0}, r"cutoff: 0; expected a whole number, 1 or more"),
+        ({"type": "lambda_loss", "cutoff": -1}, r"cutoff: -1; expected a whole number, 1 or more"),
+        ({"type": "lambda_loss", "mu": 0}, r"mu: 0; expected a number above 0"),
+        ({"type": "list_net", "temperature": 0.0}, r"temperature: 0.0; expected a number above 0"),
+        (
+            {"type": "list_mle", "temperature": float("nan")},
+            r"temperature: nan; expected a number above 0",
+        ),
         ({"type": "rank_net", "order": "teachers"}, r"'labels', 'teacher'"),
     ],
 )
