@@ -343,14 +343,20 @@ def classes() -> str:
     parts = [
         "# Python classes and functions\n",
         "What `from sluice import ...` offers, from its docstrings by `scripts/make_reference.py`."
-        " [The Python API on one page](../python.md) shows them at work. Of a method stands here"
-        " what it does; its types and errors are in `help(sluice.Retriever.search)`. A class also"
+        " [The Python API on one page](../python.md) shows them at work. Details, types and errors"
+        " are in `help(sluice.FlatIndex.search)`. A class also"
         " has the methods of its bases, which stand at the end.\n",
     ]
+    places = _yaml_places()
     below = {f"Base class {name}": base for name, base in sorted(bases.items())}
     for heading, thing in (things | below).items():
         name = heading.rpartition(" ")[2]
-        parts += [f"## {heading}\n", *_signature(name, thing), _docstring(thing)]
+        parts += [f"## {heading}\n", *_signature(name, thing)]
+        if heading in below or name in places:
+            parts.append(_docstring(thing).partition("\n\n")[0].rstrip() + "\n")
+            parts += [f"Its arguments: {places[name]}.\n"] if name in places else []
+        else:
+            parts.append(_docstring(thing))
         if inspect.isclass(thing):
             above = [base for base in thing.__mro__[1:] if base.__name__ in {*bases, *things}]
             links = ", ".join(
@@ -391,6 +397,20 @@ def _call(label: str, method: Any) -> str:
         if each.name not in ("self", "cls")
     ]
     return f"{label}{inspect.Signature(parameters)}"
+
+
+def _yaml_places() -> dict[str, str]:
+    """Return by class where the arguments of those that YAML names are described."""
+    from sluice.encoders.table import ENCODERS, RERANKERS
+    from sluice.indexing.table import INDEXES
+
+    tables = {"encoders": ENCODERS, "rerankers": RERANKERS, "indexes": INDEXES}
+    places = {
+        place.rpartition(":")[2]: f"[`{name}`]({page}.md#{name})"
+        for page, table in tables.items() for name, place in table.items()
+    }  # fmt: skip
+    return {**places, "Passages": "[`passages`](yaml.md#passages)",
+            "Encoding": "[`encoding`](yaml.md#encoding)"}  # fmt: skip
 
 
 def _place(name: str, below: Mapping[str, Any]) -> str:
