@@ -76,7 +76,7 @@ def _without(section: str, common: Set[Entry]) -> str:
     for entry, lines in entries.items():
         if entry in common or entry == HELP:
             section = section.replace(f"{lines}\n", "", 1)
-    section = re.sub(r"\n(Arguments|Options):\n(?=\n|```)", "", section)
+    section = re.sub(r"\n\w[^\n]*:\n(?=\n|```)", "", section)
     names = [f"`{_plain(entry)}`" for entry in entries if entry in common]
     return section + (f"\nAnd {', '.join(names)}.\n" if names else "")
 
@@ -112,9 +112,13 @@ def sections(context: Any, level: str) -> Iterator[str]:
 
 
 def help_of(context: Any, level: str) -> str:
-    """Return a verb's section: its name and its help."""
-    text = context.command.get_help(context).rstrip()
-    return f"{level} {context.command_path}\n\n```text\n{text}\n```\n"
+    """Return a verb's section: its name and its help, without the list of verbs below it."""
+    text = context.command.get_help(context).rstrip() + "\n"
+    for listed in LISTED.finditer(text):
+        lines = [line.split()[0] for line in listed[2].splitlines()]
+        if set(lines) <= set(getattr(context.command, "commands", ())):
+            text = text.replace(f"{listed[0]}\n", "").replace(listed[0], "")
+    return f"{level} {context.command_path}\n\n```text\n{text.rstrip()}\n```\n"
 
 
 if __name__ == "__main__":

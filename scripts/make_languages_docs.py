@@ -1,4 +1,4 @@
-"""Write the table of languages in docs/how-to/languages.md: python scripts/make_languages_docs.py."""
+"""Write the languages in docs/how-to/languages.md: python scripts/make_languages_docs.py."""
 
 from __future__ import annotations
 

@@ -121,11 +121,8 @@ def pages() -> dict[str, str]:
 
 
 def _source(kind: str) -> str:
-    own = ", and `type: my_package.module:Class` names a class of your own"
-    return (
-        f"Generated from the code by `scripts/make_reference.py`; `sluice config list {kind}`"
-        f" prints the same{'' if kind == 'executors' else own}.\n"
-    )
+    own = "; `type: my_package.module:Class` is a class of your own"
+    return f"`sluice config list {kind}` prints the same{'' if kind == 'executors' else own}.\n"
 
 
 def _same(schemas: Iterable[Schema]) -> dict[str, Row]:
@@ -183,7 +180,6 @@ def yaml_page(definitions: Schema) -> str:
         "A file describes an experiment, a training run (it has an `encoder` or a `loss`), or a"
         " tuning (it has `tune`). Behind each key stand its values; its default; what it means. A"
         " key without a default may be left out unless it is required.\n",
-        "Generated from the code by `scripts/make_reference.py`.\n",
     ]
     for name, title in SECTIONS.items():
         parts += [f"## {title}\n", f"{_one_line(definitions[name]['description'])}\n"]
@@ -300,8 +296,7 @@ def stages_page() -> str:
         "# Pipelines and measures\n",
         "A pipeline is an expression over the names under `retrievers:` and `rerankers:`."
         " [Cascades](../cascade.md) says which to use when; this page lists all.\n",
-        "Generated from the code by `scripts/make_reference.py`; `sluice config list stages` prints"
-        " the same.\n",
+        "`sluice config list stages` prints the same.\n",
         "## Operators\n",
         "| expression | what it does |\n|---|---|",
         *(f"| `{_bar(name)}` | {_one_line(stages[name])} |" for name in operators),
@@ -339,6 +334,7 @@ def classes() -> str:
         for thing in things.values() if inspect.isclass(thing)
         for base in thing.__mro__[1:]
         if _ours(base) and list(_methods(base)) and base.__name__ not in things
+        and not base.__name__.startswith("Familiar")
     }  # fmt: skip
     parts = [
         "# Python classes and functions\n",
@@ -363,12 +359,15 @@ def classes() -> str:
                 f"[{base.__name__}]({_place(base.__name__, below)})" for base in above
             )
             parts += [f"Bases: {links}.\n"] if links else []
-            parts += _members(thing, above)
+            parts += _members(thing, above, heading in below and name not in WHOLE)
     return "\n".join(parts)
 
 
-def _members(thing: type, above: Sequence[type]) -> Iterator[str]:
+def _members(thing: type, above: Sequence[type], brief: bool) -> Iterator[str]:
     """Yield an item for each method; those that a base describes are named alone."""
+    if brief:  # a base of the code's own, whose methods users meet in the classes over it
+        yield f"Methods: {', '.join(f'`{label}`' for label, _ in _methods(thing))}.\n"
+        return
     described = {label for base in above for label, _ in _methods(base)}
     calls: dict[str, list[str]] = {}  # of names for one method, by what it does
     for label, method in _methods(thing):
