@@ -347,12 +347,13 @@ def classes() -> str:
     below = {f"Base class {name}": base for name, base in sorted(bases.items())}
     for heading, thing in (things | below).items():
         name = heading.rpartition(" ")[2]
-        parts += [f"## {heading}\n", *_signature(name, thing)]
+        parts.append(f"## {heading}\n")
         if heading in below or name in places:
+            parts.append(f"`{_call(name, thing)}`\n")
             parts.append(_docstring(thing).partition("\n\n")[0].rstrip() + "\n")
             parts += [f"Its arguments: {places[name]}.\n"] if name in places else []
         else:
-            parts.append(_docstring(thing))
+            parts += [*_signature(name, thing), _docstring(thing)]
         if inspect.isclass(thing):
             above = [base for base in thing.__mro__[1:] if base.__name__ in {*bases, *things}]
             links = ", ".join(
