@@ -118,7 +118,8 @@ def help_of(context: Any, level: str) -> str:
         lines = [line.split()[0] for line in listed[2].splitlines()]
         if set(lines) <= set(getattr(context.command, "commands", ())):
             text = text.replace(f"{listed[0]}\n", "").replace(listed[0], "")
-    return f"{level} {context.command_path}\n\n```text\n{text.rstrip()}\n```\n"
+    text = text.removeprefix("Usage: ").replace(" [OPTIONS]", "", 1).rstrip()
+    return f"{level} {context.command_path}\n\n```text\n{text}\n```\n"
 
 
 if __name__ == "__main__":

@@ -214,10 +214,12 @@ def _rows(schema: Schema) -> Iterator[Row]:
         keys = schema["properties"]
     for key, place in keys.items():
         default = "required" if key in schema.get("required", ()) else _default(place)
-        meaning = re.sub(
-            rf"^`{key}` is |^`{key}`( \(.+?\))?: ", "", _one_line(place["description"])
-        )
-        yield key, typed(place), default, meaning[:1].upper() + meaning[1:]
+        meaning = _one_line(place["description"])
+        opening = re.match(rf"`{key}`(?: is| \((.+?)\):|:) ", meaning)  # the key's own name again
+        if opening:
+            default = default or (f"`{opening[1]}`" if opening[1] else "")
+            meaning = meaning[opening.end()].upper() + meaning[opening.end() + 1 :]
+        yield key, typed(place), default, meaning
 
 
 def _list(rows: Iterable[Row]) -> Iterator[str]:
