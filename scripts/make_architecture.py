@@ -13,22 +13,16 @@ BEGIN, END = "<!-- floors -->\n", "<!-- end of floors -->"
 
 
 def floors() -> str:
-    """Return a picture of each contract of layers: its package, then its rooms from the top."""
+    """Return a line for each contract of layers: its package, then its rooms from the top."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts: list[dict[str, Any]] = settings["tool"]["importlinter"]["contracts"]
-    pictures = []
+    lines = []
     for contract in contracts:
-        if contract["type"] != "layers":
-            continue
-        (package,) = contract["containers"]
-        lines = [" · ".join(re.split(r" [:|] ", layer)) for layer in contract["layers"]]
-        width = max(map(len, lines))
-        box = ["┌" + "─" * (width + 2) + "┐"]
-        for line in lines:
-            box += [f"│ {line:^{width}} │", "├" + "─" * (width + 2) + "┤"]
-        box[-1] = "└" + "─" * (width + 2) + "┘"
-        pictures.append("\n".join([package, *box]))
-    return "```text\n" + "\n\n".join(pictures) + "\n```\n"
+        if contract["type"] == "layers":
+            (package,) = contract["containers"]
+            layers = [", ".join(re.split(r" [:|] ", layer)) for layer in contract["layers"]]
+            lines.append(f"{package}\n    " + "\n    ".join(layers))
+    return "```text\n" + "\n\n".join(lines) + "\n```\n"
 
 
 def page() -> str:

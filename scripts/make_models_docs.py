@@ -213,33 +213,28 @@ def page(text: str) -> str:
 def tables() -> str:
     """Return the tables of encoders, of scorers, and of what is refused."""
     dense = [
-        (row.models, row.made_of, row.pooling, row.prompts, row.similarity, row.length,
-         row.licence, _test(row.test))
+        (row.models, row.made_of, row.pooling, row.prompts, row.similarity, row.length, row.licence)
         for row in DENSE
-    ]  # fmt: skip
-    sparse = [
-        (row.models, row.made_of, f"`{row.kind}`", row.queries, row.activation, row.licence,
-         _test(row.test))
-        for row in SPARSE
-    ]  # fmt: skip
-    scorers = [
-        (row.models, row.made_of, f"`{row.kind}`", row.score, row.licence, _test(row.test))
-        for row in SCORERS
     ]
-    refused = [(row.what, row.instead, _test(row.test)) for row in REFUSED]
+    sparse = [
+        (row.models, row.made_of, f"`{row.kind}`", row.queries, row.activation, row.licence)
+        for row in SPARSE
+    ]
+    scorers = [
+        (row.models, row.made_of, f"`{row.kind}`", row.score, row.licence) for row in SCORERS
+    ]
+    refused = [(row.what, row.instead) for row in REFUSED]
     encoders = ("models", "made of", "pooling", "prompts", "similarity", "tokens", "licence")
     return "\n".join(
         [
             "## Encoders (`type: dense`)\n",
-            _table((*encoders, "shown by"), dense),
+            _table(encoders, dense),
             "## Sparse encoders\n",
-            _table(
-                ("models", "made of", "`type`", "queries", "weights", "licence", "shown by"), sparse
-            ),
+            _table(("models", "made of", "`type`", "queries", "weights", "licence"), sparse),
             "## Rerankers\n",
-            _table(("models", "made of", "`type`", "score", "licence", "shown by"), scorers),
+            _table(("models", "made of", "`type`", "score", "licence"), scorers),
             "## Not opened\n",
-            _table(("what", "what to do", "shown by"), refused),
+            _table(("what", "what to do"), refused),
         ]
     )
 
@@ -247,12 +242,6 @@ def tables() -> str:
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _test(place: str) -> str:
-    path, _, name = place.partition("::")
-    shown = name or path.rpartition("/")[2]
-    return f"[`{shown}`](../{path})"
 
 
 if __name__ == "__main__":

@@ -11,13 +11,17 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
 Schema = dict[str, Any]
+Row = tuple[str, str, str, str]  # a key, its values, its default, its meaning
+SHARED = "Keys that mean the same, with the same default, wherever a type above names them."
 
 # The page of each kind of component: its heading, and what a reader should know first.
 COMPONENTS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
@@ -35,8 +39,8 @@ COMPONENTS: Mapping[str, tuple[str, tuple[str, ...], str]] = {
     "losses": (
         "Losses", ("losses",),
         "A loss is what training minimises. All losses score the same matrix of queries and"
-        " documents, so that any of them can be tried by changing one key; the table in"
-        " [training](../training.md#losses) has their papers.",
+        " documents, so that any of them can be tried by changing one key. Where nothing follows"
+        " its paper, a loss trains any encoder; [how to choose](../how-to/loss.md).",
     ),
     "rerankers": (
         "Rerankers", ("rerankers", "rankers"),
@@ -86,6 +90,11 @@ SECTIONS = {  # of the YAML files, in the order in which one meets them
     "dataset": "dataset", "RankerSection": "ranker", "TuneConfig": "A tuning",
     "TuneSection": "tune", "BudgetSection": "budget",
 }  # fmt: skip
+WHOLE = {"Retriever", "Searchable", "Updatable"}  # whose methods' whole docstrings are shown
+# What a loss needs to be made; all others are made from their defaults.
+ARGUMENTS: Mapping[str, Schema] = {"sum": {"losses": [{"type": "info_nce"}]}}
+# A section that has all keys of another one.
+EXTENDED = {"TrainConfig": "TrainingSection", "TuneConfig": "ExperimentConfig"}
 
 
 def pages() -> dict[str, str]:
@@ -96,37 +105,65 @@ def pages() -> dict[str, str]:
     made = {"yaml.md": yaml_page(definitions), "stages.md": stages_page(), "python.md": classes()}
     for name, (title, kinds, text) in COMPONENTS.items():
         parts = [f"# {title}\n", f"{text}\n", _source(kinds[0])]
+        shared = _same(
+            schema for full, schema in definitions.items()
+            if full.partition(".")[0] in kinds and "." in full and "$ref" not in schema
+        )  # fmt: skip
         for kind in kinds:
             level = "##"
             if kind != kinds[0] or name == "training-data":
                 parts.append(f"## {KINDS[kind]}\n")
                 level = "###"
-            parts += _kind(definitions, kind, level)
+            parts += _kind(definitions, kind, level, shared)
+        if shared:
+            parts += ["## Shared keys\n", f"{SHARED}\n", *_list(shared.values())]
         made[f"{name}.md"] = "\n".join(parts)
     return made
 
 
 def _source(kind: str) -> str:
-    own = ", and `type: my_package.module:Class` names a class of your own"
-    return (
-        f"Generated from the code by `scripts/make_reference.py`; `sluice config list {kind}`"
-        f" prints the same{'' if kind == 'executors' else own}.\n"
-    )
+    own = "; `type: my_package.module:Class` is a class of your own"
+    return f"`sluice config list {kind}` prints the same{'' if kind == 'executors' else own}.\n"
 
 
-def _kind(definitions: Schema, kind: str, level: str) -> Iterator[str]:
+def _same(schemas: Iterable[Schema]) -> dict[str, Row]:
+    """Return the keys that three or more components of a page share, each once."""
+    rows = Counter(row for schema in schemas for row in _rows(schema))
+    shared: dict[str, Row] = {}
+    for row, times in rows.most_common():
+        if times >= 3:
+            shared.setdefault(row[0], row)
+    return dict(sorted(shared.items()))
+
+
+def _kind(definitions: Schema, kind: str, level: str, shared: Mapping[str, Row]) -> Iterator[str]:
     names = [full.partition(".")[2] for full in definitions if full.startswith(f"{kind}.")]
-    shared = {name: _owner(definitions[f"{kind}.{name}"]) for name in names}
-    yield "| `type` | what it is |\n|---|---|"
-    for name in names:
-        line = _one_line(_opened(definitions, f"{kind}.{name}")["description"])
-        page = PLACES[shared[name]] if shared[name] else ""
-        yield f"| [`{name}`]({page}#{_anchor(name, kind)}) | {line} |"
+    owners = {name: _owner(definitions[f"{kind}.{name}"]) for name in names}
+    yield ", ".join(
+        f"[`{name}`]({PLACES[owner] if owner else ''}#{_anchor(name, kind)})"
+        for name, owner in owners.items()
+    )
     yield ""
     for name in names:
-        if not shared[name]:
+        if not owners[name]:
             heading = f"{level} {name} tuning\n" if kind == "tunings" else f"{level} {name}\n"
-            yield from [heading, *_described(definitions[f"{kind}.{name}"], definitions)]
+            schema = definitions[f"{kind}.{name}"]
+            if kind == "losses":
+                schema = {**schema, "description": f"{schema['description']} {_origin(name)}"}
+            yield from [heading, *_described(schema, shared)]
+
+
+def _origin(name: str) -> str:
+    """Return a loss's paper, and what it trains or needs if not every encoder alike."""
+    from sluice.encoders.tuning.learning import SCORED, types_that_make
+    from sluice.training.losses import LOSSES
+
+    loss = resolve_name(LOSSES[name])(**ARGUMENTS.get(name, {}))
+    trained = types_that_make(loss.forms)
+    uses = [] if len(trained) == len(types_that_make(SCORED)) else list(trained)
+    uses += ["a teacher"] if loss.needs_teacher else []
+    uses += ["`negatives: {type: live}`"] if loss.ranks == "columns" else []
+    return f"{loss.paper}. " * bool(loss.paper) + f"For {', '.join(uses)}." * bool(uses)
 
 
 def _owner(schema: Schema) -> str:
@@ -139,39 +176,58 @@ def _anchor(name: str, kind: str) -> str:
     return f"{name}-tuning" if kind == "tunings" else name
 
 
-def _opened(definitions: Schema, name: str) -> Schema:
-    schema: Schema = definitions[name]
-    return definitions[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
-
-
 def yaml_page(definitions: Schema) -> str:
     """Return the page of the sections' keys."""
     parts = [
         "# Every key of the YAML files\n",
         "A file describes an experiment, a training run (it has an `encoder` or a `loss`), or a"
-        " tuning (it has `tune`). Each section below has its keys with their types and defaults; a"
-        " key without a default may be left out unless it is required. [How the files are written"
-        " and checked](../config.md) is a page of its own.\n",
-        "Generated from the code by `scripts/make_reference.py`.\n",
+        " tuning (it has `tune`). Behind each key stand its values; its default; what it means. A"
+        " key without a default may be left out unless it is required.\n",
     ]
     for name, title in SECTIONS.items():
-        text = _described(definitions[name], definitions)
-        parts += [f"## {title}\n", *text]
+        parts += [f"## {title}\n", f"{_one_line(definitions[name]['description'])}\n"]
+        rows = list(_rows(definitions[name]))
+        if name in EXTENDED:
+            base = EXTENDED[name]
+            inherited = set(_rows(definitions[base]))
+            rows = [row for row in rows if row not in inherited]
+            parts.append(f"All keys of {_reference(base)}, and:\n")
+        parts += _list(rows)
     return "\n".join(parts)
 
 
-def _described(schema: Schema, definitions: Schema) -> Iterator[str]:
-    yield f"{_one_line(schema['description'])}\n"
+def _described(schema: Schema, shared: Mapping[str, Row], call: str = "") -> Iterator[str]:
+    """Yield a component's sentence, its own keys, and the names of those it shares."""
+    yield f"{call}{_one_line(schema['description'])}\n"
+    rows = list(_rows(schema))
+    own = [row for row in rows if shared.get(row[0]) != row]
+    common = [f"`{row[0]}`" for row in rows if shared.get(row[0]) == row]
+    if own:
+        yield from _list(own)
+    if common:
+        yield f"[Shared](#shared-keys): {', '.join(common)}.\n"
+    if not rows:
+        yield "It has no keys.\n"
+
+
+def _rows(schema: Schema) -> Iterator[Row]:
+    """Yield for each key its name, its values, its default and its meaning."""
     keys = {key: place for key, place in schema["properties"].items() if key != "type"}
     if "const" not in schema["properties"].get("type", {"const": ""}):
         keys = schema["properties"]
-    if not keys:
-        yield "It has no keys.\n"
-        return
-    yield "| key | type | default | meaning |\n|---|---|---|---|"
     for key, place in keys.items():
         default = "required" if key in schema.get("required", ()) else _default(place)
-        yield f"| `{key}` | {typed(place)} | {default} | {_one_line(place['description'])} |"
+        meaning = _one_line(place["description"])
+        opening = re.match(rf"`{key}`(?: is| \((.+?)\):|:) ", meaning)  # the key's own name again
+        if opening:
+            default = default or (f"`{opening[1]}`" if opening[1] else "")
+            meaning = meaning[opening.end()].upper() + meaning[opening.end() + 1 :]
+        yield key, typed(place), default, meaning
+
+
+def _list(rows: Iterable[Row]) -> Iterator[str]:
+    for key, values, default, meaning in rows:
+        yield f"- `{key}` ({'; '.join(filter(None, (values, default)))}): {meaning}"
     yield ""
 
 
@@ -234,25 +290,30 @@ def stages_page() -> str:
     from sluice.retrieval.config.schema.catalogue import entries, entry
 
     stages, operators = entries("stages"), ("a | b", "a % 100", "a >> b")
+    schemas = {
+        name: {"description": each.summary, "properties": each.arguments,
+               "required": each.required}
+        for name in stages if name not in operators
+        for each in [entry("stages", name)]
+    }  # fmt: skip
+    shared = _same(schemas.values())
     parts = [
         "# Pipelines and measures\n",
         "A pipeline is an expression over the names under `retrievers:` and `rerankers:`."
         " [Cascades](../cascade.md) says which to use when; this page lists all.\n",
-        "Generated from the code by `scripts/make_reference.py`; `sluice config list stages` prints"
-        " the same.\n",
+        "`sluice config list stages` prints the same.\n",
         "## Operators\n",
         "| expression | what it does |\n|---|---|",
         *(f"| `{_bar(name)}` | {_one_line(stages[name])} |" for name in operators),
         "",
     ]
-    for name in stages:
-        if name not in operators:
-            each = entry("stages", name)
-            call = f"{name}({', '.join([*each.parts, '...'])})"
-            schema = {"description": each.summary, "properties": each.arguments,
-                      "required": each.required}  # fmt: skip
-            parts += [f"## {name}\n", f"`{call}`\n", *_described(schema, {})]
+    for name, schema in schemas.items():
+        call = f"`{name}({', '.join([*entry('stages', name).parts, '...'])})`"
+        parts += [f"## {name}\n", *_described(schema, shared, f"{call}: ")]
     parts += [
+        "## Shared keys\n",
+        f"{SHARED}\n",
+        *_list(shared.values()),
         "## Measures\n",
         "`evaluate.measures`, `sluice score`, `sluice compare` and `sluice.evaluate` take these"
         " names; [measures](../measures.md) has other tools' names for them, their sources, and"
@@ -278,26 +339,83 @@ def classes() -> str:
         for thing in things.values() if inspect.isclass(thing)
         for base in thing.__mro__[1:]
         if _ours(base) and list(_methods(base)) and base.__name__ not in things
+        and not base.__name__.startswith("Familiar")
     }  # fmt: skip
     parts = [
         "# Python classes and functions\n",
         "What `from sluice import ...` offers, from its docstrings by `scripts/make_reference.py`."
-        " [The Python API on one page](../python.md) shows them at work. A class also has the"
-        " methods of its bases, which stand at the end.\n",
+        " [The Python API on one page](../python.md) shows them at work. Details, types and errors"
+        " are in `help(sluice.FlatIndex.search)`. A class also"
+        " has the methods of its bases, which stand at the end.\n",
     ]
+    places = _yaml_places()
     below = {f"Base class {name}": base for name, base in sorted(bases.items())}
     for heading, thing in (things | below).items():
         name = heading.rpartition(" ")[2]
-        parts += [f"## {heading}\n", *_signature(name, thing), _docstring(thing)]
+        parts.append(f"## {heading}\n")
+        if heading in below or name in places:
+            parts.append(f"`{_call(name, thing)}`\n")
+            parts.append(_docstring(thing).partition("\n\n")[0].rstrip() + "\n")
+            parts += [f"Its arguments: {places[name]}.\n"] if name in places else []
+        else:
+            parts += [*_signature(name, thing), _docstring(thing)]
         if inspect.isclass(thing):
             above = [base for base in thing.__mro__[1:] if base.__name__ in {*bases, *things}]
             links = ", ".join(
                 f"[{base.__name__}]({_place(base.__name__, below)})" for base in above
             )
             parts += [f"Bases: {links}.\n"] if links else []
-            for label, method in _methods(thing):
-                parts += [f"### {name}.{label}\n", *_signature(label, method), _docstring(method)]
+            parts += _members(thing, above, heading in below and name not in WHOLE)
     return "\n".join(parts)
+
+
+def _members(thing: type, above: Sequence[type], brief: bool) -> Iterator[str]:
+    """Yield an item for each method; those that a base describes are named alone."""
+    if brief:  # a base of the code's own, whose methods users meet in the classes over it
+        yield f"Methods: {', '.join(f'`{label}`' for label, _ in _methods(thing))}.\n"
+        return
+    described = {label for base in above for label, _ in _methods(base)}
+    calls: dict[str, list[str]] = {}  # of names for one method, by what it does
+    for label, method in _methods(thing):
+        if label not in described:
+            calls.setdefault(_docstring(method), []).append(_call(label, method))
+    for text, names in calls.items():
+        same = "".join(f", `{name.partition('(')[0]}`" for name in names[1:])
+        first, _, rest = text.strip().partition("\n\n")
+        yield f"- `{names[0]}`{same}: {_one_line(first)}"
+        if thing.__name__ in WHOLE and rest:
+            yield "\n" + re.sub(r"^(?=.)", "    ", rest.rstrip(), flags=re.M)
+    repeated = [f"`{label}`" for label, _ in _methods(thing) if label in described]
+    if calls:
+        yield ""
+    if repeated:
+        yield f"As its bases have them: {', '.join(repeated)}.\n"
+
+
+def _call(label: str, method: Any) -> str:
+    """Return a call of a method: its arguments and their defaults."""
+    if isinstance(method, property):
+        return label
+    parameters = [
+        each.replace(annotation=inspect.Parameter.empty)
+        for each in inspect.signature(method).parameters.values()
+        if each.name not in ("self", "cls")
+    ]
+    return f"{label}{inspect.Signature(parameters)}"
+
+
+def _yaml_places() -> dict[str, str]:
+    """Return by class where the arguments of those that YAML names are described."""
+    from sluice.encoders.table import ENCODERS, RERANKERS
+    from sluice.indexing.table import INDEXES
+
+    tables = {"encoders": ENCODERS, "rerankers": RERANKERS, "indexes": INDEXES}
+    places = {
+        place.rpartition(":")[2]: f"[`{name}`]({page}.md#{name})"
+        for page, table in tables.items() for name, place in table.items()
+    }  # fmt: skip
+    return {**places, "Passages": "[`passages`](yaml.md#passages)",
+            "Encoding": "[`encoding`](yaml.md#encoding)"}  # fmt: skip
 
 
 def _place(name: str, below: Mapping[str, Any]) -> str:
@@ -341,10 +459,6 @@ class _Plain:
 
 
 def _signature(name: str, thing: Any) -> Iterator[str]:
-    if isinstance(thing, property):
-        returned = getattr(thing.fget, "__annotations__", {}).get("return", "")
-        yield f"```python\n{name}: {returned}\n```\n"
-        return
     try:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):

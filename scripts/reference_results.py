@@ -120,16 +120,22 @@ def page(
             lines += ["", *_of_the_corpus(found, alone)] if alone else []
     lines += ["", "## Cost", ""]
     lines += ["Latency of one query, encoding included, one thread; the indexes of all stages."]
-    for name, each in found.items():
-        lines += ["", f"| {name} | p50 ms | p95 ms | p99 ms | index MB | bytes a document |"]
-        lines += ["|---|---|---|---|---|---|"]
-        for system in each.systems:
-            cost = each.cost(system)
-            spent = cost["latency_ms"] or {}
-            times = [f"{spent[key]:.1f}" if spent else "-" for key in ("p50", "p95", "p99")]
-            size = [f"{cost['index_bytes'] / 1e6:.1f}", f"{cost['bytes_per_document']:,.0f}"]
-            lines.append(f"| {system} | " + " | ".join([*times, *size]) + " |")
+    for what, show in (("p50/p95 ms", _latency), ("bytes a document", _size)):
+        lines += ["", f"| {what} | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
+        for system in sorted({s for each in found.values() for s in each.systems}, key=ORDER.index):
+            cells = [show(each.cost(system)) if system in each.systems else "-"
+                     for each in found.values()]  # fmt: skip
+            lines.append(f"| {system} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _latency(cost: Mapping[str, Any]) -> str:
+    spent = cost["latency_ms"]
+    return f"{spent['p50']:.1f}/{spent['p95']:.1f}" if spent else "-"
+
+
+def _size(cost: Mapping[str, Any]) -> str:
+    return f"{cost['bytes_per_document']:,.0f}"
 
 
 def _table(found: Mapping[str, Collection], measure: str) -> Iterator[str]:

@@ -1,7 +1,5 @@
 """The page on training names what there is, and its YAML is valid."""
 
-import importlib
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -14,34 +12,10 @@ from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.clicks.examples import ClickExamples
 from sluice.retrieval.training_data.files.corpus_mixture import CorpusExamples
 from sluice.retrieval.training_data.files.examples import FileExamples
-from sluice.training.losses import LOSSES
 from sluice.training.negatives.settings import MODES
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-
-
-def _script() -> Any:
-    path = ROOT / "scripts" / "make_training_docs.py"
-    spec = importlib.util.spec_from_file_location("make_training_docs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make_training_docs = _script()
-
-
-def test_the_table_of_losses_is_made_from_the_classes() -> None:
-    assert make_training_docs.page(PAGE) == PAGE, "run scripts/make_training_docs.py"
-    for name, place in LOSSES.items():
-        module, _, cls = place.partition(":")
-        loss = getattr(importlib.import_module(module), cls)
-        assert "summary" in vars(loss), name
-        assert name == "sum" or "paper" in vars(loss), name
-        assert PAGE.count(f"| `{name}` | {loss.summary} |") == 1
 
 
 def test_every_mode_of_mining_is_named() -> None:

@@ -33,7 +33,7 @@ class LossBase:
 
     __slots__ = ()
 
-    summary: ClassVar[str] = ""  # one line for the table in docs/training.md
+    summary: ClassVar[str] = ""  # one line, as docs/reference/losses.md shows it
     paper: ClassVar[str] = ""
 
     def __call__(

@@ -18,7 +18,7 @@ from sluice.encoders.lexical.analyzer import analyzer, words
 from sluice.encoders.lexical.bm25 import BM25Encoder
 from sluice.encoders.lexical.languages import BY_NAME, GRAMS, LANGUAGES
 
-PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "languages.md").read_text(encoding="utf-8")
 # Different words, of a script that the sentence of the code is not in; none is found by another.
 FIVE = {"de": "Würde", "ru": "достоинстве", "el": "αξιοπρέπεια", "ar": "الكرامة", "zh": "尊严"}
 
