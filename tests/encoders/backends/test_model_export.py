@@ -49,6 +49,7 @@ def test_a_dense_folder(bert: Path, texts: list[str], tmp_path: Path) -> None:
     np.testing.assert_allclose(theirs.encode(texts), documents, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["dense", "splade", "cross_encoder"])
 def test_the_file_says_what_it_takes_and_gives(
     bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path, kind: str
@@ -105,6 +106,7 @@ def test_an_encoder_in_training_or_bfloat16_is_left_as_it_is(bert: Path, tmp_pat
     assert encoder.weights_hash() == before
 
 
+@pytest.mark.thorough
 def test_a_wrong_graph_is_never_written(
     bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +161,7 @@ def test_what_is_refused(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.thorough
 def test_exporting_again_replaces_the_folder(bert: Path, tmp_path: Path) -> None:
     export_onnx(bert, tmp_path / "m", quantise="int8")
     export_onnx(bert, tmp_path / "m")

@@ -50,6 +50,7 @@ def test_poolings_equal_their_formulas_on_both_padding_sides() -> None:
             torch.testing.assert_close(POOLINGS[name](states, mask)[row], vector)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooling", list(POOLINGS))
 def test_saved_folder_loads_in_sentence_transformers_and_back(
     bert: Path, texts: list[str], tmp_path: Path, pooling: str

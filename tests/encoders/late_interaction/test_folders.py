@@ -78,6 +78,7 @@ def native(base: Path, folder: Path, *, pooling: Any = None, **transformer: Any)
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("transformer", [
     {"query_length": 24, "document_length": 40},
     {"document_length": 40, "query_expansion": {"strategy": "fixed", "length": 16}},

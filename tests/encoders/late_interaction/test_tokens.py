@@ -34,6 +34,7 @@ def started(bert: Path) -> TokenEncoder:
     return TokenEncoder.from_pretrained(bert, dim=8, query_length=16, document_length=50)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [
     {}, {"attend_to_expansion": True}, {"expand_queries": False}, {"expand_queries": 10},
     {"skip_words": []}, {"projection": {"dim": 8, "layers": 2, "residual": True}},

@@ -52,6 +52,7 @@ HEADS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("head", HEADS)
 def test_modules_over_vectors(
     head: str, transformer: Any, texts: list[str], tmp_path: Path
@@ -85,6 +86,7 @@ def test_modules_over_vectors(
     assert [type(module).__name__ for module in back.children()] == kinds
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "modes", [*([mode] for mode in OURS), ["cls", "mean"], ["lasttoken", "max", "mean"], list(OURS)]
 )

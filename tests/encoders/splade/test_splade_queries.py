@@ -307,6 +307,7 @@ def test_columns_without_a_token_weigh_nothing(masked_bert: Path) -> None:
         StaticQueries(tokenizer, 9, weights=torch.ones(7))
 
 
+@pytest.mark.thorough
 def test_an_exported_graph_makes_the_documents(
     masked_bert: Path, texts: list[str], tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def test_tuning_starts_unchanged_moves_and_is_never_ignored(
     assert encoder.fingerprint != fingerprint
 
 
+@pytest.mark.thorough
 @combined(MERGED)
 def test_merging_keeps_outputs_and_leaves_an_ordinary_model(
     kind: str, settings: dict[str, Any], folders: dict[str, Path], tmp_path: Path
@@ -102,6 +103,7 @@ def test_merging_keeps_outputs_and_leaves_an_ordinary_model(
         assert not (tmp_path / name / "adapter").exists()
 
 
+@pytest.mark.thorough
 @combined([*ADDED, PREFIX, CONNECTED[2]])
 def test_what_cannot_be_merged_is_saved_beside_and_loaded_again(
     kind: str,
@@ -162,6 +164,7 @@ def test_other_architectures(family: str, settings: dict[str, Any], tmp_path: Pa
     assert np.abs(outputs(again) - moved).max() < 1e-5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings", [MERGED[0], *MERGED[3:], *ADDED, PREFIX, CONNECTED[0]], ids=named
 )

@@ -104,6 +104,7 @@ def test_the_target_is_met_on_other_queries(
     assert [bool(row.breaks) for row in tuned] == [True] * (len(tuned) - 1) + [False]
 
 
+@pytest.mark.thorough
 def test_training_queries_link_a_graph(
     documents: Any, queries: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ def test_a_foreign_faiss_file_is_refused(tmp_path: Path) -> None:
         FloatEngine.open("Flat", "ip", file, 16, 4)
 
 
+@pytest.mark.thorough
 def test_beside_torch() -> None:
     """Both bring an OpenMP runtime; training and searching after torch must not hang or crash."""
     program = """

@@ -55,6 +55,7 @@ def unit(rng: np.random.Generator, lengths: list[int], width: int) -> TokenVecto
     return TokenVectors(values, np.cumsum([0, *lengths]))
 
 
+@pytest.mark.thorough
 @every_store
 @QUICK
 @given(
@@ -188,6 +189,7 @@ def test_scores_are_max_sim_of_sentence_transformers() -> None:
         np.testing.assert_allclose(ours, theirs[place].numpy(), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_few_documents_are_scored_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds leave few candidates, whatever is found."""
     scored = []
@@ -470,6 +472,7 @@ thorough = pytest.mark.skipif(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("features", "stores"),
     [

@@ -119,6 +119,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> DsiEncoder:
     return taught(encoder, pairs, 80)
 
 
+@pytest.mark.thorough
 def test_queries_held_out_are_found_by_what_queries_taught_alone(tmp_path: Path) -> None:
     words = [word for word in WORDS.split() if len(word) > 3][-20:]
     corpus = [
@@ -139,6 +140,7 @@ def test_queries_held_out_are_found_by_what_queries_taught_alone(tmp_path: Path)
     assert shares[10] < 0.35
 
 
+@pytest.mark.thorough
 def test_a_retriever_searches_explains_and_changes(
     learnt: DsiEncoder, t5: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

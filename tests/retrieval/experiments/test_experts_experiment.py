@@ -90,6 +90,7 @@ def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
     assert code == 0, err
 
 
+@pytest.mark.thorough
 def test_a_saved_mixture_is_trained_on(sluice: Call, tmp_path: Path, bert: Path) -> None:
     """On the same datasets it goes on; on one alone, or on others, it is refused, with the file."""
     facts = settings(tmp_path, bert)

@@ -91,6 +91,7 @@ def test_what_was_added_is_found_by_every_pipeline_and_stays(
     assert "hold different documents" not in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_rebuild_that_would_lose_documents_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -198,6 +199,7 @@ def dying(path: Path, missing_ok: bool = False) -> None:
     os.unlink(path)  # noqa: PTH108  Path.unlink is what this stands for
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_killed_addition_is_reported_and_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: int
@@ -223,6 +225,7 @@ def test_a_killed_addition_is_reported_and_repaired(
         add_documents(output, NEW)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shards", [None, 2])
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_killed_sync_ends_with_the_same_command(
@@ -298,6 +301,7 @@ def test_a_killed_addition_that_cannot_be_undone_ends_with_a_rebuild(
     assert [each.documents for each in add_documents(output, NEW)] == [42, 42]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changed", NAMES)
 def test_a_killed_addition_followed_by_another_change_is_not_undone_in_part(
     changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

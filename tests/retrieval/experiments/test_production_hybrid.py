@@ -75,6 +75,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> Iterator[Path]
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.thorough
 def test_the_recipe_from_clicks_to_updates(
     shop: Path, sluice: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

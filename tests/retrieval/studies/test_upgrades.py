@@ -66,6 +66,7 @@ def test_the_inequality_is_what_two_retrievers_have(old: Path, bert: Path, dev: 
     assert found.queries == len(dev.queries) == 8
 
 
+@pytest.mark.thorough
 def test_the_upgraded_folder_is_the_old_index_with_new_queries(
     old: Path, bert: Path, dev: Dataset, tmp_path: Path
 ) -> None:

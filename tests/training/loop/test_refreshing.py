@@ -26,6 +26,7 @@ def job(tiny: ModuleType, **trainer: Any) -> dict[str, Any]:
     return {**tiny.JOB, "trainer": {**tiny.JOB["trainer"], "num_train_epochs": 3, **trainer}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [2, 4, 5])
 def test_resumes_within_an_epoch_with_what_was_in_force(
     tiny: ModuleType, tmp_path: Path, every: int

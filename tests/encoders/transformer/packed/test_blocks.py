@@ -82,6 +82,7 @@ def both(encoder: Any) -> tuple[Any, Any]:
     return packed, encoder.encode_documents(TEXTS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", BLOCKS)
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_vectors_are_those_of_the_ordinary_pass(
@@ -98,6 +99,7 @@ def test_vectors_are_those_of_the_ordinary_pass(
     np.testing.assert_allclose(packed, backwards, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", BLOCKS)
 def test_bfloat16_stays_close_to_float32(family: str, models: Any, tokenizer: Any) -> None:
     full = DenseEncoder(models[family], tokenizer).encode_documents(TEXTS)

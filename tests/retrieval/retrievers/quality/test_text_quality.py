@@ -176,6 +176,7 @@ def test_yaml_prunes_before_anything_is_encoded(
     assert "was not trained by examples" not in caplog.text
 
 
+@pytest.mark.thorough
 def test_yaml_trains_a_model_that_answers_true_or_false(
     sluice: Call, world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,6 +39,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return load_dataset(write_beir(tmp_path_factory.mktemp("data") / "world"), "train")
 
 
+@pytest.mark.thorough
 def test_a_journey(sluice: Call, tmp_path: Path, gpt2: Path, bert: Path) -> None:
     examples = {"type": "generated", "model": str(gpt2), "documents": 6, "consistency": 40, **FEW}
     config: dict[str, Any] = {
