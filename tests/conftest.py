@@ -103,6 +103,14 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Tiny models by name, of tests/support/kinds.py."""
+    from kinds import Models
+
+    return Models(tmp_path_factory.mktemp("kinds"))
+
+
+@pytest.fixture(scope="session")
 def masked_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("models") / "masked", "ForMaskedLM")
 
