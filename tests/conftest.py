@@ -29,6 +29,7 @@ from command_line import Call
 from shared_compiling import share_compiling
 from shared_rewriting import rewrite_a_share
 from thorough import Tests, sampled, slow_first
+from tiny_generators import save_gpt2, save_t5
 from tiny_models import save_model
 
 atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
@@ -119,6 +120,16 @@ def masked_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "pairs"
     return save_model(folder, "ForSequenceClassification", num_labels=1)
+
+
+@pytest.fixture(scope="session")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_t5(tmp_path_factory.mktemp("models") / "t5")
+
+
+@pytest.fixture(scope="session")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_gpt2(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 @pytest.fixture

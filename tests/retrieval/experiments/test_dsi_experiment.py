@@ -35,11 +35,6 @@ def named(corpus: list[Document]) -> list[dict[str, str]]:
     return [{"id": each.id, "title": each.title, "text": each.text} for each in corpus]
 
 
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_t5(tmp_path_factory.mktemp("models") / "t5")
-
-
 def taught(encoder: DsiEncoder, pairs: list[tuple[str, str]], steps: int) -> DsiEncoder:
     """Train on texts with the ids of documents."""
     examples = [

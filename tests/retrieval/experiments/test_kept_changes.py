@@ -26,12 +26,6 @@ NEW = [Document("new1", "", "brandnew words"), Document("new2", "A", "brandnew t
 NAMES = ("one", "two")
 
 
-@pytest.fixture(autouse=True)
-def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what makes files survive a power cut: some hundred of them would wait for it."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def config(tmp_path: Path, **parts: Any) -> dict[str, Any]:
     """Two BM25 retrievers, a fusion and a cascade."""
     return {

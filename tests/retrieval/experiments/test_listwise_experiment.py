@@ -35,11 +35,6 @@ def training(folder: Path, model: Path, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_t5(tmp_path_factory.mktemp("models") / "t5")
-
-
 def test_a_list_longer_than_the_window_is_no_example(sluice: Call, tmp_path: Path) -> None:
     ranked(tmp_path)
     facts = {"dataset": str(write_beir(tmp_path / "data")), "output": str(tmp_path / "a"),

@@ -27,11 +27,6 @@ QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document i
 
 
 @pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_t5(tmp_path_factory.mktemp("models") / "t5")
-
-
-@pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> SealEncoder:
     """Learnt by heart: for each of twelve queries the spans of its document."""
     folder = save_t5(tmp_path_factory.mktemp("models") / "t5", d_model=32, initializer_factor=1.0)

@@ -38,11 +38,6 @@ QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unhea
 PATIENCE = 300.0  # seconds for what a busy machine does late
 
 
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def corpus(count: int = 40) -> list[Document]:
     """Documents with ties: every third has the text of the one before."""
     made = documents(count)

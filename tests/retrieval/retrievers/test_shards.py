@@ -1,7 +1,6 @@
 """Retrievers in shards: equal to the whole after every change, and honest where a part is gone."""
 
 import json
-import os
 import random
 import shutil
 import threading
@@ -39,12 +38,6 @@ from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vector
 QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}
 ALLOW = ["small_world:WordEncoder"]
 Build = Callable[..., Retriever]
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flush nothing: a power cut is not among the tests here, and each flush takes long."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def corpus(count: int = 40) -> list[Document]:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_generators import END, save_gpt2, save_t5
+from tiny_generators import END
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.input.same_text import same_text_key
@@ -17,16 +17,6 @@ DOCUMENTS = [
     Passage("b", "", "deep water"),
     Passage("c", "", "rank the document by score and learn to rank dense and sparse vector"),
 ]
-
-
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_t5(tmp_path_factory.mktemp("models") / "t5")
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_gpt2(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 def loaded(folder: Path, **options: Any) -> ModelGenerator:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import save_tokenizer
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.transformer.decoder_attention import set_attention
@@ -49,13 +48,6 @@ TEXTS = [
     "", "the", "river gold", "gold " * 40, "water of the sluice " * 9, "river gold", "a b c d e",
     *("stone rank deep " * n for n in range(1, 12)), "query " * 300,
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(folder)
-    return transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def made(family: str, size: int, head: str | None = None, **more: Any) -> Any:

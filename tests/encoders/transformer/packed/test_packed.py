@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import save_tokenizer
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.model_files.locate import model_folder
@@ -40,13 +39,6 @@ TEXTS = [
     "", "the", "river gold", "gold " * 40, "water of the sluice " * 9, "river gold", "a b c d e",
     *(" ".join(["stone", "rank", "deep"] * n)[: 3 * n] for n in range(1, 30)), "query " * 700,
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(folder)
-    return transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def made(family: str, kind: str, settings: dict[str, Any], size: int) -> Any:

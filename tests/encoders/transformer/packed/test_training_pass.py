@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_models import save_tokenizer
 from torch import Tensor, nn
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
@@ -53,13 +52,6 @@ BATCH = [
     *(" ".join(["stone", "rank", "deep"] * n)[: 3 * n] for n in range(1, 24)),
 ]  # fmt: skip
 Measured = tuple[Tensor, dict[str, Tensor]]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(folder)
-    return transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def model_of(family: str, kind: str, tokenizer: Any, still: bool = True, **more: Any) -> Any:

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from command_line import Call
 from small_world import write_beir
-from tiny_generators import save_gpt2
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Dataset, Document, load_dataset
@@ -27,11 +26,6 @@ from sluice.training.generation import prompt_learner
 from sluice.training.generation.query_generation import ModelGenerator
 
 FEW = {"pairs": 5, "tokens": 3, "shots": 1, "choices": 2, "epochs": 1, "length": 5}
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_gpt2(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 @pytest.fixture(scope="module")
