@@ -1,27 +1,19 @@
 """The sample of thorough tests that scripts/test runs, and the order of files."""
 
-from collections.abc import Callable, Sequence
-
-import pytest
 from thorough import sampled, slow_first
 
-TESTS = [
-    ("c::one", False), ("a::quick", False), ("a::kill", True), ("a::many[1]", True),
-    ("a::many[2]", True), ("b::first", True), ("b::second", True), ("b::many[1]", True),
-    ("b::many[2]", True), ("d::one", False), ("d::two", False),
-]  # fmt: skip
+MANY = [f"a::many[{n}]" for n in range(1, 12)]
+THOROUGH = ["a::kill", *MANY, "b::first", "b::second", "b::many[1]", "b::many[2]"]
+NAMES = ["c::one", "a::quick", *THOROUGH, "d::one", "d::two"]
+TESTS = [(name, name in THOROUGH) for name in NAMES]
 
 
-@pytest.mark.parametrize(
-    ("choose", "expected"),
-    [
-        (sampled, "c::one a::quick a::many[1] b::first b::many[1] d::one d::two"),
-        (
-            slow_first,
-            "a::quick a::kill a::many[1] a::many[2] b::first b::second b::many[1] b::many[2] "
-            "d::one d::two c::one",
-        ),
-    ],
-)
-def test_choices(choose: Callable[[Sequence[tuple[str, bool]]], list[int]], expected: str) -> None:
-    assert [TESTS[place][0] for place in choose(TESTS)] == expected.split()
+def test_every_tenth_case_and_a_test_of_every_file_are_sampled() -> None:
+    chosen = [NAMES[place] for place in sampled(TESTS)]
+    assert chosen == ["c::one", "a::quick", MANY[0], MANY[10], "b::first", "b::many[1]",
+                      "d::one", "d::two"]  # fmt: skip
+
+
+def test_files_with_thorough_tests_come_first_then_those_of_most() -> None:
+    order = [NAMES[place] for place in slow_first(TESTS)]
+    assert order == ["a::quick", *THOROUGH, "d::one", "d::two", "c::one"]

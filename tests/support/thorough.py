@@ -11,17 +11,18 @@ Tests = Sequence[tuple[str, bool]]  # what pytest calls each, and whether it is 
 def sampled(tests: Tests) -> list[int]:
     """Return the places of the tests to run where a sample of the thorough ones is enough.
 
-    Those are all others, the first case of a thorough test of several cases, and the first test of
-    a file that would have none.
+    Those are all others, every tenth case of a thorough test of several cases (its first, its
+    eleventh), and the first test of a file that would have none.
     """
     files = {_file(name) for name, thorough in tests if not thorough}
-    chosen, seen = list[int](), set[str]()
+    chosen, cases = list[int](), Counter[str]()
     for place, (name, thorough) in enumerate(tests):
         test = name.partition("[")[0]
-        if not thorough or (test not in seen and ("[" in name or _file(name) not in files)):
+        in_turn = cases[test] % 10 == 0
+        if not thorough or (in_turn and ("[" in name or _file(name) not in files)):
             chosen.append(place)
             files.add(_file(name))
-        seen.add(test)
+        cases[test] += 1
     return chosen
 
 

@@ -140,6 +140,7 @@ def test_what_cannot_be_merged_is_saved_beside_and_loaded_again(
         assert np.abs(outputs(without) - plain).max() < 1e-5, "the backbone is the old one"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["Roberta", "MPNet", "DistilBert", "ModernBert"])
 @pytest.mark.parametrize(
     "settings", [MERGED[0], MERGED[3], *ADDED, PREFIX, CONNECTED[1]], ids=named

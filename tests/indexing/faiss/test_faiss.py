@@ -57,6 +57,7 @@ FACTORIES = {  # factory: least recall@10 unmasked
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("metric", ["ip", "l2"])
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_every_kind_of_factory(factory: str, metric: Any, tmp_path: Path) -> None:

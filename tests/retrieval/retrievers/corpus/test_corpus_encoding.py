@@ -205,7 +205,7 @@ def test_sparse_vectors_of_a_splade_model_are_cached(masked_bert: Path, tmp_path
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["model", "own", "sparse"])
+@pytest.mark.parametrize("kind", ["own", "sparse", "model"])
 def test_two_workers_give_what_one_gives(kind: str, bert: Path, texts: list[str]) -> None:
     if kind == "model":
         encoder: Any = DenseEncoder.from_pretrained(bert, document_length=20)
