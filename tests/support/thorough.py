@@ -11,18 +11,19 @@ Tests = Sequence[tuple[str, bool]]  # what pytest calls each, and whether it is 
 def sampled(tests: Tests) -> list[int]:
     """Return the places of the tests to run where a sample of the thorough ones is enough.
 
-    Those are all others, every tenth case of a thorough test of several cases (its first, its
+    Those are all others, every tenth case of a thorough test of four or more (its first, its
     eleventh), and the first test of a file that would have none.
     """
     files = {_file(name) for name, thorough in tests if not thorough}
-    chosen, cases = list[int](), Counter[str]()
+    cases = Counter(_function(name) for name, _ in tests)
+    chosen, seen = list[int](), Counter[str]()
     for place, (name, thorough) in enumerate(tests):
-        test = name.partition("[")[0]
-        in_turn = cases[test] % 10 == 0
-        if not thorough or (in_turn and ("[" in name or _file(name) not in files)):
+        test = _function(name)
+        in_turn = cases[test] >= 4 and seen[test] % 10 == 0
+        if not thorough or in_turn or _file(name) not in files:
             chosen.append(place)
             files.add(_file(name))
-        cases[test] += 1
+        seen[test] += 1
     return chosen
 
 
@@ -43,3 +44,7 @@ def slow_first(tests: Tests) -> list[int]:
 
 def _file(test: str) -> str:
     return test.partition("::")[0]
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]

@@ -109,6 +109,7 @@ def test_a_graph_gives_what_torch_gives(
         torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINE)
 @pytest.mark.parametrize("kind", list(HEADS))
 def test_an_encoder_over_a_back_end(

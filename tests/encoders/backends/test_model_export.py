@@ -26,6 +26,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
+@pytest.mark.thorough
 def test_a_dense_folder(bert: Path, texts: list[str], tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -76,6 +77,7 @@ def test_the_file_says_what_it_takes_and_gives(
     assert ("cosine" in str(report)) == (kind != "cross_encoder")
 
 
+@pytest.mark.thorough
 def test_int8_comes_with_its_loss(
     bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

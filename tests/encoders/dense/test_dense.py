@@ -12,6 +12,7 @@ from sluice.encoders.dense.pooling import POOLINGS
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooling", list(POOLINGS))
 @pytest.mark.parametrize("normalize", [True, False])
 def test_batches_order_and_padding_do_not_change_a_vector(

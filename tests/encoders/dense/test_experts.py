@@ -344,6 +344,7 @@ def test_one_expert_is_exported(bert: Path, tmp_path: Path) -> None:
     assert report.kind == "dense"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "says"),
     [

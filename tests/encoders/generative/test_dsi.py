@@ -63,6 +63,7 @@ def log_probability(encoder: DsiEncoder, query: str, code: Any) -> float:
     return total
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings", [{"ids": "atomic"}, {"ids": "semantic", "branches": 2}, {"ids": "string"}]
 )

@@ -71,6 +71,7 @@ def test_embed_has_the_vectors_of_encoding_and_gradients(started: TokenEncoder, 
     assert weight.grad.abs().sum() > 0  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attend", [False, True])
 @pytest.mark.parametrize("architecture", ["Bert", "Roberta", "MPNet", "DistilBert"])
 def test_packed_passes_are_the_models_own(tmp_path: Path, architecture: str, attend: bool) -> None:

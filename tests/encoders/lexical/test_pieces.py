@@ -57,6 +57,7 @@ def test_words_longer_than_the_longest_are_cut_alike() -> None:
     assert by_pieces(texts, analyzer("none")) == plainly(texts, analyzer("none"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("language", LANGUAGES)
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(TEXTS, st.integers(1, 4))

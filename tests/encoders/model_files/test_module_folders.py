@@ -162,6 +162,7 @@ def change(path: Path, **values: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "remedy"),
     [
@@ -187,6 +188,7 @@ def test_other_modules_are_refused_by_name(kind: str, remedy: str, folder: Path)
                 refused(folder)  # type: ignore[operator]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -221,6 +221,7 @@ def test_idf_streams_its_texts(masked_bert: Path) -> None:
     assert weights[vocabulary["stone"]] == pytest.approx(np.log1p(5000.5 / 0.5))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(
     "options",
@@ -344,6 +345,7 @@ def test_settings_of_queries_that_a_table_does_not_hear(
         SpladeEncoder.from_pretrained(masked_bert, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noted", [{"query_top_k": 5}, {"lexical": "query"}])
 @pytest.mark.parametrize("query_model", ["bow", "idf"])
 def test_folders_that_note_such_settings_open_as_they_did(

@@ -59,6 +59,7 @@ def combined(settings: list[dict[str, Any]]) -> Any:
     )
 
 
+@pytest.mark.thorough
 @combined(MERGED + ADDED + CONNECTED)
 def test_tuning_starts_unchanged_moves_and_is_never_ignored(
     kind: str, settings: dict[str, Any], folders: dict[str, Path]

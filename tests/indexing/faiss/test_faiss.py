@@ -125,6 +125,7 @@ def test_bad_search_parameters_are_refused() -> None:
                 index.search(clustered(1), 1, params={name: wrong})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("metric", ["ip", "l2"])
 @pytest.mark.parametrize(
     "factory", ["HNSW8", "NSG8", "RR16,HNSW8", "HNSW8,RFlat", "IVF64,Flat", "IVF8_HNSW4,SQ8"]

@@ -128,6 +128,7 @@ def test_any_sequence_of_changes_equals_brute_force(
         same(index.search(asked, 4, keep=keep), brute_hits(asked, kept, 4, live & keep))
 
 
+@pytest.mark.thorough
 @every_store
 @QUICK
 @given(

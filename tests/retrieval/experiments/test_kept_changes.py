@@ -120,6 +120,7 @@ def test_a_rebuild_that_would_lose_documents_is_refused(
     assert [file.stat().st_mtime_ns for file in files] == before, "the runs are of the rebuilt"
 
 
+@pytest.mark.thorough
 def test_an_error_in_any_retriever_leaves_all_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

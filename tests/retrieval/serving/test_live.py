@@ -278,6 +278,7 @@ def test_a_change_that_is_not_served_yet_says_so(own: Any, monkeypatch: pytest.M
     assert counted in ask("GET", "/metrics").text
 
 
+@pytest.mark.thorough
 def test_a_change_that_others_do_not_serve_says_so(own: Any) -> None:
     service = own(writable=True, pipelines=("bm25",))
     ask = asker(service)

@@ -125,6 +125,7 @@ def test_a_given_encoder_is_left_as_it_is(old: Path, bert: Path, dev: Dataset) -
     np.testing.assert_array_equal(encoder.encode_documents(["gold"]), before)
 
 
+@pytest.mark.thorough
 def test_the_command_measures_and_writes(
     sluice: Call, old: Path, bert: Path, world: Path, dev: Dataset, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ def stripped(row: torch.Tensor, ends: list[int]) -> list[int]:
     return tokens[: stop + 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("ends", [[END], list(range(3, 100, 5))])
 @pytest.mark.parametrize(("beams", "length_penalty"), [(1, 1.0), (3, 1.0), (4, 0.0), (5, 2.0)])
@@ -111,6 +112,7 @@ def test_groups_differ_and_the_first_is_unpenalised(t5: Path) -> None:
         assert len({tuple(tokens) for tokens in diverse[text]}) > 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize(
     "by", [DiverseBeams(groups=2, beams=2, length=8), TopKSampling(3, length=8)]

@@ -186,6 +186,7 @@ def test_masks_are_a_function_of_seed_epoch_and_text(encoder: SpladeEncoder) -> 
     assert np.array_equal(hide(padded, "d", 1)[0][: len(ids)], hide(ids, "d", 1)[0])
 
 
+@pytest.mark.thorough
 def test_resumed_training_ends_as_an_undisturbed_one(folder: Path, tmp_path: Path) -> None:
     whole, wanted = trained(folder, tmp_path / "whole")
     cut = tmp_path / "cut"
@@ -291,6 +292,7 @@ def test_masks_do_not_depend_on_who_makes_the_batches(folder: Path, tmp_path: Pa
     assert run_forked(SUPPORT / "masked_texts.py", folder, tmp_path) == 0
 
 
+@pytest.mark.thorough
 def test_bfloat16_trains_in_float32_weights(folder: Path, tmp_path: Path) -> None:
     plain = {**JOB["trainer"], "save_strategy": "no"}
     del plain["save_steps"]

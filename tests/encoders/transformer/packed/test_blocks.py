@@ -122,6 +122,7 @@ def test_texts_that_end_in_tokens_nobody_sees(family: str, models: Any) -> None:
             assert bool(torch.isfinite(states).all())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["ModernBERT", "NomicBERT", "T5", "Qwen3", "Gemma 3"])
 def test_several_top_layers(family: str, models: Any, tokenizer: Any) -> None:
     packed, padded = both(DenseEncoder(models[family], tokenizer, top_layers=2))

@@ -89,6 +89,7 @@ def test_bfloat16_stays_close_to_float32(family: str, tokenizer: Any) -> None:
     assert (packed * full).sum(1).min() > 0.999
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", [name for name in PACKED if name != "Camembert"])
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 def test_splade_weights_are_those_of_the_ordinary_pass(
@@ -104,6 +105,7 @@ def test_splade_weights_are_those_of_the_ordinary_pass(
     np.testing.assert_allclose(packed[:6], trained, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", PACKED)
 def test_cross_encoder_scores_are_those_of_the_ordinary_pass(family: str, tokenizer: Any) -> None:
     settings = {**PACKED[family], "num_labels": 1}
@@ -134,6 +136,7 @@ def test_texts_of_every_length_up_to_512(tokenizer: Any) -> None:
     np.testing.assert_allclose(packed, padded, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("budget", [1, 7, 64, 4096, 10**6])
 def test_the_budget_changes_nothing(budget: int, tokenizer: Any) -> None:
     model = made("Bert", "Model", SMALL, len(tokenizer))

@@ -93,6 +93,7 @@ def check_both(encoder: Any, call: Callable[[Any], Tensor], rows: Any = slice(No
         assert distance <= 1e-4 * theirs[1][name].norm() + 1e-6 * scale, name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_dense_values_and_gradients_are_those_of_the_padded_pass(
@@ -177,6 +178,7 @@ def test_frozen_parts_get_no_gradient(tokenizer: Any) -> None:
     assert encoder.model.encoder.layer[0].output.dense.weight.grad is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_stays_close(family: str, tokenizer: Any) -> None:
     model = model_of(family, "Model", tokenizer, initializer_range=0.05)

@@ -120,6 +120,7 @@ def test_parquet_keeps_texts_where_given(tmp_path: Path) -> None:
 # safetensors
 
 
+@pytest.mark.thorough
 def test_the_packages_files_are_read_and_ours_by_it(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     write_dense_vectors(path, IDS, [VECTORS], "safetensors")

@@ -220,6 +220,7 @@ def test_the_queries_of_all_datasets_have_the_mean_of_the_datasets() -> None:
     assert found["nDCG@10"] == pytest.approx((0.5 + 0.45 + 0.75) / 3)
 
 
+@pytest.mark.thorough
 def test_relative_datasets_are_found_beside_the_file(
     config: dict[str, Any], tmp_path: Path, sluice: Call, caplog: pytest.LogCaptureFixture
 ) -> None:

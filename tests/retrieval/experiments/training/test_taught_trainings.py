@@ -32,6 +32,7 @@ def logged(config: dict[str, Any]) -> list[dict[str, float]]:
     return [line for line in lines if "loss" in line]
 
 
+@pytest.mark.thorough
 def test_a_list_of_teachers_scores_the_negatives_before(
     config: dict[str, Any], masked_bert: Path, pair_bert: Path
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_training_with_the_name_of_a_built_in_teacher_is_refused(
     Experiment(checked(experiment, ExperimentConfig))
 
 
+@pytest.mark.thorough
 def test_soft_labels_teach_a_cross_encoder(
     config: dict[str, Any], pair_bert: Path, bert: Path
 ) -> None:

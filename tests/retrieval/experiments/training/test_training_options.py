@@ -136,6 +136,7 @@ def test_negatives_of_the_encoder_itself_are_refreshed(config: dict[str, Any]) -
         assert json.loads(report.read_text())["positive_share"] == 0.0
 
 
+@pytest.mark.thorough
 def test_fresh_negatives_every_epoch(config: dict[str, Any]) -> None:
     negatives = {**MINED, "refresh": "epoch", "sampling": "random"}
     trainer = {**TRAINER, "num_train_epochs": 2, "max_steps": -1}
