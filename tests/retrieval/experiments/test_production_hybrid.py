@@ -18,6 +18,8 @@ from sluice.retrieval import Retriever, load_pipeline
 from sluice.retrieval.documents.readers import as_documents
 from sluice.retrieval.training_data.clicks.log import simulated_log
 
+pytestmark = pytest.mark.thorough  # one journey, whose steps follow each other
+
 CONFIG = ROOT / "configs" / "production-hybrid.yaml"
 LATER = 5  # documents that are added after the build
 PLACES = [1 / place for place in range(1, 5)]
@@ -75,7 +77,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> Iterator[Path]
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.thorough
 def test_the_recipe_from_clicks_to_updates(
     shop: Path, sluice: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
