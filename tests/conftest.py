@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 os.environ.update(
     SLUICE_CACHE=tempfile.mkdtemp(prefix="sluice-cache-"),  # never the user's own
@@ -28,7 +28,8 @@ import torch
 from command_line import Call
 from shared_compiling import share_compiling
 from shared_rewriting import rewrite_a_share
-from slow_files import slow_first
+from thorough import Tests, sampled, slow_first
+from tiny_generators import save_gpt2, save_t5
 from tiny_models import save_model
 
 atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
@@ -41,14 +42,25 @@ if not torch.cuda.is_available():
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", action="store_true", help="a sample of the thorough tests")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # thousands of tests are made, and none of them is garbage
     rewrite_a_share(config, Path(__file__).parent)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def choose(choice: Callable[[Tests], list[int]]) -> None:
+        places = choice([(item.nodeid, "thorough" in item.keywords) for item in items])
+        config.hook.pytest_deselected(items=set(items).difference(items[n] for n in places))
+        items[:] = [items[place] for place in places]
+
     if hasattr(config, "workerinput"):  # one of several processes, which take file after file
-        items[:] = [items[place] for place in slow_first([item.nodeid for item in items])]
+        choose(slow_first)
+    if config.getoption("--sample"):
+        choose(sampled)
 
 
 def pytest_collection_finish() -> None:
@@ -92,6 +104,14 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Tiny models by name, of tests/support/kinds.py."""
+    from kinds import Models
+
+    return Models(tmp_path_factory.mktemp("kinds"))
+
+
+@pytest.fixture(scope="session")
 def masked_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("models") / "masked", "ForMaskedLM")
 
@@ -100,6 +120,16 @@ def masked_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "pairs"
     return save_model(folder, "ForSequenceClassification", num_labels=1)
+
+
+@pytest.fixture(scope="session")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_t5(tmp_path_factory.mktemp("models") / "t5")
+
+
+@pytest.fixture(scope="session")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_gpt2(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 @pytest.fixture

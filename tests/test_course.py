@@ -66,6 +66,7 @@ def test_a_page_has_what_every_lesson_has(each: Any) -> None:
     assert all(abs(result - each.expected) <= each.within for result in results)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("each", EVERY, ids=lambda each: each.page.stem)
 def test_every_block_runs(
     each: Any, small: Path, bert: Path, monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
+pytestmark = pytest.mark.thorough
+
 PACKAGES = ("encoders", "indexing", "training", "retrieval")
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 

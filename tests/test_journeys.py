@@ -51,6 +51,7 @@ def test_there_are_ten() -> None:
     assert all(journey.__doc__ for journey in JOURNEYS.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", JOURNEYS)
 def test_a_journey(
     name: str, tmp_path: Path, bert: Path, shell: Call, monkeypatch: pytest.MonkeyPatch

@@ -43,6 +43,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_rows_are_scored_once_and_put_into_a_table(
     scripts: tuple[ModuleType, ModuleType], toy: Path, bert: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,

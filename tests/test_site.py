@@ -9,6 +9,8 @@ from browser import Browser, browsing, chromium
 from places import ROOT
 from site_scripts import site_script
 
+pytestmark = pytest.mark.thorough
+
 pages, checks, build = (site_script(name) for name in ("pages", "checks", "build"))
 HAS_GENERATOR = importlib.util.find_spec("zensical") is not None
 

@@ -27,6 +27,7 @@ def test_there_are_ten_steps() -> None:
     assert all(len(output.split()) > 1 for output in outputs)
 
 
+@pytest.mark.thorough
 def test_every_block_runs(
     tmp_path: Path, bert: Path, shell: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,8 @@ from sluice.retrieval.exchange.sparse.impact_json import ImpactFiles
 from sluice.retrieval.runs.trec_files import read_qrels, read_run
 from sluice.retrieval.training_data.files.formats import rows_of
 
+pytestmark = pytest.mark.thorough
+
 ROOM = 3 << 29  # bytes that a child may take beyond what it has: the longest PDF and some
 PARTS = 128  # of 8 MB each when decompressed: 1 GB in a megabyte
 

@@ -15,6 +15,8 @@ from places import ROOT
 
 from sluice.retrieval import Run
 
+pytestmark = pytest.mark.thorough
+
 ODD = ("a b ünï 東京", "new\nline", "-dash quo'te\"s", "$(touch pwned) %s%n [x]*?", "~")
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 import faults
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_failing_call_leaves_the_old_or_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,6 +21,8 @@ from hostile import EVERYTHING, POISONS, SECRET, World, contents, links_out, wat
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.config.sections import ExperimentConfig
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("encoders", "indexing", "training", "retrieval")
 NAMES = ("open", "load", "from_pretrained")

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from kills import FUZZER
+
+pytestmark = pytest.mark.thorough
 
 
 def test_no_kill_leaves_a_mixture_or_litter(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 import dataclasses
 from pathlib import Path
 
+import pytest
 from mutations import FUZZER, LIGHT, prepare
+
+pytestmark = pytest.mark.thorough
 
 SLOW = {"drafts", "reproduction", "experiment", "yaml", "evaluate"}  # left to scripts/adversary
 

@@ -7,6 +7,8 @@ import pytest
 
 from sluice.encoders.foundation.disk import files as drafts
 
+pytestmark = pytest.mark.thorough
+
 
 def lost(work: Path, verb: str, monkeypatch: pytest.MonkeyPatch, tried: int, again: int) -> object:
     monkeypatch.setattr(power_loss, "TRIED", tried)

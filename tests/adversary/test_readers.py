@@ -3,8 +3,11 @@
 from functools import partial
 from pathlib import Path
 
+import pytest
 from fuzzing import Fuzzer
 from readers import FUZZER, folder
+
+pytestmark = pytest.mark.thorough
 
 
 def test_every_answer_is_of_a_committed_state(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from results import FUZZER
+
+pytestmark = pytest.mark.thorough
 
 
 def test_wrong_values_in_results(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from searches import FUZZER
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("kind", FUZZER.kinds)
 def test_nothing_differs_from_its_reference(tmp_path: Path, kind: str) -> None:

@@ -3,6 +3,8 @@
 import pytest
 from served import Content, Known
 
+pytestmark = pytest.mark.thorough
+
 NONE: Content = frozenset()
 OLD: Content = frozenset({("g1-0", "version1"), ("g1-1", "version1")})
 NEW: Content = frozenset({("g1-0", "version2"), ("g1-1", "version2")})

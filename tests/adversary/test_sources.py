@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("encoders", "indexing", "training", "retrieval", "sluice")
 SOURCES = sorted(

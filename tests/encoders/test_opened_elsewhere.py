@@ -205,6 +205,7 @@ def opened(kind: str, folder: Path, *, trusted: bool) -> Any:
     return there(str(folder), device="cpu", trust_remote_code=trusted)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("made", CASES, indirect=True)
 def test_scores_there_are_ours_or_the_folder_is_refused(
     made: tuple[Any, Path], request: pytest.FixtureRequest

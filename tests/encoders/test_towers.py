@@ -81,6 +81,7 @@ def test_the_same_model_twice_is_two_copies(bert: Path, texts: list[str]) -> Non
         TowerEncoder(towers.query, towers.query)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["dense", "splade"])
 def test_folders_load_in_sentence_transformers_and_back(
     kind: str,

@@ -184,6 +184,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["flat", "inverted"])
 def test_a_kill_leaves_a_whole_index(name: str, tmp_path: Path) -> None:
     path, clock = tmp_path / "index", random.Random(5)

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.thorough
 def test_import_is_light() -> None:
     code = (
         "import sys; from sluice.training import LOSSES, Mining, Example;"

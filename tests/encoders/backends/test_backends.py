@@ -86,6 +86,7 @@ def features(lengths: tuple[int, ...], segments: bool = False) -> dict[str, torc
     return given
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("architecture", "kind", "engine"), CASES)
 def test_a_graph_gives_what_torch_gives(
     exported: Callable[[str, str], Path], architecture: str, kind: str, engine: str
@@ -108,6 +109,7 @@ def test_a_graph_gives_what_torch_gives(
         torch.testing.assert_close(states, expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ENGINE)
 @pytest.mark.parametrize("kind", list(HEADS))
 def test_an_encoder_over_a_back_end(
@@ -311,6 +313,7 @@ def test_ctrl_c_does_not_crash_once_another_thread_has_freed_the_model(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.thorough
 @needs_openvino
 def test_openvino_is_imported_without_its_telemetry(tmp_path: Path) -> None:
     code = (

@@ -30,6 +30,7 @@ def exported(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
 def test_each_kind_of_encoder_runs_its_graph(
     engine: Any, exported: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path,

@@ -26,6 +26,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
+@pytest.mark.thorough
 def test_a_dense_folder(bert: Path, texts: list[str], tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -49,6 +50,7 @@ def test_a_dense_folder(bert: Path, texts: list[str], tmp_path: Path) -> None:
     np.testing.assert_allclose(theirs.encode(texts), documents, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["dense", "splade", "cross_encoder"])
 def test_the_file_says_what_it_takes_and_gives(
     bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path, kind: str
@@ -75,6 +77,7 @@ def test_the_file_says_what_it_takes_and_gives(
     assert ("cosine" in str(report)) == (kind != "cross_encoder")
 
 
+@pytest.mark.thorough
 def test_int8_comes_with_its_loss(
     bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,6 +108,7 @@ def test_an_encoder_in_training_or_bfloat16_is_left_as_it_is(bert: Path, tmp_pat
     assert encoder.weights_hash() == before
 
 
+@pytest.mark.thorough
 def test_a_wrong_graph_is_never_written(
     bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +163,7 @@ def test_what_is_refused(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.thorough
 def test_exporting_again_replaces_the_folder(bert: Path, tmp_path: Path) -> None:
     export_onnx(bert, tmp_path / "m", quantise="int8")
     export_onnx(bert, tmp_path / "m")

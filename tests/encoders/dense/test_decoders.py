@@ -68,6 +68,7 @@ def padded(rows: list[list[int]], *, left: bool) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_the_mask_the_last_token_changes_the_first_state(
@@ -90,6 +91,7 @@ def test_without_the_mask_the_last_token_changes_the_first_state(
     assert changed("bidirectional") == [True, True]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attention", ["causal", "bidirectional"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_padding_on_either_side_and_any_batch_give_equal_vectors(

@@ -12,6 +12,7 @@ from sluice.encoders.dense.pooling import POOLINGS
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooling", list(POOLINGS))
 @pytest.mark.parametrize("normalize", [True, False])
 def test_batches_order_and_padding_do_not_change_a_vector(
@@ -50,6 +51,7 @@ def test_poolings_equal_their_formulas_on_both_padding_sides() -> None:
             torch.testing.assert_close(POOLINGS[name](states, mask)[row], vector)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooling", list(POOLINGS))
 def test_saved_folder_loads_in_sentence_transformers_and_back(
     bert: Path, texts: list[str], tmp_path: Path, pooling: str

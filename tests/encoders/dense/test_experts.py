@@ -246,6 +246,7 @@ def test_copies_views_and_the_collator(bert: Path) -> None:
     assert encoder_of(DenseEncoder.from_pretrained(bert), "gold").kind == "dense"
 
 
+@pytest.mark.thorough
 def test_training_resumes_is_cached_and_moves_an_expert_by_its_dataset(
     bert: Path, tmp_path: Path
 ) -> None:
@@ -343,6 +344,7 @@ def test_one_expert_is_exported(bert: Path, tmp_path: Path) -> None:
     assert report.kind == "dense"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "says"),
     [

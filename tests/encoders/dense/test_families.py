@@ -42,6 +42,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_published_folder(family: str, folders: Any, tmp_path: Path) -> None:
     folder = folders(family)
@@ -207,6 +208,7 @@ def test_a_tokenizer_without_an_end(bert: Path, tmp_path: Path) -> None:
         DenseEncoder.from_pretrained(tmp_path / "m", pooling="last", append_eos=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", [name for name in FAMILIES if "," not in name])
 def test_a_family_is_trained_and_searched(family: str, folders: Any) -> None:
     encoder = DenseEncoder.from_pretrained(folders(family), device="cpu")

@@ -204,6 +204,7 @@ def ranked(bert: Path) -> Ranked:
     return Ranked(encoder, texts, best)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("index", [
     FlatIndex, lambda: FaissIndex("Flat"), lambda: FaissIndex("HNSW32"), FunnelIndex, AutoIndex,
 ], ids=["flat", "faiss", "hnsw", "funnel", "auto"])  # fmt: skip

@@ -105,6 +105,7 @@ def projected(encoder: PseudoQueryEncoder, vectors: Table) -> Table:
     return vectors / lengths if encoder.unit_vectors else vectors
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("options", "packed"),
     [

@@ -24,6 +24,7 @@ def by_hand(encoder: DenseEncoder, text: str, top: int, pooling: str) -> np.ndar
     return vector / np.linalg.norm(vector)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("top", [1, 2])

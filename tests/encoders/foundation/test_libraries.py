@@ -77,6 +77,7 @@ def test_nothing_changes_once_torch_is_loaded() -> None:
     assert seen("import sys; sys.modules['torch'] = sys; import sluice") == {}
 
 
+@pytest.mark.thorough
 def test_products_of_ever_new_shapes_do_not_hold_ever_more() -> None:
     grown = []
     for settings in ({}, {KEEPING[0]: "1024", TORCH[0]: "1024"}):
@@ -91,6 +92,7 @@ def test_products_of_ever_new_shapes_do_not_hold_ever_more() -> None:
     assert grown[0] < grown[1] / 5
 
 
+@pytest.mark.thorough
 def test_openmp_takes_it_from_the_environment() -> None:
     # OMP_DISPLAY_ENV makes OpenMP print its settings when torch loads it.
     done = subprocess.run(

@@ -30,6 +30,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.thorough
 def test_no_module_needs_a_posix_module_to_be_imported() -> None:
     needed = {
         (file.relative_to(ROOT).as_posix(), alias.name)

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from places import ROOT
 
 PACKAGES = ("encoders", "indexing", "training", "retrieval")
@@ -88,6 +89,7 @@ def writes(file: Path) -> Iterator[str]:
                 yield name
 
 
+@pytest.mark.thorough
 def test_every_writer_keeps_to_the_protocol() -> None:
     """One that is new belongs to ``replaced_file``, ``replaced_folder`` or ``new_generation``."""
     found = {

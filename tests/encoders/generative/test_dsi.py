@@ -34,11 +34,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return save(tmp_path_factory.mktemp("models") / request.param)
 
 
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_t5(tmp_path_factory.mktemp("models") / "t5")
-
-
 def assigned(folder: Path, **settings: Any) -> DsiEncoder:
     encoder = DsiEncoder.from_pretrained(folder, **settings)
     encoder.assign_ids(DOCUMENTS, VECTORS)
@@ -68,6 +63,7 @@ def log_probability(encoder: DsiEncoder, query: str, code: Any) -> float:
     return total
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings", [{"ids": "atomic"}, {"ids": "semantic", "branches": 2}, {"ids": "string"}]
 )

@@ -78,6 +78,7 @@ def native(base: Path, folder: Path, *, pooling: Any = None, **transformer: Any)
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("transformer", [
     {"query_length": 24, "document_length": 40},
     {"document_length": 40, "query_expansion": {"strategy": "fixed", "length": 16}},
@@ -141,6 +142,7 @@ def pylate(base: Path, folder: Path, markers: tuple[str, str], **settings: Any) 
 COMMON = {"model_type": "ColBERT", "query_length": 16, "document_length": 40}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [
     COMMON,
     {**COMMON, "attend_to_expansion_tokens": True, "skiplist_words": []},
@@ -158,6 +160,7 @@ def test_folder_of_pylate(bert: Path, tmp_path: Path, settings: dict[str, Any]) 
     assert again["query_prefix"] == "[Q] "
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ["Roberta", "MPNet", "DistilBert", "ModernBert"])
 def test_architectures(tmp_path: Path, architecture: str) -> None:
     base = save_architecture(tmp_path / "base", architecture, "dense")

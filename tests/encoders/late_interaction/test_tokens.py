@@ -34,6 +34,7 @@ def started(bert: Path) -> TokenEncoder:
     return TokenEncoder.from_pretrained(bert, dim=8, query_length=16, document_length=50)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", [
     {}, {"attend_to_expansion": True}, {"expand_queries": False}, {"expand_queries": 10},
     {"skip_words": []}, {"projection": {"dim": 8, "layers": 2, "residual": True}},
@@ -70,6 +71,7 @@ def test_embed_has_the_vectors_of_encoding_and_gradients(started: TokenEncoder, 
     assert weight.grad.abs().sum() > 0  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attend", [False, True])
 @pytest.mark.parametrize("architecture", ["Bert", "Roberta", "MPNet", "DistilBert"])
 def test_packed_passes_are_the_models_own(tmp_path: Path, architecture: str, attend: bool) -> None:

@@ -55,6 +55,7 @@ def test_it_is_the_divergence_of_softmaxes_near_the_mean() -> None:
     np.testing.assert_allclose(information_gain(u, p, v), truth, rtol=0.1)
 
 
+@pytest.mark.thorough
 def test_skip_gram_vectors_are_as_long_as_their_words_tell(proof: ModuleType) -> None:
     """Words as frequent as each other, each to its own degree at home in one of ten topics."""
     rng = np.random.default_rng(5)

@@ -35,6 +35,7 @@ def by_pieces(texts: list[str], analyse: Analyzer) -> list[list[str]]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("language", LANGUAGES)
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(TEXTS)
@@ -43,6 +44,7 @@ def test_terms_are_those_of_the_whole_text(language: str, texts: list[str]) -> N
     assert by_pieces(texts, analyse) == plainly(texts, analyse) == [analyse(t) for t in texts]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("language", ["en", "zh", "th"])
 def test_every_character_beside_letters_spaces_and_punctuation(language: str) -> None:
     codes = [*range(0x3100), *range(0xFE00, 0x10000), *range(0x1F000, 0x1F700), sys.maxunicode]
@@ -55,6 +57,7 @@ def test_words_longer_than_the_longest_are_cut_alike() -> None:
     assert by_pieces(texts, analyzer("none")) == plainly(texts, analyzer("none"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("language", LANGUAGES)
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(TEXTS, st.integers(1, 4))

@@ -101,6 +101,7 @@ def test_a_cut_encoder_gives_the_layers_vectors(deep: Path, texts: list[str], pa
     assert cut.fingerprint != whole.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("projection", [None, 24])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_short_vectors_are_prefixes_and_survive_saving(

@@ -70,6 +70,7 @@ def test_a_fresh_head_is_a_warning_and_a_missing_one_for_splade_an_error(
         SpladeEncoder.from_pretrained(tmp_path / "m")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["Bert", "Roberta", "XLMRoberta", "MPNet", "Albert", "Electra", "DistilBert"]
 )

@@ -52,6 +52,7 @@ HEADS: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("head", HEADS)
 def test_modules_over_vectors(
     head: str, transformer: Any, texts: list[str], tmp_path: Path
@@ -85,6 +86,7 @@ def test_modules_over_vectors(
     assert [type(module).__name__ for module in back.children()] == kinds
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "modes", [*([mode] for mode in OURS), ["cls", "mean"], ["lasttoken", "max", "mean"], list(OURS)]
 )
@@ -160,6 +162,7 @@ def change(path: Path, **values: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "remedy"),
     [
@@ -185,6 +188,7 @@ def test_other_modules_are_refused_by_name(kind: str, remedy: str, folder: Path)
                 refused(folder)  # type: ignore[operator]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -71,6 +71,7 @@ def in_shards(folder: Path, *, pickled: bool) -> dict[str, torch.Tensor]:
     return state
 
 
+@pytest.mark.thorough
 def test_a_folder_of_pickles_is_converted_by_the_command(
     shell: Call, texts: list[str], tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def _without_heads(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_a_pickle_that_runs_a_program_runs_none(shell: Call, bert: Path, tmp_path: Path) -> None:
     folder = tmp_path / "m"
     shutil.copytree(bert, folder)

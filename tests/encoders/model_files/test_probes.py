@@ -125,6 +125,7 @@ def test_an_unchanged_model_is_verified(saved: Path, tmp_path: Path, shell: Call
     assert shell("verify", tmp_path / "m")[0] == 0
 
 
+@pytest.mark.thorough
 def test_every_kind_of_encoder_is_saved_with_probes(
     bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_product_and_its_gradient(bits: int, monkeypatch: pytest.MonkeyPatch) 
     assert float(difference) < 0.02
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("family", "weights", "bits"),
     [
@@ -240,6 +241,7 @@ def test_a_language_model_has_the_codes_of_tied_words_once(tmp_path: Path) -> No
     np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("settings", TUNINGS, ids=named)
 def test_what_trains_beside_codes(settings: dict[str, Any], bert: Path, tmp_path: Path) -> None:
     encoder = DenseEncoder.from_pretrained(bert, weights="int8", device="cpu")

@@ -85,6 +85,7 @@ def test_texts_are_lowered_where_the_folder_says_so(
     assert again.fingerprint == ours.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trailing", [True, False])
 @pytest.mark.parametrize("pooling", ["mean", "max", "last"])
 def test_prompts_left_out_of_the_pooling(

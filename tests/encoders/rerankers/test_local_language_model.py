@@ -170,6 +170,7 @@ def test_a_space_goes_before_a_word_where_the_prompt_has_none(tmp_path: Path) ->
     assert tokens("Answer:\n") == tokens("Answer:[END]") == ["yes", "no"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loaded", KINDS, indirect=True)
 @pytest.mark.parametrize(
     ("query", "document"),

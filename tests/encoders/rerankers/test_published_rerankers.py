@@ -27,6 +27,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("architecture", ["Bert", "Deberta"])
 @pytest.mark.parametrize("names", [None, {0: "irrelevant", 1: "relevant"}, {0: "yes", 1: "no"}])
 def test_two_labels_are_log_odds(architecture: str, names: Any, tmp_path: Path) -> None:

@@ -181,6 +181,7 @@ def test_a_text_without_tokens_has_no_concept(bert: Path, vocabulary: str) -> No
     assert not weights[1].any()
 
 
+@pytest.mark.thorough
 def test_trained_sparse_resumed_and_cached(bert: Path, vocabulary: str, tmp_path: Path) -> None:
     def fitted(folder: str, **options: Any) -> dict[str, torch.Tensor]:
         encoder = started(bert, vocabulary, threshold=0.8)

@@ -37,6 +37,7 @@ def folder(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_csr(bert, tmp_path_factory.mktemp("csr") / "m", normalize=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_published_folder(layout: str, bert: Path, texts: list[str], tmp_path: Path) -> None:
     options = LAYOUTS[layout]

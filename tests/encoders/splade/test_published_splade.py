@@ -74,6 +74,7 @@ SHARED = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SHARED)
 def test_one_network_for_both_sides(name: str, tmp_path: Path) -> None:
     """naver's v2 and v3, Granite's; with the files of sentence-transformers, and before those."""
@@ -142,6 +143,7 @@ def test_queries_without_a_network(name: str, activation: str | None, tmp_path: 
     agree(SpladeEncoder.from_pretrained(document, query_model="idf", device="cpu"), theirs)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("query_model", ["shared", "bow", "idf"])
 @pytest.mark.parametrize("name", SHARED)
 def test_a_family_is_trained_and_searched(name: str, query_model: Any, tmp_path: Path) -> None:

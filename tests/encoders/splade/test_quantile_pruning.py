@@ -135,6 +135,7 @@ def test_an_encoder_with_query_weights_keeps_its_floors(
         assert (again.encode_documents(texts) != encoder.encode_documents(texts)).nnz == 0
 
 
+@pytest.mark.thorough
 def test_other_processes_prune_alike(masked_bert: Path, texts: list[str]) -> None:
     encoder = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.4)
     fit_term_floors(encoder, texts)

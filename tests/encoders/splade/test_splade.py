@@ -53,6 +53,7 @@ def test_max_pooling_keeps_the_parameter_dtypes_under_autocast() -> None:
     torch.testing.assert_close(value, exact, atol=0.05, rtol=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 @pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
 def test_saved_folder_loads_in_sentence_transformers_and_back(

@@ -221,6 +221,7 @@ def test_idf_streams_its_texts(masked_bert: Path) -> None:
     assert weights[vocabulary["stone"]] == pytest.approx(np.log1p(5000.5 / 0.5))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize(
     "options",
@@ -307,6 +308,7 @@ def test_columns_without_a_token_weigh_nothing(masked_bert: Path) -> None:
         StaticQueries(tokenizer, 9, weights=torch.ones(7))
 
 
+@pytest.mark.thorough
 def test_an_exported_graph_makes_the_documents(
     masked_bert: Path, texts: list[str], tmp_path: Path
 ) -> None:
@@ -343,6 +345,7 @@ def test_settings_of_queries_that_a_table_does_not_hear(
         SpladeEncoder.from_pretrained(masked_bert, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noted", [{"query_top_k": 5}, {"lexical": "query"}])
 @pytest.mark.parametrize("query_model", ["bow", "idf"])
 def test_folders_that_note_such_settings_open_as_they_did(

@@ -48,6 +48,7 @@ def test_start_settings_are_checked(bert: Path) -> None:
         start_from_config(spec, True, [" "], where="encoder", seed=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("terms", [4.0, 9.0, 25.0])
 def test_a_start_has_the_terms_it_is_asked_for(bert: Path, terms: float) -> None:
     encoder = start_splade(bert, TEXTS, document_length=20, terms=terms)

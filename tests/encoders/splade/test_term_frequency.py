@@ -62,6 +62,7 @@ def test_binary_weights_become_bm25() -> None:
         assert found == pytest.approx(expected * 2.2, rel=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("options", [{}, {"lexical": "both"}, {"document_top_k": 5}])
 def test_both_passes_weigh_alike(

@@ -76,6 +76,7 @@ def test_weights_replaced_where_older_ones_were_are_seen(bert: Path) -> None:
         np.testing.assert_allclose(after, ordinary(encoder), atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))])
 def test_a_copy_is_an_encoder_of_its_own(encoder: Any, used: bool, copied: Any) -> None:
@@ -124,6 +125,7 @@ def test_a_new_activation_is_used(bert: Path) -> None:
     np.testing.assert_allclose(outputs(encoder), ordinary(encoder), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_threads_encode_without_dropout_while_the_module_is_in_training_mode(bert: Path) -> None:
     encoder = DenseEncoder.from_pretrained(bert, batch_tokens=30)
     for part in encoder.module.modules():

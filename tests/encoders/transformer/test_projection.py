@@ -57,6 +57,7 @@ def test_layers_by_the_formula(spec: dict[str, Any]) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("normalize", [True, False])
 def test_sentence_transformers_reads_the_folder(

@@ -59,6 +59,7 @@ def combined(settings: list[dict[str, Any]]) -> Any:
     )
 
 
+@pytest.mark.thorough
 @combined(MERGED + ADDED + CONNECTED)
 def test_tuning_starts_unchanged_moves_and_is_never_ignored(
     kind: str, settings: dict[str, Any], folders: dict[str, Path]
@@ -75,6 +76,7 @@ def test_tuning_starts_unchanged_moves_and_is_never_ignored(
     assert encoder.fingerprint != fingerprint
 
 
+@pytest.mark.thorough
 @combined(MERGED)
 def test_merging_keeps_outputs_and_leaves_an_ordinary_model(
     kind: str, settings: dict[str, Any], folders: dict[str, Path], tmp_path: Path
@@ -102,6 +104,7 @@ def test_merging_keeps_outputs_and_leaves_an_ordinary_model(
         assert not (tmp_path / name / "adapter").exists()
 
 
+@pytest.mark.thorough
 @combined([*ADDED, PREFIX, CONNECTED[2]])
 def test_what_cannot_be_merged_is_saved_beside_and_loaded_again(
     kind: str,
@@ -138,6 +141,7 @@ def test_what_cannot_be_merged_is_saved_beside_and_loaded_again(
         assert np.abs(outputs(without) - plain).max() < 1e-5, "the backbone is the old one"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["Roberta", "MPNet", "DistilBert", "ModernBert"])
 @pytest.mark.parametrize(
     "settings", [MERGED[0], MERGED[3], *ADDED, PREFIX, CONNECTED[1]], ids=named
@@ -162,6 +166,7 @@ def test_other_architectures(family: str, settings: dict[str, Any], tmp_path: Pa
     assert np.abs(outputs(again) - moved).max() < 1e-5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "settings", [MERGED[0], *MERGED[3:], *ADDED, PREFIX, CONNECTED[0]], ids=named
 )

@@ -81,6 +81,7 @@ def test_small_corpora_are_searched_exactly(
     assert opened.notes["auto"] == choice.as_dict() == json.loads(json.dumps(choice.as_dict()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["HNSW32", "IVF,Flat", "IVF,SQ8", "IVF,PQ4", "flat binary"])
 def test_the_target_is_met_on_other_queries(
     kind: str, documents: Any, queries: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +105,7 @@ def test_the_target_is_met_on_other_queries(
     assert [bool(row.breaks) for row in tuned] == [True] * (len(tuned) - 1) + [False]
 
 
+@pytest.mark.thorough
 def test_training_queries_link_a_graph(
     documents: Any, queries: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +143,7 @@ def test_training_queries_link_a_graph(
     )
 
 
+@pytest.mark.thorough
 def test_the_fastest_of_all_candidates(documents: Any, queries: Any) -> None:
     choice = AutoIndex(0.95, exact_below=100).choose(ArrayVectors(documents), queries)
     assert choice.chosen is not None
@@ -199,6 +202,7 @@ def test_limits_nothing_can_meet_are_named(
     assert "memory" in tight.chosen.breaks
 
 
+@pytest.mark.thorough
 def test_the_best_recall_within_the_limits(
     documents: Any, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

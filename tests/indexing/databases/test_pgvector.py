@@ -29,6 +29,8 @@ from sluice.retrieval.config.components import check_index
 from sluice.retrieval.config.trust import databases_in
 from sluice.retrieval.exchange.dense_retrievers import is_decoded
 
+pytestmark = pytest.mark.thorough
+
 RNG = np.random.default_rng(7)
 # Small whole numbers: every sum is exact, and most scores tie.
 DOCUMENTS = RNG.integers(-2, 3, (150, 6)).astype(np.float32)

@@ -35,9 +35,10 @@ from sluice.retrieval.exchange.own_index import export_home
 from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 from sluice.retrieval.testing import check_index
 
-pytestmark = [  # of the client's local mode
-    pytest.mark.filterwarnings("ignore:Payload indexes have no effect"),
-    pytest.mark.filterwarnings("ignore:Local mode performs exact"),
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.filterwarnings("ignore:Payload indexes have no effect"),  # of the client's
+    pytest.mark.filterwarnings("ignore:Local mode performs exact"),  # local mode
 ]
 
 Make = Callable[..., QdrantIndex]

@@ -12,6 +12,7 @@ from sluice.indexing import FlatIndex, InvertedIndex, PgvectorIndex, QdrantIndex
 STEPS = 14
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("database", ["pgvector", "qdrant"])
 def test_hits_after_any_changes_are_those_of_the_exact_index(

@@ -57,6 +57,7 @@ FACTORIES = {  # factory: least recall@10 unmasked
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("metric", ["ip", "l2"])
 @pytest.mark.parametrize("factory", FACTORIES)
 def test_every_kind_of_factory(factory: str, metric: Any, tmp_path: Path) -> None:
@@ -124,6 +125,7 @@ def test_bad_search_parameters_are_refused() -> None:
                 index.search(clustered(1), 1, params={name: wrong})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("metric", ["ip", "l2"])
 @pytest.mark.parametrize(
     "factory", ["HNSW8", "NSG8", "RR16,HNSW8", "HNSW8,RFlat", "IVF64,Flat", "IVF8_HNSW4,SQ8"]
@@ -233,6 +235,7 @@ def test_a_foreign_faiss_file_is_refused(tmp_path: Path) -> None:
         FloatEngine.open("Flat", "ip", file, 16, 4)
 
 
+@pytest.mark.thorough
 def test_beside_torch() -> None:
     """Both bring an OpenMP runtime; training and searching after torch must not hang or crash."""
     program = """

@@ -37,6 +37,7 @@ def made(factory: str, count: int, **settings: Any) -> tuple[FaissIndex, FlatInd
     return index, truth
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rescore", [None, 2])
 @pytest.mark.parametrize("factory", ["Flat", "SQ8", "HNSW16", "IVF64,Flat", "IVF64,SQ8", "PQ12x8"])
 def test_recall_at_every_selectivity(
@@ -191,6 +192,7 @@ def test_parameters_of_the_index_are_saved_and_a_call_wins(tmp_path: Path) -> No
     assert probe("IVF32,Flat", "ip") is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("factory", ["HNSW8", "HNSW4,SQ8", "NSG8", "BHNSW8"])
 @pytest.mark.parametrize("metric", ["ip", "l2"])
 def test_a_graph_leaves_no_document_out(factory: str, metric: Any) -> None:

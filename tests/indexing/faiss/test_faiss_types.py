@@ -75,6 +75,7 @@ WIDE = {"nprobe": 16, "efSearch": 128, "k_factor": 4}
 UNREADABLE = ("ITQ32,LSH",)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rescore", [None, 10])
 @pytest.mark.parametrize("factory", TYPES)
 def test_a_whole_life(factory: str, rescore: int | None, tmp_path: Path) -> None:

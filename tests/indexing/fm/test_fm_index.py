@@ -80,6 +80,7 @@ def test_counts_and_continuations_are_those_of_naive_search(
     check(filled(documents, segment_tokens=segment), documents, [*asked, []])
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.data(), texts, texts, st.integers(1, 30))
 def test_changes_are_those_of_naive_search(

@@ -165,6 +165,7 @@ def test_filters_few_documents_and_large_k() -> None:
     assert empty.search(QUERIES, 3).rows[:, 0].tolist() == [0] * 6
 
 
+@pytest.mark.thorough
 def test_training_queries_help_queries_of_their_kind_and_cost_others_nothing() -> None:
     """Recall at as many documents scored, for queries unlike documents and queries like them."""
     rng = np.random.default_rng(0)

@@ -41,6 +41,7 @@ def brute(queries: Any, documents: Any, k: int, live: Any = None) -> tuple[Any, 
     return rows, scores
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("k", [1, 10, 1000])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_several_tiles(k: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:

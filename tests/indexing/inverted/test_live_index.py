@@ -171,6 +171,7 @@ def test_searches_see_one_state_while_another_thread_changes_it() -> None:
     assert not wrong
 
 
+@pytest.mark.thorough
 def test_a_killed_save_leaves_a_whole_index(tmp_path: Path) -> None:
     chance = random.Random(11)
     query = sparse.csr_array(np.ones((1, 20), dtype=np.float32))

@@ -7,6 +7,7 @@ import scipy.sparse as sp
 from sluice.indexing import InvertedIndex
 
 
+@pytest.mark.thorough
 def test_counted_multiplications_equal_the_flops_statistic() -> None:
     random = np.random.default_rng(4)
     documents, queries = (

@@ -55,6 +55,7 @@ def unit(rng: np.random.Generator, lengths: list[int], width: int) -> TokenVecto
     return TokenVectors(values, np.cumsum([0, *lengths]))
 
 
+@pytest.mark.thorough
 @every_store
 @QUICK
 @given(
@@ -127,6 +128,7 @@ def test_any_sequence_of_changes_equals_brute_force(
         same(index.search(asked, 4, keep=keep), brute_hits(asked, kept, 4, live & keep))
 
 
+@pytest.mark.thorough
 @every_store
 @QUICK
 @given(
@@ -188,9 +190,11 @@ def test_scores_are_max_sim_of_sentence_transformers() -> None:
         np.testing.assert_allclose(ours, theirs[place].numpy(), atol=1e-5)
 
 
-def test_few_documents_are_scored_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.thorough
+@every_store
+def test_few_documents_are_scored_exactly(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds leave few candidates, whatever is found."""
-    scored = []
+    scored: list[int] = []
     plain = searching.TokenSearch.scores
 
     def counted(self: Any, query: int, rows: Any, parallel: bool = True) -> Any:
@@ -200,12 +204,10 @@ def test_few_documents_are_scored_exactly(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(searching.TokenSearch, "scores", counted)
     rng = np.random.default_rng(2)
     documents, asked = unit(rng, [20] * 2000, 64), unit(rng, [32], 64)
-    for store in STORES:
-        index = TokenIndex(store)
-        index.add(documents)
-        scored.clear()
-        same(index.search(asked, 5), brute_hits(asked, stored(index), 5))
-        assert 5 <= sum(scored) < 400
+    index = TokenIndex(store)
+    index.add(documents)
+    same(index.search(asked, 5), brute_hits(asked, stored(index), 5))
+    assert 5 <= sum(scored) < 400
 
 
 @every_store
@@ -470,6 +472,7 @@ thorough = pytest.mark.skipif(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("features", "stores"),
     [

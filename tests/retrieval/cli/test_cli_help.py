@@ -36,43 +36,41 @@ def test_verbs_are_listed_in_headed_groups(sluice: Call) -> None:
     assert sorted(verbs) == sorted(path.split()[1] for path in PATHS if len(path.split()) == 2)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_help_fits_and_is_whole(path: str) -> None:
-    context = contexts()[path]
-    out = context.command.get_help(context)
-    plain = [line for line in out.splitlines() if not line.startswith("    sluice ")]
-    assert max(map(len, plain)) <= 80
-    assert max(map(len, out.splitlines())) <= 100
-    first = first_line(context.command.help)
-    assert first[0].isupper()
-    assert first.endswith(".")
-    if path != "sluice":
-        assert len(first) <= FIRST_LINE
-        *_, name = path.split()
-        parent = context.parent.command.get_help(context.parent)
-        assert re.search(rf"^  {name} +{re.escape(first)}$", parent, flags=re.M)
+def test_help_fits_and_is_whole() -> None:
+    for path, context in contexts().items():
+        out = context.command.get_help(context)
+        plain = [line for line in out.splitlines() if not line.startswith("    sluice ")]
+        assert max(map(len, plain)) <= 80, path
+        assert max(map(len, out.splitlines())) <= 100, path
+        first = first_line(context.command.help)
+        assert first[0].isupper(), path
+        assert first.endswith("."), path
+        if path != "sluice":
+            assert len(first) <= FIRST_LINE, path
+            *_, name = path.split()
+            parent = context.parent.command.get_help(context.parent)
+            assert re.search(rf"^  {name} +{re.escape(first)}$", parent, flags=re.M), path
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if is_verb(path)])
-def test_examples_parse(path: str) -> None:
-    text = contexts()[path].command.help
-    examples = re.findall(r"^  (sluice .*)$", text, flags=re.M)
-    assert examples, "no example"
-    assert any(f"{example} ".startswith(f"{path} ") for example in examples)
-    for example in examples:
-        verb_of(shlex.split(example)[1:])
+def test_examples_parse() -> None:
+    for path in filter(is_verb, PATHS):
+        text = contexts()[path].command.help
+        examples = re.findall(r"^  (sluice .*)$", text, flags=re.M)
+        assert any(f"{example} ".startswith(f"{path} ") for example in examples), path
+        for example in examples:
+            verb_of(shlex.split(example)[1:])
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_parameters_are_named_alike(path: str) -> None:
-    for parameter in contexts()[path].command.params:
-        if parameter.param_type_name == "argument" or not parameter.is_flag:
-            assert parameter.metavar, parameter.name
-            assert re.fullmatch(r"[A-Z][A-Z_.:=,]*", parameter.metavar), parameter.metavar
-        assert parameter.help, parameter.name
-        assert parameter.help.endswith((".", "...")), parameter.help
-        assert not re.match(r"(Of|For|In|By) ", parameter.help), parameter.help
-        assert not re.search(r"by default|\(default", parameter.help), parameter.help
+def test_parameters_are_named_alike() -> None:
+    for path, context in contexts().items():
+        for each in context.command.params:
+            where = (path, each.name, each.metavar, each.help)
+            if each.param_type_name == "argument" or not each.is_flag:
+                assert re.fullmatch(r"[A-Z][A-Z_.:=,]*", each.metavar or ""), where
+            assert each.help, where
+            assert each.help.endswith((".", "...")), where
+            assert not re.match(r"(Of|For|In|By) ", each.help), where
+            assert not re.search(r"by default|\(default", each.help), where
 
 
 def test_an_option_s_default_is_shown_once(sluice: Call) -> None:

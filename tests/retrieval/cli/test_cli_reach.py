@@ -242,6 +242,7 @@ def test_queries_come_from_a_prompt_or_from_the_input(
     assert searched("word7", terminal=True)[0] == 0, "the end of the input ends it"
 
 
+@pytest.mark.thorough
 def test_one_bm25_query_loads_nothing_heavy(sluice: Call, world: Path, tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(
         f"dataset: {world}\noutput: {tmp_path / 'out'}\n"

@@ -161,6 +161,7 @@ def test_a_file_of_an_indexed_folder_keeps_its_id(
     assert "0 added, 1 replaced" in sluice("update", here / "my", here / "0.md")[1]
 
 
+@pytest.mark.thorough
 def test_a_folder_is_kept_in_step(sluice: Call, here: Path, bert: Path) -> None:
     """What is found equals a new index: of BM25, of passages, of their fusion; ties too."""
     for number in range(6, 17):

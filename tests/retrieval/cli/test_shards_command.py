@@ -26,6 +26,7 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "x.yaml"
 
 
+@pytest.mark.thorough
 def test_the_journey_of_shards(sluice: Call, config: Path, tmp_path: Path) -> None:
     code, _, err = sluice("index", config)
     assert code == 0, err

@@ -164,6 +164,7 @@ def test_faults_are_named(tmp_path: Path, path: str, value: object, message: str
     assert str(caught.value).startswith(f"{tmp_path / 'x.yaml'}: ")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -26,6 +26,7 @@ def experiment(tmp_path: Path, model: Path, **retrievers: dict[str, Any]) -> dic
     }
 
 
+@pytest.mark.thorough
 def test_two_retrievers_of_one_encoder_encode_once(
     bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -51,6 +52,7 @@ def test_two_retrievers_of_one_encoder_encode_once(
     assert len(cached_keys(tmp_path / "cache" / "vectors")) == 1
 
 
+@pytest.mark.thorough
 def test_the_command_line_estimates_lists_and_clears(
     bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

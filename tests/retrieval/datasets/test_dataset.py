@@ -209,6 +209,7 @@ def test_description(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert warnings[2].endswith("1 query without judgements in any split, not used: q3")
 
 
+@pytest.mark.thorough
 def test_pydocs() -> None:
     dataset = load_dataset("pydocs", "dev")
     assert set(dataset.queries) == set(dataset.qrels)

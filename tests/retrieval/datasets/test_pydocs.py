@@ -27,6 +27,7 @@ def top_module(name: str) -> str:
     return name.partition(".")[0]
 
 
+@pytest.mark.thorough
 def test_sizes(texts: dict[str, str]) -> None:
     assert 6_000 < len(texts) < 10_000
     assert len(queries_of("train")) > 1_000
@@ -130,6 +131,7 @@ def test_an_interpreter_without_sources_is_told(tmp_path: Path) -> None:
         list(pydocs._read_library(tmp_path))
 
 
+@pytest.mark.thorough
 def test_the_same_in_another_process_and_nothing_imported() -> None:
     code = (
         "import json, sys; from sluice.retrieval.datasets import pydocs; "

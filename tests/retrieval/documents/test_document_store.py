@@ -41,6 +41,7 @@ def some(size: int, start: int = 0) -> list[Document]:
     ]
 
 
+@pytest.mark.thorough
 @settings(derandomize=True, max_examples=30, deadline=None)
 @given(documents)
 def test_round_trip(given_documents: list[Document]) -> None:

@@ -40,6 +40,7 @@ def bits(retriever: Retriever) -> bytes:
     return bytes(index.documents(np.arange(index.rows)).tobytes())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", WRITTEN)
 @pytest.mark.parametrize("metric", ["ip", "cosine", "l2"])
 def test_exported_and_imported_is_the_same(tmp_path: Path, form: str, metric: Any) -> None:

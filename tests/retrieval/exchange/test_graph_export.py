@@ -23,6 +23,7 @@ def world(tmp_path: Path) -> Path:
     return write_beir(tmp_path / "world")
 
 
+@pytest.mark.thorough
 def test_the_command_writes_and_measures(
     sluice: Call, bert: Path, world: Path, tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ def test_what_the_command_refuses(sluice: Call, bert: Path, world: Path, tmp_pat
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["dense", "splade", "cross_encoder"])
 def test_the_loss_of_each_kind(
     bert: Path, masked_bert: Path, pair_bert: Path, world: Path, tmp_path: Path, kind: str

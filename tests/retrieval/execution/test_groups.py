@@ -31,6 +31,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
     return training(tmp_path)
 
 
+@pytest.mark.thorough
 def test_two_processes_share_a_batch_though_one_is_killed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -45,6 +45,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     return files
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_costs_a_try_and_no_bit(
     tmp_path: Path, undisturbed: list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -53,6 +54,7 @@ def test_a_killed_worker_costs_a_try_and_no_bit(
     assert not (tmp_path / "n.parts").exists()
 
 
+@pytest.mark.thorough
 def test_a_killed_driver_is_continued_to_the_same_bits(
     tmp_path: Path, undisturbed: list[bytes]
 ) -> None:
@@ -134,6 +136,7 @@ def test_somebodys_folder_stays(tmp_path: Path) -> None:
     assert (work / "notes").exists()
 
 
+@pytest.mark.thorough
 def test_the_command_plans_and_writes_the_same(tmp_path: Path, sluice: Call) -> None:
     world = write_beir(tmp_path / "world")
     Retriever.build(BM25Encoder(), documents(), path=tmp_path / "bm25", name="bm25")

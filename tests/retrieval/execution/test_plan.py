@@ -191,6 +191,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return arrays(folder)
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_costs_a_try_and_no_bit(
     tmp_path: Path, undisturbed: dict[str, bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -200,6 +201,7 @@ def test_a_killed_worker_costs_a_try_and_no_bit(
     assert not list(tmp_path.glob("r/.encoding"))
 
 
+@pytest.mark.thorough
 def test_a_killed_driver_is_continued_to_the_same_bits(
     tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:

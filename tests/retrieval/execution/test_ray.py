@@ -29,6 +29,8 @@ from sluice.retrieval.execution.executor import Task
 from sluice.retrieval.execution.plan import Plan, run_plan
 from sluice.retrieval.retrievers.shards.workers import ShardActors, actors
 
+pytestmark = pytest.mark.thorough
+
 os.environ.update(
     {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "300", on_ray.ALONE: "0"}
 )

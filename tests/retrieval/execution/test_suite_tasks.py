@@ -33,6 +33,7 @@ def runs(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@pytest.mark.thorough
 def test_a_suite_by_processes_is_that_of_one(tmp_path: Path, sluice: Call) -> None:
     """The first dataset is evaluated by the plan, the other ones after it; one of them fails."""
     alone = suite(config(tmp_path / "one"))

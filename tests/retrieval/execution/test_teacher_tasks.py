@@ -34,6 +34,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return score(tmp_path_factory.mktemp("undisturbed"))
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_costs_a_try_and_no_bit(
     tmp_path: Path, undisturbed: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -42,6 +43,7 @@ def test_a_killed_worker_costs_a_try_and_no_bit(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mark", "scores.parquet"]
 
 
+@pytest.mark.thorough
 def test_a_killed_driver_is_continued_to_the_same_bits(tmp_path: Path, undisturbed: bytes) -> None:
     command = [sys.executable, str(SUPPORT / "struck_scorer.py"), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path)])}
@@ -138,6 +140,7 @@ def test_a_cross_encoder_is_opened_again(tmp_path: Path, world: Path, pair_bert:
     assert one.path.read_bytes() == other.path.read_bytes()
 
 
+@pytest.mark.thorough
 def test_the_command_plans_shares_out_and_writes_the_same(
     tmp_path: Path, world: Path, sluice: Call
 ) -> None:

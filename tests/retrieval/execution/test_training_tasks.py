@@ -40,6 +40,7 @@ def config(folder: Path, bert: Path, pair_bert: Path, executor: str) -> dict[str
     return {**made, "teacher": teacher, "executor": executor, "output": str(folder / executor)}
 
 
+@pytest.mark.thorough
 def test_a_training_run_has_the_same_examples_by_any_executor(
     tmp_path: Path, bert: Path, pair_bert: Path
 ) -> None:

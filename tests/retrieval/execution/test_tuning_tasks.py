@@ -47,6 +47,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     return trials, scores(folder)
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_costs_a_try_and_no_bit(
     tmp_path: Path, undisturbed: tuple[Any, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_killed_worker_costs_a_try_and_no_bit(
     assert caplog.text.count("its worker is lost (it was killed)") == 1
 
 
+@pytest.mark.thorough
 def test_a_killed_driver_is_continued_to_the_same_bits(
     tmp_path: Path, undisturbed: tuple[Any, Any]
 ) -> None:
@@ -68,6 +70,7 @@ def test_a_killed_driver_is_continued_to_the_same_bits(
     assert scores(tmp_path) == undisturbed[1]
 
 
+@pytest.mark.thorough
 def test_what_is_known_is_not_scored_again(
     tmp_path: Path, undisturbed: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
-from command_line import Call
+from kinds import Models, experiment
 from small_world import WordEncoder, documents, write_beir
 from tiny_generators import save_t5
 from tiny_models import WORDS
@@ -17,7 +16,7 @@ from tiny_models import WORDS
 from sluice.encoders import DsiEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FlatIndex, FmIndex, TrieIndex
-from sluice.retrieval import Dataset, Document, Passages, Retriever, load_dataset, load_pipeline
+from sluice.retrieval import Dataset, Document, Passages, Retriever, load_dataset
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.dependencies import Dependencies
@@ -34,56 +33,6 @@ QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document i
 
 def named(corpus: list[Document]) -> list[dict[str, str]]:
     return [{"id": each.id, "title": each.title, "text": each.text} for each in corpus]
-
-
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_t5(tmp_path_factory.mktemp("models") / "t5")
-
-
-def settings(folder: Path, model: Path, bert: Path) -> dict[str, Any]:
-    trainer = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
-    return {
-        "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
-        "train": {
-            "writer": {
-                "encoder": {"type": "dsi", "model": str(model), "ids": "semantic", "beams": 6,
-                            "ids_by": {"type": "dense", "model": str(bert)}},
-                "examples": {"type": "indexing", "words": 8, "phrases": 1, "judgements": True},
-                "loss": "identifiers", "trainer": trainer,
-                "evaluate": {"measures": ["nDCG@10"], "margin": 0},
-            },
-        },
-        "retrievers": {
-            "bm25": {"encoder": {"type": "bm25"}},
-            "dsi": {"encoder": {"type": "dsi", "model": "writer"}, "index": {"type": "trie"}},
-        },
-        "pipelines": {"dsi": "dsi", "both": "bm25 | dsi % 5"},
-        "evaluate": {"measures": ["nDCG@10"], "baseline": "dsi", "latency_queries": 0},
-    }  # fmt: skip
-
-
-def test_a_journey(sluice: Call, tmp_path: Path, t5: Path, bert: Path) -> None:
-    file, output = tmp_path / "x.yaml", tmp_path / "out"
-    file.write_text(yaml.safe_dump(settings(tmp_path, t5, bert), sort_keys=False), "utf-8")
-    code, planned, err = sluice("config", "check", file)
-    assert code == 0, err
-    assert planned.count("time unknown") == 4, planned  # nobody knows how long a model writes
-    code, _, err = sluice("run", file)
-    assert code == 0, err
-    systems = json.loads((output / "results.json").read_text())["systems"]
-    assert {each["name"] for each in systems} == {"dsi", "both"}
-    assert "DsiEncoder" in (output / "models" / "writer" / "README.md").read_text()
-    index = Retriever.open(output / "retrievers" / "dsi").index
-    assert isinstance(index, TrieIndex)
-    assert len(index) == 40
-    assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
-    for words in (["verify", output / "retrievers" / "dsi"],
-                  ["search", output, "gold", "--pipeline", "dsi", "-k", 100],
-                  ["explain", output, "gold river", "--pipeline", "dsi", "-k", 2]):  # fmt: skip
-        code, out, err = sluice(*words)
-        assert code == 0, err
-    assert "found by dsi" in out
 
 
 def taught(encoder: DsiEncoder, pairs: list[tuple[str, str]], steps: int) -> DsiEncoder:
@@ -119,6 +68,7 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> DsiEncoder:
     return taught(encoder, pairs, 80)
 
 
+@pytest.mark.thorough
 def test_queries_held_out_are_found_by_what_queries_taught_alone(tmp_path: Path) -> None:
     words = [word for word in WORDS.split() if len(word) > 3][-20:]
     corpus = [
@@ -139,6 +89,7 @@ def test_queries_held_out_are_found_by_what_queries_taught_alone(tmp_path: Path)
     assert shares[10] < 0.35
 
 
+@pytest.mark.thorough
 def test_a_retriever_searches_explains_and_changes(
     learnt: DsiEncoder, t5: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,7 +120,7 @@ def test_a_retriever_searches_explains_and_changes(
 
 
 def test_other_corpora_and_other_indexes_are_refused(
-    learnt: DsiEncoder, t5: Path, tmp_path: Path, bert: Path
+    learnt: DsiEncoder, t5: Path, tmp_path: Path, models: Models
 ) -> None:
     strangers = [Document(f"x{n}", "", "gold") for n in range(3)]
     with pytest.raises(DataError, match="of none of these 3 documents; train it on this"):
@@ -191,7 +142,7 @@ def test_other_corpora_and_other_indexes_are_refused(
         ("bm25", "trie", r"retrievers.bm25.index.type: trie"),
         ("dsi", "", r"retrievers.dsi.encoding: a dsi encoder"),
     ):
-        facts = settings(tmp_path, t5, bert)
+        facts = experiment("dsi", tmp_path, models)
         facts["retrievers"][name] |= {"index": {"type": index}} if index else {"encoding": SHARDS}
         with pytest.raises(ConfigError, match=message):
             check_experiment(checked(facts, ExperimentConfig))
@@ -216,16 +167,16 @@ def test_other_corpora_and_other_indexes_are_refused(
     ],
 )  # fmt: skip
 def test_settings_that_mean_nothing(
-    changes: dict[str, Any], message: str, t5: Path, tmp_path: Path, bert: Path
+    changes: dict[str, Any], message: str, tmp_path: Path, models: Models
 ) -> None:
-    writer = settings(tmp_path, t5, bert)["train"]["writer"]
+    writer = experiment("dsi", tmp_path, models)["train"]["writer"]
     section = checked({"dataset": "d", "output": "o", **writer, **changes}, TrainConfig)
     with pytest.raises(ConfigError, match=message):
         check_training(section, "")
 
 
-def test_one_wrong_key_is_one_problem(t5: Path, tmp_path: Path, bert: Path) -> None:
-    facts = settings(tmp_path, t5, bert)
+def test_one_wrong_key_is_one_problem(tmp_path: Path, bert: Path, models: Models) -> None:
+    facts = experiment("dsi", tmp_path, models)
     writer = facts["train"]["writer"]
     encoder, by = writer["encoder"], {"type": "dense", "model": str(bert)}
     for changes, says in (
@@ -244,8 +195,8 @@ def test_one_wrong_key_is_one_problem(t5: Path, tmp_path: Path, bert: Path) -> N
     assert len(problems(facts)) == 3  # other problems are told still
 
 
-def test_judgements_need_a_train_split(t5: Path, tmp_path: Path, bert: Path) -> None:
-    facts = settings(tmp_path, t5, bert)
+def test_judgements_need_a_train_split(tmp_path: Path, models: Models) -> None:
+    facts = experiment("dsi", tmp_path, models)
     (tmp_path / "data" / "qrels" / "train.tsv").unlink()
     [found] = problems(facts)
     assert found.startswith("train.writer.examples.judgements: the dataset has dev, test, and")
@@ -253,8 +204,10 @@ def test_judgements_need_a_train_split(t5: Path, tmp_path: Path, bert: Path) -> 
     assert problems(facts) == []
 
 
-def test_what_makes_the_vectors_is_trained_before(t5: Path, tmp_path: Path, bert: Path) -> None:
-    facts = settings(tmp_path, t5, bert)
+def test_what_makes_the_vectors_is_trained_before(
+    tmp_path: Path, bert: Path, models: Models
+) -> None:
+    facts = experiment("dsi", tmp_path, models)
     writer = facts["train"]["writer"]
     writer["encoder"]["ids_by"]["model"] = "later"
     facts["train"]["later"] = {"encoder": {"type": "dense", "model": str(bert)}, "loss": "info_nce"}
@@ -266,8 +219,8 @@ def test_what_makes_the_vectors_is_trained_before(t5: Path, tmp_path: Path, bert
         check_training(section, "")
 
 
-def test_a_corpus_is_needed(t5: Path, tmp_path: Path, bert: Path) -> None:
-    writer = settings(tmp_path, t5, bert)["train"]["writer"]
+def test_a_corpus_is_needed(tmp_path: Path, models: Models) -> None:
+    writer = experiment("dsi", tmp_path, models)["train"]["writer"]
     section = checked({"dataset": "d", "output": "o", **writer}, TrainConfig)
     with pytest.raises(ConfigError, match="dataset: missing: a dsi encoder learns"):
         check_training(section, "", with_dataset=False)

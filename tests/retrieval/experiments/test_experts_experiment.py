@@ -2,97 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from command_line import Call
+from kinds import Models, experiment
 from small_world import write_marked
 
-from sluice.encoders import DenseEncoder, ExpertEncoder
+from sluice.encoders import ExpertEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval import load_pipeline, train
+from sluice.retrieval import train
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.training.checks import check_training
 
 TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
-MINED = {
-    "type": "mined", "retriever": ["bm25", "self"], "per_query": 2, "mode": "naive", "refresh": 1,
-}  # fmt: skip
 
 
-def settings(folder: Path, bert: Path) -> dict[str, Any]:
-    sets = [str(write_marked(folder / name, word)) for name, word in (("a", "red"), ("b", "blue"))]
-    return {
-        "dataset": sets[0], "output": str(folder / "out"),
-        "train": {
-            "mixed": {
-                "datasets": sets,
-                "encoder": {"type": "experts", "model": str(bert), "experts": ["a", "b"]},
-                "loss": "info_nce", "negatives": MINED, "trainer": TRAINER,
-                "evaluate": {"every": 2, "margin": 0.0},
-            },
-            "gated": {
-                "encoder": {
-                    "type": "experts", "model": str(bert), "experts": 2, "expert_layers": [2],
-                },
-                "tuning": {"type": "experts"}, "loss": "info_nce", "trainer": TRAINER,
-            },
-        },
-        "retrievers": {
-            "bm25": {"encoder": {"type": "bm25"}},
-            "one": {"encoder": {"type": "experts", "model": "mixed", "expert": "a"}},
-            "mean": {
-                "encoder": {"type": "experts", "model": "mixed", "expert": "mean"},
-                "encoding": {"cache": str(folder / "cache")},
-            },
-            "gated": {"encoder": {"type": "experts", "model": "gated"}},
-        },
-        "pipelines": {"one": "one", "gated": "gated", "all": "bm25 | one | mean"},
-        "evaluate": {"measures": ["nDCG@10"], "baseline": "one", "latency_queries": 0},
-    }  # fmt: skip
-
-
-def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
-    file, output = tmp_path / "x.yaml", tmp_path / "out"
-    file.write_text(yaml.safe_dump(settings(tmp_path, bert), sort_keys=False), encoding="utf-8")
-    code, said, err = sluice("config", "check", file)
-    assert code == 0, err
-    assert "train mixed" in said
-    code, _, err = sluice("run", file)
-    assert code == 0, err
-    systems = json.loads((output / "results.json").read_text())["systems"]
-    assert {each["name"] for each in systems} == {"one", "gated", "all"}
-    one, other = (
-        ExpertEncoder.from_pretrained(output / "models" / "mixed", expert=name) for name in "ab"
-    )
-    first, second = (encoder.encode_queries(["gold", "the river"]) for encoder in (one, other))
-    assert float(np.abs(first - second).max()) > 1e-4
-    assert one.model.embeddings.word_embeddings.weight.equal(
-        other.model.embeddings.word_embeddings.weight
-    )
-    card = (output / "models" / "mixed" / "README.md").read_text()
-    assert "ExpertEncoder.from_pretrained(\"FOLDER\", expert='a')" in card
-    assert "sentence_transformers" not in card
-    gated = ExpertEncoder.from_pretrained(output / "models" / "gated")
-    assert isinstance(gated, ExpertEncoder)
-    plain = DenseEncoder.from_pretrained(bert)  # all but the experts stayed
-    for name, parameter in gated.model.named_parameters():
-        if name not in gated.expert_parameters():
-            assert parameter.equal(plain.model.get_parameter(name))
-    assert len(load_pipeline(output, "all").search("gold river", 5)) == 5
-    code, _, err = sluice("verify", output)
-    assert code == 0, err
-
-
-def test_a_saved_mixture_is_trained_on(sluice: Call, tmp_path: Path, bert: Path) -> None:
+@pytest.mark.thorough
+def test_a_saved_mixture_is_trained_on(sluice: Call, tmp_path: Path, models: Models) -> None:
     """On the same datasets it goes on; on one alone, or on others, it is refused, with the file."""
-    facts = settings(tmp_path, bert)
+    facts = experiment("experts", tmp_path, models)
     base = {
         "datasets": facts["train"]["mixed"]["datasets"], "loss": "info_nce", "trainer": TRAINER,
         "encoder": facts["train"]["mixed"]["encoder"], "output": str(tmp_path / "first"),
@@ -155,17 +88,17 @@ def test_a_training_run_that_cannot_be_is_refused_before(
     ],
 )
 def test_a_retriever_says_which_expert(
-    bert: Path, tmp_path: Path, retriever: str, change: dict[str, Any], says: str
+    tmp_path: Path, retriever: str, change: dict[str, Any], says: str, models: Models
 ) -> None:
-    facts = settings(tmp_path, bert)
+    facts = experiment("experts", tmp_path, models)
     encoder = {**facts["retrievers"][retriever]["encoder"], **change}
     facts["retrievers"][retriever]["encoder"] = {k: v for k, v in encoder.items() if v is not None}
     with pytest.raises(ConfigError, match=says):
         check_experiment(checked(facts, ExperimentConfig))
 
 
-def test_an_index_of_other_vectors_is_refused_before(bert: Path, tmp_path: Path) -> None:
-    facts = settings(tmp_path, bert)
+def test_an_index_of_other_vectors_is_refused_before(tmp_path: Path, models: Models) -> None:
+    facts = experiment("experts", tmp_path, models)
     facts["retrievers"]["one"]["index"] = {"type": "inverted"}
     with pytest.raises(ConfigError, match="holds sparse vectors; an experts encoder takes flat"):
         check_experiment(checked(facts, ExperimentConfig))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from command_line import Call
-from small_world import WordEncoder, documents, write_beir
+from kinds import Models, experiment
+from small_world import WordEncoder, documents
 
 from sluice.encoders import Hypencoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.q_net import q_net_scores
 from sluice.indexing import FlatIndex, GraphIndex
-from sluice.retrieval import Dataset, Document, Passages, Retriever, load_pipeline
+from sluice.retrieval import Dataset, Document, Passages, Retriever
 from sluice.retrieval.config.sections import DevSection, ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.experiments.checks import check_experiment
@@ -31,64 +29,6 @@ from sluice.retrieval.training_data.lists.list_tasks import missed_scores
 from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
 TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
-MINED = {"type": "mined", "retriever": "self", "per_query": 2, "mode": "naive"}
-WALK = {"type": "graph", "neighbours": 5, "entries": 6, "candidates": 2, "iterations": 2}
-
-
-def settings(folder: Path, bert: Path) -> dict[str, Any]:
-    encoder = {"type": "hypencoder", "model": str(bert), "hidden_layers": 1, "projection": 16}
-    return {
-        "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
-        "train": {
-            "nets": {
-                "encoder": encoder, "loss": "margin_mse", "teacher": "bm25",
-                "negatives": MINED, "gradient_cache": 2, "head_learning_rate": 0.01,
-                "trainer": TRAINER, "evaluate": {"measures": ["nDCG@10"], "margin": 0},
-            },
-        },
-        "retrievers": {
-            "bm25": {"encoder": {"type": "bm25"}},
-            "all": {"encoder": {"type": "hypencoder", "model": "nets"}},
-            "walked": {
-                "encoder": {"type": "hypencoder", "model": "nets"}, "index": WALK,
-                "search": {"budget": 20}, "encoding": {"cache": str(folder / "cache")},
-            },
-        },
-        "pipelines": {"all": "all", "walked": "walked", "both": "bm25 | walked"},
-        "evaluate": {"measures": ["nDCG@10"], "baseline": "all", "latency_queries": 0},
-    }  # fmt: skip
-
-
-def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
-    facts = settings(tmp_path, bert)
-    file, output = tmp_path / "x.yaml", tmp_path / "out"
-    file.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
-    for words in (["config", "check"], ["run"]):
-        code, _, err = sluice(*words, file)
-        assert code == 0, err
-    results = json.loads((output / "results.json").read_text())
-    assert {each["name"] for each in results["systems"]} == {"all", "walked", "both"}
-    gathers = {each["name"]: each["gathers"] for each in results["systems"]}
-    assert gathers["all"] == []
-    assert gathers["walked"] == gathers["both"]
-    (recall,) = gathers["walked"]
-    assert 0 < recall["recall"]["10"] <= 1
-    assert "on 20 queries" in recall["note"]  # of train and dev, never of test
-    assert "of 40 documents scored" in recall["note"]
-    walked = Retriever.open(output / "retrievers" / "walked")
-    assert isinstance(walked.index, GraphIndex)
-    texts = ["gold river", "the stone"]
-    counted = walked.index.search_counted(walked.encoder.encode_queries(texts), 5, budget=20)
-    assert (counted.visited <= 20).all()
-    card = (output / "models" / "nets" / "README.md").read_text()
-    assert "16 dimensions of a document, a network of 288 of a query" in card
-    assert "from sluice.encoders import Hypencoder" in card
-    assert "sentence_transformers" not in card
-    assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
-    for words in (["verify", output / "retrievers" / "walked"],
-                  ["explain", output, "gold river", "--pipeline", "both", "-k", 2]):  # fmt: skip
-        code, _, err = sluice(*words)
-        assert code == 0, err
 
 
 @pytest.fixture(scope="module")
@@ -236,16 +176,16 @@ def test_a_training_run_that_cannot_be_is_refused_before(
     ],
 )
 def test_an_index_that_cannot_be_is_refused_before(
-    bert: Path, tmp_path: Path, index: dict[str, Any], says: str
+    tmp_path: Path, index: dict[str, Any], says: str, models: Models
 ) -> None:
-    facts = settings(tmp_path, bert)
+    facts = experiment("hypencoder", tmp_path, models)
     facts["retrievers"]["walked"]["index"] = index
     with pytest.raises(ConfigError, match=says):
         check_experiment(checked(facts, ExperimentConfig))
 
 
-def test_a_sparse_encoder_takes_no_graph(bert: Path, tmp_path: Path) -> None:
-    facts = settings(tmp_path, bert)
+def test_a_sparse_encoder_takes_no_graph(tmp_path: Path, models: Models) -> None:
+    facts = experiment("hypencoder", tmp_path, models)
     facts["retrievers"]["bm25"]["index"] = {"type": "graph"}
     with pytest.raises(ConfigError, match="graph holds dense vectors; a bm25 encoder takes"):
         check_experiment(checked(facts, ExperimentConfig))

@@ -26,12 +26,6 @@ NEW = [Document("new1", "", "brandnew words"), Document("new2", "A", "brandnew t
 NAMES = ("one", "two")
 
 
-@pytest.fixture(autouse=True)
-def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what makes files survive a power cut: some hundred of them would wait for it."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def config(tmp_path: Path, **parts: Any) -> dict[str, Any]:
     """Two BM25 retrievers, a fusion and a cascade."""
     return {
@@ -91,6 +85,7 @@ def test_what_was_added_is_found_by_every_pipeline_and_stays(
     assert "hold different documents" not in caplog.text
 
 
+@pytest.mark.thorough
 def test_a_rebuild_that_would_lose_documents_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +120,7 @@ def test_a_rebuild_that_would_lose_documents_is_refused(
     assert [file.stat().st_mtime_ns for file in files] == before, "the runs are of the rebuilt"
 
 
+@pytest.mark.thorough
 def test_an_error_in_any_retriever_leaves_all_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +194,7 @@ def dying(path: Path, missing_ok: bool = False) -> None:
     os.unlink(path)  # noqa: PTH108  Path.unlink is what this stands for
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_killed_addition_is_reported_and_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: int
@@ -223,6 +220,7 @@ def test_a_killed_addition_is_reported_and_repaired(
         add_documents(output, NEW)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shards", [None, 2])
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_a_killed_sync_ends_with_the_same_command(
@@ -298,6 +296,7 @@ def test_a_killed_addition_that_cannot_be_undone_ends_with_a_rebuild(
     assert [each.documents for each in add_documents(output, NEW)] == [42, 42]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("changed", NAMES)
 def test_a_killed_addition_followed_by_another_change_is_not_undone_in_part(
     changed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

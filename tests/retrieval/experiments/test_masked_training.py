@@ -55,6 +55,7 @@ def settings(world: Path, model: Path, output: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 def test_middle_training_feeds_the_next(world: Path, model: Path, tmp_path: Path) -> None:
     config = settings(world, model, tmp_path / "run")
     assert Experiment(checked(config, ExperimentConfig)).retriever("splade") is not None

@@ -18,6 +18,8 @@ from sluice.retrieval import Retriever, load_pipeline
 from sluice.retrieval.documents.readers import as_documents
 from sluice.retrieval.training_data.clicks.log import simulated_log
 
+pytestmark = pytest.mark.thorough  # one journey, whose steps follow each other
+
 CONFIG = ROOT / "configs" / "production-hybrid.yaml"
 LATER = 5  # documents that are added after the build
 PLACES = [1 / place for place in range(1, 5)]

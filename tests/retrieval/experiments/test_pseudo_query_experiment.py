@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from command_line import Call
-from small_world import documents, write_beir
+from kinds import Models, experiment
+from small_world import documents
 
 from sluice.encoders import PseudoQueryEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.indexing import FlatIndex, PseudoQueryIndex, TokenIndex
+from sluice.indexing import FlatIndex
 from sluice.indexing.wrappers.pseudo_queries import attended
-from sluice.retrieval import Dataset, Document, Passages, Retriever, load_pipeline
+from sluice.retrieval import Dataset, Document, Passages, Retriever
 from sluice.retrieval.config.sections import DevSection, ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.exchange.dense_retrievers import export_dense
@@ -31,69 +29,6 @@ from sluice.retrieval.training_data.lists.list_tasks import missed_scores
 from sluice.retrieval.training_data.teachers.teachers import open_teacher
 
 TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
-MINED = {"type": "mined", "retriever": "self", "per_query": 2, "mode": "naive"}
-
-
-def settings(folder: Path, bert: Path) -> dict[str, Any]:
-    encoder = {"type": "pseudo_queries", "model": str(bert), "centroids": 3, "projection": 16}
-    return {
-        "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
-        "train": {
-            "asked": {
-                "encoder": encoder, "loss": "margin_mse", "teacher": "bm25",
-                "negatives": MINED, "gradient_cache": 2, "head_learning_rate": 0.01,
-                "trainer": TRAINER, "evaluate": {"measures": ["nDCG@10"], "margin": 0},
-            },
-        },
-        "retrievers": {
-            "bm25": {"encoder": {"type": "bm25"}},
-            "all": {"encoder": {"type": "pseudo_queries", "model": "asked"}},
-            "two": {
-                "encoder": {"type": "pseudo_queries", "model": "asked"},
-                "index": {
-                    "type": "pseudo_queries", "inner": {"type": "faiss", "factory": "HNSW32"},
-                },
-                "search": {"factor": 2}, "encoding": {"cache": str(folder / "cache")},
-            },
-            "coded": {
-                "encoder": {"type": "pseudo_queries", "model": "asked"},
-                "index": {"type": "pseudo_queries", "inner": {"type": "tokens", "store": "int8"}},
-            },
-        },
-        "pipelines": {"all": "all", "two": "two", "coded": "coded", "both": "bm25 | two"},
-        "evaluate": {"measures": ["nDCG@10"], "baseline": "all", "latency_queries": 0},
-    }  # fmt: skip
-
-
-def test_a_journey(sluice: Call, tmp_path: Path, bert: Path) -> None:
-    facts = settings(tmp_path, bert)
-    file, output = tmp_path / "x.yaml", tmp_path / "out"
-    file.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
-    for words in (["config", "check"], ["run"]):
-        code, _, err = sluice(*words, file)
-        assert code == 0, err
-    systems = json.loads((output / "results.json").read_text())["systems"]
-    assert {each["name"] for each in systems} == {"all", "two", "coded", "both"}
-    card = (output / "models" / "asked" / "README.md").read_text()
-    assert "16 dimensions of each pseudo-query, compared by attention" in card
-    assert "from sluice.encoders import PseudoQueryEncoder" in card
-    assert "sentence_transformers" not in card
-    kinds = {"all": FlatIndex, "coded": TokenIndex}
-    for name, kind in kinds.items():
-        index = Retriever.open(output / "retrievers" / name).index
-        assert isinstance(index, PseudoQueryIndex)
-        assert isinstance(index.held, kind)
-    assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
-    for words in (["verify", output / "retrievers" / "two"],
-                  ["search", output, "gold", "--pipeline", "coded", "-k", 100],
-                  ["explain", output, "gold river", "--pipeline", "both", "-k", 2]):  # fmt: skip
-        code, _, err = sluice(*words)
-        assert code == 0, err
-    code, _, err = sluice(
-        "export", output / "retrievers" / "two", tmp_path / "v.npy", "--format", "npy"
-    )
-    assert code == 2
-    assert "its index holds several vectors for each document" in err
 
 
 @pytest.fixture(scope="module")
@@ -208,9 +143,9 @@ def test_a_training_run_that_cannot_be_is_refused_before(
     ],
 )  # fmt: skip
 def test_an_index_of_another_score_is_refused_before(
-    bert: Path, tmp_path: Path, name: str, change: dict[str, Any], says: str
+    tmp_path: Path, name: str, change: dict[str, Any], says: str, models: Models
 ) -> None:
-    facts = settings(tmp_path, bert)
+    facts = experiment("pseudo_queries", tmp_path, models)
     facts["retrievers"][name] |= change
     with pytest.raises(ConfigError, match=says):
         check_experiment(checked(facts, ExperimentConfig))

@@ -42,6 +42,7 @@ def answers(stage: Stage) -> dict[str, list[tuple[str, float]]]:
     return {query: list(ranking) for query, ranking in stage.run(QUERIES).items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "copies"),
     [
@@ -130,6 +131,7 @@ def test_the_model_of_max_sim_is_saved(
         load_pipeline(tmp_path / "p")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("bfloat16")
 def test_scorers_in_bfloat16_are_opened_so(
     bm25: Retriever, bert: Path, pair_bert: Path, tmp_path: Path

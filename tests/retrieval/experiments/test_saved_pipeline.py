@@ -36,6 +36,7 @@ def same(one: Run, other: Run) -> bool:
     return dict(one) == dict(other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "text",
     [

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
-from command_line import Call
-from small_world import WordEncoder, documents, write_beir
+from kinds import Models, experiment
+from small_world import WordEncoder, documents
 from tiny_generators import save_t5
 
 from sluice.encoders import SealEncoder
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, ModelError
 from sluice.indexing import FlatIndex, FmIndex
-from sluice.retrieval import Document, Passages, Retriever, load_pipeline
+from sluice.retrieval import Document, Passages, Retriever
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.training.checks import check_training
@@ -26,11 +24,6 @@ from sluice.training.losses.spans import Spans
 SMALL: dict[str, Any] = {"beams": 5, "length": 3, "unigrams": 40}
 CORPUS = documents(12)
 QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document in enumerate(CORPUS)}
-
-
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_t5(tmp_path_factory.mktemp("models") / "t5")
 
 
 @pytest.fixture(scope="module")
@@ -53,52 +46,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SealEncoder:
         loss.over(loss.batch(made, inputs)).backward()
         steps.step()
     return encoder
-
-
-def settings(folder: Path, model: Path) -> dict[str, Any]:
-    trainer = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
-    return {
-        "dataset": str(write_beir(folder / "data")), "output": str(folder / "out"),
-        "train": {
-            "writer": {
-                "encoder": {"type": "seal", "model": str(model), **SMALL},
-                "loss": {"type": "spans", "spans": 2, "length": 4}, "trainer": trainer,
-                "evaluate": {"measures": ["nDCG@10"], "margin": 0},
-            },
-        },
-        "retrievers": {
-            "bm25": {"encoder": {"type": "bm25"}},
-            "seal": {
-                "encoder": {"type": "seal", "model": "writer"},
-                "index": {"type": "fm", "candidates": 20},
-            },
-        },
-        "pipelines": {"seal": "seal", "both": "bm25 | seal % 5"},
-        "evaluate": {"measures": ["nDCG@10"], "baseline": "seal", "latency_queries": 0},
-    }  # fmt: skip
-
-
-def test_a_journey(sluice: Call, tmp_path: Path, t5: Path) -> None:
-    file, output = tmp_path / "x.yaml", tmp_path / "out"
-    file.write_text(yaml.safe_dump(settings(tmp_path, t5), sort_keys=False), encoding="utf-8")
-    code, planned, err = sluice("config", "check", file)
-    assert code == 0, err
-    assert planned.count("time unknown") == 2, planned  # nobody knows how long a model writes
-    code, _, err = sluice("run", file)
-    assert code == 0, err
-    systems = json.loads((output / "results.json").read_text())["systems"]
-    assert {each["name"] for each in systems} == {"seal", "both"}
-    assert "SealEncoder" in (output / "models" / "writer" / "README.md").read_text()
-    index = Retriever.open(output / "retrievers" / "seal").index
-    assert isinstance(index, FmIndex)
-    assert (index.candidates, len(index)) == (20, 40)
-    assert len(load_pipeline(output, "both").search("gold river", 5)) == 5
-    for words in (["verify", output / "retrievers" / "seal"],
-                  ["search", output, "gold", "--pipeline", "seal", "-k", 100],
-                  ["explain", output, "gold river", "--pipeline", "seal", "-k", 2]):  # fmt: skip
-        code, out, err = sluice(*words)
-        assert code == 0, err
-    assert "gold" in out
 
 
 def test_what_was_learnt_is_found(trained: SealEncoder, t5: Path) -> None:
@@ -150,7 +97,7 @@ def test_an_empty_corpus_and_a_single_document(t5: Path) -> None:
     assert retriever.search("gold", 5) == []
 
 
-def test_what_does_not_fit_is_refused(t5: Path, tmp_path: Path, bert: Path) -> None:
+def test_what_does_not_fit_is_refused(t5: Path, tmp_path: Path, models: Models) -> None:
     encoder = SealEncoder.from_pretrained(t5, **SMALL)
     with pytest.raises(ConfigError, match="expected an FmIndex"):
         Retriever.build(encoder, documents(3), index=FlatIndex())
@@ -158,7 +105,7 @@ def test_what_does_not_fit_is_refused(t5: Path, tmp_path: Path, bert: Path) -> N
         Retriever.build(WordEncoder(), documents(3), index=FmIndex())
     with pytest.raises(ConfigError, match="reads documents whole"):
         Retriever.build(encoder, documents(3), passages=Passages(length=8, overlap=2))
-    facts = settings(tmp_path, t5)
+    facts = experiment("seal", tmp_path, models)
     facts["retrievers"]["seal"]["index"] = {"type": "flat"}
     with pytest.raises(ConfigError, match=r"retrievers.seal.index.type: flat .* takes fm"):
         check_experiment(checked(facts, ExperimentConfig))
@@ -183,9 +130,13 @@ def test_what_does_not_fit_is_refused(t5: Path, tmp_path: Path, bert: Path) -> N
     ],
 )
 def test_settings_that_mean_nothing(
-    changes: dict[str, Any], message: str, t5: Path, tmp_path: Path
+    changes: dict[str, Any], message: str, tmp_path: Path, models: Models
 ) -> None:
-    training = {"dataset": "d", "output": "o", **settings(tmp_path, t5)["train"]["writer"]}
+    training = {
+        "dataset": "d",
+        "output": "o",
+        **experiment("seal", tmp_path, models)["train"]["writer"],
+    }
     section = checked({**training, **changes}, TrainConfig)
     with pytest.raises(ConfigError, match=message):
         check_training(section, "")

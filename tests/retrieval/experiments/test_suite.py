@@ -106,6 +106,7 @@ def test_a_run_of_other_weights_is_made_again(tmp_path: Path, ran: list[str]) ->
     assert len(ran) == 2
 
 
+@pytest.mark.thorough
 def test_a_trained_reranker_that_is_gone_is_made_again(
     tmp_path: Path, ran: list[str], bert: Path
 ) -> None:

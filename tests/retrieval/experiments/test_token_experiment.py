@@ -51,6 +51,7 @@ def output(made: Path) -> Path:
     return made.parent / "out"
 
 
+@pytest.mark.thorough
 def test_evaluate_reports_what_a_gather_finds(sluice: Call, made: Path) -> None:
     code, _, err = sluice("evaluate", made)
     assert code == 0, err

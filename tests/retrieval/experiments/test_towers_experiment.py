@@ -1,6 +1,5 @@
 """Separate towers and inference-free queries from YAML to results."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,10 @@ import numpy as np
 import pytest
 from small_world import write_beir
 
-from sluice.encoders import SpladeEncoder, TowerEncoder, fit_idf
+from sluice.encoders import SpladeEncoder, fit_idf
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import InvertedIndex
-from sluice.retrieval import Retriever, load_dataset, run, train
+from sluice.retrieval import Retriever, load_dataset, train
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.training.checks import check_training
@@ -26,46 +25,6 @@ def towers(query: str | Path, document: str | Path, **options: Any) -> dict[str,
         "document": {"type": "dense", "model": str(document)},
         **options,
     }
-
-
-def test_towers_are_trained_indexed_and_searched(tmp_path: Path, bert: Path) -> None:
-    config = {
-        "dataset": str(write_beir(tmp_path / "data")),
-        "output": str(tmp_path / "out"),
-        "train": {
-            "one": {
-                "encoder": {"type": "dense", "model": str(bert)},
-                "loss": {"type": "info_nce"},
-                "trainer": TRAINER,
-            },
-            "two": {
-                "encoder": towers(bert, "one", freeze="document"),
-                "loss": {"type": "info_nce"},
-                "negatives": {"type": "mined", "retriever": "bm25", "per_query": 1},
-                "evaluate": {"measures": ["nDCG@10"]},
-                "trainer": TRAINER,
-            },
-        },
-        "retrievers": {
-            "bm25": {"encoder": {"type": "bm25"}},
-            "dense": {"encoder": {"type": "towers", "model": "two"}},
-            "mixed": {"encoder": towers("one", "one")},
-        },
-        "evaluate": {"measures": ["nDCG@10"], "latency_queries": 2},
-    }
-    run(config)
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert {system["name"] for system in results["systems"]} == {"bm25", "dense", "mixed"}
-    retriever = Retriever.open(tmp_path / "out" / "retrievers" / "dense")
-    assert isinstance(retriever.encoder, TowerEncoder)
-    one = TowerEncoder.from_pretrained(
-        query={"type": "dense", "model": str(bert)},
-        document={"type": "dense", "model": str(tmp_path / "out" / "models" / "one")},
-    )
-    np.testing.assert_array_equal(  # the frozen tower is the model it began as
-        retriever.encoder.encode_documents(["gold"]), one.encode_documents(["gold"])
-    )
-    assert retriever.search("gold river", k=3)
 
 
 def test_what_towers_are_made_of_is_needed_first(tmp_path: Path, bert: Path) -> None:

@@ -150,6 +150,7 @@ PIPELINES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PIPELINES)
 def test_robust_replaces_a_document_below_it(name: str) -> None:
     make = PIPELINES[name]

@@ -20,6 +20,7 @@ def labelled(count: int = 60) -> list[Document]:
     ]
 
 
+@pytest.mark.thorough
 def test_searches_see_one_state_while_documents_change() -> None:
     retriever = Retriever.build(BM25Encoder(), labelled())
     faults: list[object] = []

@@ -20,6 +20,8 @@ from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.folder import discard_leftovers, verify_retriever
 
+pytestmark = pytest.mark.thorough
+
 QUERIES = {"a": "gold river", "b": "word31 number word2", "c": "the sluice"}
 
 

@@ -15,6 +15,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing import PgvectorIndex
 from sluice.retrieval import Document, Retriever
 
+pytestmark = pytest.mark.thorough
+
 QUERIES = {f"q{n}": f"{one} river word{n}" for n, one in enumerate(SUBJECTS)}
 
 

@@ -77,6 +77,7 @@ def test_the_autopilot_tries_it_with_queries_that_it_does_not_measure_with(
     assert all("HNSW32" in names for names in tried)
 
 
+@pytest.mark.thorough
 def test_an_experiment_from_the_command_line(tmp_path: Path, bert: Path, sluice: Call) -> None:
     config = {
         "dataset": str(write_beir(tmp_path / "data")),

@@ -38,11 +38,6 @@ QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unhea
 PATIENCE = 300.0  # seconds for what a busy machine does late
 
 
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def corpus(count: int = 40) -> list[Document]:
     """Documents with ties: every third has the text of the one before."""
     made = documents(count)
@@ -107,6 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("bm25") / "r", "bm25")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["bm25", "passages", "words", "tokens"])
 def test_workers_find_what_this_process_finds(
     kind: str, tmp_path: Path, workers: ShardProcesses
@@ -132,6 +128,7 @@ def test_workers_find_what_this_process_finds(
     assert not isinstance(there.index.first, RemoteIndex)  # type: ignore[attr-defined]
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_gone_is_named_and_replaced(
     folder: Path, workers: ShardProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +158,7 @@ def test_a_worker_that_is_gone_is_named_and_replaced(
     assert workers.process_ids[1, 0] != process
 
 
+@pytest.mark.thorough
 def test_another_worker_answers_for_one_that_is_late_or_gone(folder: Path) -> None:
     expected = answers(opened(folder), k=5)
     with ShardProcesses(workers=1, replicas=2, hedge_ms=20) as workers:
@@ -178,6 +176,7 @@ def test_another_worker_answers_for_one_that_is_late_or_gone(folder: Path) -> No
             os.kill(process, 0)
 
 
+@pytest.mark.thorough
 def test_workers_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Retriever.build("bm25", corpus(6), path=tmp_path / "w")
     with ShardProcesses() as workers:
@@ -208,6 +207,7 @@ def test_texts_and_matrices_stay_where_they_are(folder: Path) -> None:
     assert max(workers.answered) < 500
 
 
+@pytest.mark.thorough
 def test_states_of_a_shard_are_forgotten(tmp_path: Path) -> None:
     path, workers = built(tmp_path / "r", "bm25"), WorkersHere()
     retriever = opened(path)
@@ -279,6 +279,7 @@ def test_vectors_arrive_as_they_were_sent(queries: Any) -> None:
     assert others[0].tolist() == [128]
 
 
+@pytest.mark.thorough
 def test_bytes_that_are_no_message_are_refused() -> None:
     sound = packed({"a": 1}, [np.ones(3, np.float32)])
     for wrong in (b"", sound[:9], sound[:-1], b"\xff" * 40, sound.replace(b"<f4", b"|O8")):

@@ -1,7 +1,6 @@
 """Retrievers in shards: equal to the whole after every change, and honest where a part is gone."""
 
 import json
-import os
 import random
 import shutil
 import threading
@@ -39,12 +38,6 @@ from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vector
 QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}
 ALLOW = ["small_world:WordEncoder"]
 Build = Callable[..., Retriever]
-
-
-@pytest.fixture(autouse=True)
-def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flush nothing: a power cut is not among the tests here, and each flush takes long."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def corpus(count: int = 40) -> list[Document]:
@@ -130,6 +123,7 @@ def change(retriever: Retriever, turn: int) -> None:
         getattr(retriever, verb)(made)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", KINDS)
 def test_shards_equal_the_whole_over_changes(build: Build, tmp_path: Path) -> None:
     whole, sharded = build(corpus(), path=tmp_path / "w"), build(
@@ -148,6 +142,7 @@ def test_shards_equal_the_whole_over_changes(build: Build, tmp_path: Path) -> No
     check_equal(whole, sharded)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("build", KINDS)
 @pytest.mark.parametrize("parts", [{}, {"shards": 3}], ids=["whole", "shards"])
 def test_synced_equals_a_fresh_build(build: Build, parts: dict[str, int], tmp_path: Path) -> None:
@@ -237,6 +232,7 @@ def test_an_approximate_index_in_shards() -> None:
 # Kills.
 
 
+@pytest.mark.thorough
 def test_a_kill_at_any_step_leaves_the_state_before_or_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -612,6 +608,7 @@ def test_a_reader_beside_a_writer(folder: Path) -> None:
         opened.delete(["d01"])
 
 
+@pytest.mark.thorough
 def test_searches_while_the_documents_change(folder: Path) -> None:
     """Each search sees one state of all shards: the same turn in every document."""
     retriever = Retriever.open(folder)

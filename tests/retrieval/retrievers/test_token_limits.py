@@ -97,6 +97,7 @@ def test_a_stress_test_scores_the_new_document(tokens: Retriever, bm25: Retrieve
         AlteredPipeline(parse("bm25 >> max_sim(tokens)", names))
 
 
+@pytest.mark.thorough
 def test_langchain_takes_it_as_any_other(tokens: Retriever) -> None:
     pytest.importorskip("langchain_core")
     from sluice.retrieval.exchange.adapters.retrievers import langchain_retriever

@@ -35,6 +35,7 @@ def _agree(answer: dict[str, Any], hits: list[Hit]) -> None:
             assert abs(expected.get(hit["id"], last) - at_rank.score) < 4e-5
 
 
+@pytest.mark.thorough
 def test_random_requests_at_once(ask: Any, library: Experiment) -> None:
     draw = random.Random(7)
     requests = []

@@ -59,6 +59,7 @@ def test_langchain(address: str, vectors: np.ndarray) -> None:
         np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), vectors[0], atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_llama_index(address: str, vectors: np.ndarray) -> None:
     module = pytest.importorskip(

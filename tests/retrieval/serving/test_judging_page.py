@@ -176,6 +176,7 @@ def test_without_judging_the_page_says_how(page: Browser, address: str) -> None:
     page.messages()
 
 
+@pytest.mark.thorough
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_telephone_and_contrast(page: Browser, world: tuple[str, Path], dark: bool) -> None:

@@ -22,6 +22,7 @@ from sluice.retrieval.serving.shapes.search import SearchRequest
 from sluice.retrieval.serving.work.lane import Job
 
 
+@pytest.mark.thorough
 def test_writes_are_served_when_they_return(own: Any) -> None:
     ask = asker(own(writable=True))
     new = {"documents": [{"_id": "z1", "title": "Zebra", "text": "zebra crossing"}]}
@@ -134,6 +135,7 @@ def test_models_are_not_loaded_again(own: Any) -> None:
     assert after.encoders["bm25"] is not before.encoders["bm25"]
 
 
+@pytest.mark.thorough
 def test_every_answer_is_of_one_state(own: Any) -> None:
     """Searches of all pipelines while documents are replaced: text and scores fit the state."""
     service = own(writable=True)
@@ -202,6 +204,7 @@ def test_a_half_done_change_is_waited_for(own: Any, monkeypatch: pytest.MonkeyPa
     assert not service.live.refresh()
 
 
+@pytest.mark.thorough
 def test_a_change_that_was_killed_is_undone_by_who_may_write(
     own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +241,7 @@ def test_a_broken_folder_leaves_the_state_that_is_served(own: Any) -> None:
     assert "retriever.json" in ready["fault"]
 
 
+@pytest.mark.thorough
 def test_a_change_that_is_not_served_yet_says_so(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is on disk: sent again it would be refused, so it is no error; and no plain success."""
     service = own(writable=True, pipelines=("bm25",))
@@ -274,6 +278,7 @@ def test_a_change_that_is_not_served_yet_says_so(own: Any, monkeypatch: pytest.M
     assert counted in ask("GET", "/metrics").text
 
 
+@pytest.mark.thorough
 def test_a_change_that_others_do_not_serve_says_so(own: Any) -> None:
     service = own(writable=True, pipelines=("bm25",))
     ask = asker(service)

@@ -39,6 +39,7 @@ def _call(service: Any, name: str, arguments: dict[str, Any]) -> Any:
     return asyncio.run(call())
 
 
+@pytest.mark.thorough
 def test_search_has_the_published_shape(service: Any, library: Experiment) -> None:
     found = _call(service, "search", {"query": "gold river", "limit": 3})
     content = found.structured_content

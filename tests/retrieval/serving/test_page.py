@@ -106,6 +106,7 @@ def test_errors_and_nothing_are_said(page: Browser, address: str) -> None:
     assert text == "No document was found."
 
 
+@pytest.mark.thorough
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_telephone_and_contrast(page: Browser, address: str, dark: bool, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def _asked(address: str, body: Any = None) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.thorough
 def test_texts_become_a_service_that_ends_well(tmp_path: Path) -> None:
     """Documents are indexed, served, asked while slow clients hang on, and stopped by SIGTERM."""
     for name in ("starlette", "uvicorn", "prometheus_client"):

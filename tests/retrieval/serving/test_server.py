@@ -113,6 +113,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return str(request.param)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", ENDLESS)
 def test_an_endless_head_is_refused_and_holds_nobody_up(own: Any, parser: str, place: str) -> None:
     with running(own(port=0)) as (_, connect, _):

@@ -34,6 +34,8 @@ from serving import EXTRA, asker
 from sluice.encoders import CrossEncoder
 from sluice.retrieval import Retriever, cli
 
+pytestmark = pytest.mark.thorough
+
 QUERIES = ["blue key of the garage", "gold in the river", "Größe der Schleuse 🪙", "qwertyuiop"]
 COMMAND = (sys.executable, "-c", "from sluice.retrieval.cli import main; main()")
 PARTS = "".join(f"## Part {n}\n\nWater and stone number {n} of the house.\n\n" for n in range(12))

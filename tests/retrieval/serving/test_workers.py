@@ -21,6 +21,7 @@ from sluice.retrieval.serving.content.peers import REMEMBERED, Numbers
 from sluice.retrieval.serving.settings import ServeSettings
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_workers_serve_one_state_and_outlive_each_other(tmp_path: Path) -> None:
     for name in ("starlette", "uvicorn", "prometheus_client"):

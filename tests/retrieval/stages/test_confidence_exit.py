@@ -90,6 +90,7 @@ class TestCalibration:
         full = evaluate(after, qrels, ["nDCG@10"]).mean["nDCG@10"]
         assert found.value == found.full == pytest.approx(full)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("kind", ["margin", "softmax"])
     @pytest.mark.parametrize("bound", ["dev", "expected", "hoeffding"])
     def test_loss_within_epsilon_and_cost_falls_with_it(self, kind: str, bound: str) -> None:

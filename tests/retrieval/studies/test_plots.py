@@ -167,6 +167,7 @@ def test_depths_of_runs(evaluated: Path) -> None:
     assert max(axes.lines[0].get_xdata()) == 30  # forty documents: the last depth within
 
 
+@pytest.mark.thorough
 def test_command_line(sluice: Call, evaluated: Path, tuned: Path, tmp_path: Path) -> None:
     for verb, words in (
         ("training", [evaluated, evaluated, "--panel", "Loss"]), ("tradeoff", [evaluated]),

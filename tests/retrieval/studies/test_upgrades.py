@@ -66,6 +66,7 @@ def test_the_inequality_is_what_two_retrievers_have(old: Path, bert: Path, dev: 
     assert found.queries == len(dev.queries) == 8
 
 
+@pytest.mark.thorough
 def test_the_upgraded_folder_is_the_old_index_with_new_queries(
     old: Path, bert: Path, dev: Dataset, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_given_encoder_is_left_as_it_is(old: Path, bert: Path, dev: Dataset) -
     np.testing.assert_array_equal(encoder.encode_documents(["gold"]), before)
 
 
+@pytest.mark.thorough
 def test_the_command_measures_and_writes(
     sluice: Call, old: Path, bert: Path, world: Path, dev: Dataset, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def answer(name: str, one: Any, texts: list[str]) -> Any:
 
 
 # Of ``http``, which needs a server, dense/test_http_encoder.py looks.
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [*sorted(ENCODERS.keys() - {"http"}), *RERANKERS])
 def test_encoders(
     name: str, bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_generators import END, save_gpt2, save_t5
+from tiny_generators import END
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.input.same_text import same_text_key
@@ -19,16 +19,6 @@ DOCUMENTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_t5(tmp_path_factory.mktemp("models") / "t5")
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_gpt2(tmp_path_factory.mktemp("models") / "gpt2")
-
-
 def loaded(folder: Path, **options: Any) -> ModelGenerator:
     return ModelGenerator.from_pretrained(folder, **{"by": DiverseBeams(), **options})
 
@@ -40,6 +30,7 @@ def stripped(row: torch.Tensor, ends: list[int]) -> list[int]:
     return tokens[: stop + 1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize("ends", [[END], list(range(3, 100, 5))])
 @pytest.mark.parametrize(("beams", "length_penalty"), [(1, 1.0), (3, 1.0), (4, 0.0), (5, 2.0)])
@@ -121,6 +112,7 @@ def test_groups_differ_and_the_first_is_unpenalised(t5: Path) -> None:
         assert len({tuple(tokens) for tokens in diverse[text]}) > 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 @pytest.mark.parametrize(
     "by", [DiverseBeams(groups=2, beams=2, length=8), TopKSampling(3, length=8)]

@@ -107,6 +107,7 @@ def test_folders_without_a_journal(write: Write, tmp_path: Path) -> None:
         read_trainings([write("empty", [])])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
 def test_figures_are_equal_for_equal_curves(write: Write, tmp_path: Path, kind: str) -> None:
     pytest.importorskip("matplotlib")

@@ -7,6 +7,7 @@ import socket
 import sys
 from pathlib import Path
 
+import pytest
 import safetensors.torch
 import tiny_models
 import torch
@@ -16,6 +17,7 @@ from places import SUPPORT
 SCRIPT = SUPPORT / "distributed.py"
 
 
+@pytest.mark.thorough
 def test_two_processes_are_one_with_the_whole_batch(tmp_path: Path) -> None:
     sys.path.insert(0, str(SCRIPT.parent))
     try:

@@ -110,6 +110,7 @@ def test_dropout_is_replayed() -> None:
         assert (parameter.grad - gradient).abs().max() < 1e-12
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["Dense", "Splade", "Cross"])
 def test_a_training_ends_at_the_same_weights(tiny: ModuleType, tmp_path: Path, kind: str) -> None:
     job: dict[str, Any] = dict(tiny.JOB)

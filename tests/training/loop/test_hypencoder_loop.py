@@ -50,6 +50,7 @@ def weights_of(encoder: Hypencoder) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in encoder.module.state_dict().items()}
 
 
+@pytest.mark.thorough
 def test_the_cache_changes_nothing(bert: Path, tiny: ModuleType, tmp_path: Path) -> None:
     ends = []
     for cache in (None, 3):

@@ -175,6 +175,7 @@ def test_run_that_still_goes_on_was_not_killed(
         assert not caplog.records
 
 
+@pytest.mark.thorough
 def test_killed_run_is_told_of_by_the_next(
     tiny: ModuleType, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -48,6 +48,7 @@ def weights_of(encoder: PseudoQueryEncoder) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in encoder.module.state_dict().items()}
 
 
+@pytest.mark.thorough
 def test_the_cache_and_a_kill_change_nothing(bert: Path, tiny: ModuleType, tmp_path: Path) -> None:
     examples = [replace(each, scores=(4.0, 1.0)) for each in tiny.examples(8)]
     whole, cached = made(bert), made(bert)

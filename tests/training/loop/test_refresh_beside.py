@@ -106,6 +106,7 @@ def test_without_a_lag_it_is_what_the_training_mines_itself(
     assert report.negatives_age[:3] == expected.negatives_age[:3]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("every", "lag", "made"),
     [
@@ -147,6 +148,7 @@ def test_a_lag_says_when_whatever_the_load_and_wherever_it_is_killed(
         assert resumed.negatives_age[:3] == age[:3]
 
 
+@pytest.mark.thorough
 def test_what_was_being_mined_at_a_kill_is_mined_with_its_copy(
     tiny: ModuleType, tmp_path: Path
 ) -> None:
@@ -176,6 +178,7 @@ def test_what_was_being_mined_at_a_kill_is_mined_with_its_copy(
         trained(tiny.Splade())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("looks", [0, 1, 4, 10**9])
 def test_with_a_greatest_age_they_are_used_when_ready_and_a_resumed_training_repeats_it(
     tiny: ModuleType, tmp_path: Path, looks: int

@@ -26,6 +26,7 @@ def job(tiny: ModuleType, **trainer: Any) -> dict[str, Any]:
     return {**tiny.JOB, "trainer": {**tiny.JOB["trainer"], "num_train_epochs": 3, **trainer}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [2, 4, 5])
 def test_resumes_within_an_epoch_with_what_was_in_force(
     tiny: ModuleType, tmp_path: Path, every: int
@@ -205,6 +206,7 @@ def test_adore_raises_the_rank_of_positives_and_leaves_the_index(
     assert vectors.tobytes() == before
 
 
+@pytest.mark.thorough
 def test_live_candidates_weigh_their_queries_and_resume(tiny: ModuleType, tmp_path: Path) -> None:
     ends = []
     for name, weights in (("plain", (1.0,)), ("other", (1.0, 0.0)), ("plain", (1.0,))):

@@ -45,6 +45,7 @@ def test_training_moves_head_and_network_at_their_own_rates(
     assert open_encoder(tmp_path / "model").score(pairs).tolist() == encoder.score(pairs).tolist()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [1, 5])
 def test_cached_gradients_end_at_the_same_weights(
     bert: Path, tiny: ModuleType, tmp_path: Path, size: int

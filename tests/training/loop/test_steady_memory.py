@@ -43,6 +43,7 @@ def test_nothing_of_a_training_is_held_after_it(
     assert not [name for name, p in encoder.module.named_parameters() if p.grad is not None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["Dense", "Splade"])
 def test_step_200_holds_what_step_20_held(tiny: ModuleType, tmp_path: Path, kind: str) -> None:
     tensors: list[tuple[int, int]] = []

@@ -38,6 +38,7 @@ SCORINGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scoring", SCORINGS, ids=lambda s: f"{s.name}-{s.top_k}")
 @pytest.mark.parametrize("bf16", [False, True])
 def test_it_learns(tiny: ModuleType, tmp_path: Path, scoring: TokenScoring, bf16: bool) -> None:
@@ -49,6 +50,7 @@ def test_it_learns(tiny: ModuleType, tmp_path: Path, scoring: TokenScoring, bf16
     assert json.loads((tmp_path / "training.json").read_text())["scoring"] == scoring.facts
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scoring", SCORINGS, ids=lambda s: f"{s.name}-{s.top_k}")
 def test_the_cache_changes_nothing(tiny: ModuleType, tmp_path: Path, scoring: TokenScoring) -> None:
     """Chunks of short texts are narrower than the whole batch."""

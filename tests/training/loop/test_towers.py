@@ -44,6 +44,7 @@ def trained(encoder: Any, output: Path, **options: Any) -> None:
     assert all(np.isfinite(line.get("loss", 0.0)) for line in report.history)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("frozen", ["query", "document", "none"])
 def test_a_frozen_tower_is_bitwise_what_it_was(
     frozen: Any, bert: Path, texts: list[str], tmp_path: Path

@@ -42,6 +42,7 @@ def trained_cross(
     return encoder
 
 
+@pytest.mark.thorough
 def test_qbd(tiny: ModuleType, tmp_path: Path) -> None:
     folder = save_model(tmp_path / "bert", "ForSequenceClassification", num_labels=1)
     examples = tiny.examples(16, negatives=2)
@@ -67,6 +68,7 @@ def test_qbd(tiny: ModuleType, tmp_path: Path) -> None:
     assert saved[0] == saved[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "spec",
     [

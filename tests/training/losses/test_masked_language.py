@@ -123,6 +123,7 @@ def test_positions_that_are_not_masked_have_no_gradient(encoder: SpladeEncoder) 
     assert torch.equal(moved, batch["features"]["document"]["labels"] != IGNORED)
 
 
+@pytest.mark.thorough
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(
     length=st.integers(0, 40),
@@ -185,6 +186,7 @@ def test_masks_are_a_function_of_seed_epoch_and_text(encoder: SpladeEncoder) -> 
     assert np.array_equal(hide(padded, "d", 1)[0][: len(ids)], hide(ids, "d", 1)[0])
 
 
+@pytest.mark.thorough
 def test_resumed_training_ends_as_an_undisturbed_one(folder: Path, tmp_path: Path) -> None:
     whole, wanted = trained(folder, tmp_path / "whole")
     cut = tmp_path / "cut"
@@ -199,6 +201,7 @@ def test_resumed_training_ends_as_an_undisturbed_one(folder: Path, tmp_path: Pat
     ]
 
 
+@pytest.mark.thorough
 def test_gradient_caching_changes_nothing(folder: Path, tmp_path: Path) -> None:
     settings = {**JOB["trainer"], "save_strategy": "no", "optim": "sgd"}
     del settings["save_steps"]
@@ -216,6 +219,7 @@ def test_gradient_caching_changes_nothing(folder: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(cached[name], value, rtol=0, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_training_lowers_the_loss(folder: Path, tmp_path: Path) -> None:
     job = {"max_steps": 60, "per_device_train_batch_size": 8, "learning_rate": 3e-3}
     trainer = {**job, "logging_steps": 10, "save_strategy": "no"}
@@ -225,6 +229,7 @@ def test_training_lowers_the_loss(folder: Path, tmp_path: Path) -> None:
     assert "loss_masked_language" not in report.history[0]  # without penalties it is the loss
 
 
+@pytest.mark.thorough
 def test_more_flops_weight_means_fewer_terms(folder: Path, tmp_path: Path) -> None:
     terms = []
     for weight in (0.0, 1.0):
@@ -281,11 +286,13 @@ def test_ranking_batches_are_refused() -> None:
         MaskedLanguage().over(batch)
 
 
+@pytest.mark.thorough
 def test_masks_do_not_depend_on_who_makes_the_batches(folder: Path, tmp_path: Path) -> None:
     # In a process of its own: torch watches over the workers by a signal handler that stays.
     assert run_forked(SUPPORT / "masked_texts.py", folder, tmp_path) == 0
 
 
+@pytest.mark.thorough
 def test_bfloat16_trains_in_float32_weights(folder: Path, tmp_path: Path) -> None:
     plain = {**JOB["trainer"], "save_strategy": "no"}
     del plain["save_steps"]

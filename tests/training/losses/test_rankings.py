@@ -161,6 +161,7 @@ def test_documents_of_one_grade_follow_as_shown_and_count_for_nothing_alone(
         loss.bind_examples([same])
 
 
+@pytest.mark.thorough
 def test_a_model_that_learns_a_ranking_writes_it(tmp_path: Path) -> None:
     still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     folder = save_gpt2(tmp_path / "gpt2", n_embd=32, initializer_range=0.1, **still)

@@ -201,6 +201,7 @@ def test_an_empty_beginning_is_no_collapse(caplog: pytest.LogCaptureFixture) -> 
     assert said == [20]
 
 
+@pytest.mark.thorough
 def test_training_by_target(tiny: ModuleType, tmp_path: Path) -> None:
     from sluice.training import fit
     from sluice.training.losses.contrastive.info_nce import InfoNCE

@@ -86,6 +86,7 @@ def test_dropout_is_measured_and_leaves_no_trace(tiny: ModuleType) -> None:
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("document", "query"), [(24, 12), (8, 4)])
 def test_targets_hold_without_dropout(
     document: int, query: int, tiny: ModuleType, tmp_path: Path
@@ -106,6 +107,7 @@ def test_targets_hold_without_dropout(
     assert _terms(encoder, texts["document"], "document") == pytest.approx(document, rel=0.3)
 
 
+@pytest.mark.thorough
 def test_a_resumed_training_steers_as_the_undisturbed(tiny: ModuleType, tmp_path: Path) -> None:
     """Over a measurement of dropout and raised heads: all of it is in the checkpoint."""
     job: dict[str, Any] = {

@@ -136,6 +136,7 @@ def test_every_distinct_text_is_encoded_once(static: Path, monkeypatch: Any) -> 
     assert CELLS > 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", MATCHING)
 def test_training_moves_the_head_alone_unless_vectors_are_trained(
     kind: str, static: Path, tmp_path: Path

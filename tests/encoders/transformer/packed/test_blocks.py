@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import save_tokenizer
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.transformer.decoder_attention import set_attention
@@ -51,13 +50,6 @@ TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(folder)
-    return transformers.AutoTokenizer.from_pretrained(folder)
-
-
 def made(family: str, size: int, head: str | None = None, **more: Any) -> Any:
     name, kind, settings = BLOCKS[family]
     torch.manual_seed(3)
@@ -82,6 +74,7 @@ def both(encoder: Any) -> tuple[Any, Any]:
     return packed, encoder.encode_documents(TEXTS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", BLOCKS)
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_vectors_are_those_of_the_ordinary_pass(
@@ -98,6 +91,7 @@ def test_vectors_are_those_of_the_ordinary_pass(
     np.testing.assert_allclose(packed, backwards, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", BLOCKS)
 def test_bfloat16_stays_close_to_float32(family: str, models: Any, tokenizer: Any) -> None:
     full = DenseEncoder(models[family], tokenizer).encode_documents(TEXTS)
@@ -128,6 +122,7 @@ def test_texts_that_end_in_tokens_nobody_sees(family: str, models: Any) -> None:
             assert bool(torch.isfinite(states).all())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["ModernBERT", "NomicBERT", "T5", "Qwen3", "Gemma 3"])
 def test_several_top_layers(family: str, models: Any, tokenizer: Any) -> None:
     packed, padded = both(DenseEncoder(models[family], tokenizer, top_layers=2))

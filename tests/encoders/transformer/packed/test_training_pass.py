@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_models import save_tokenizer
 from torch import Tensor, nn
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
@@ -55,13 +54,6 @@ BATCH = [
 Measured = tuple[Tensor, dict[str, Tensor]]
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    save_tokenizer(folder)
-    return transformers.AutoTokenizer.from_pretrained(folder)
-
-
 def model_of(family: str, kind: str, tokenizer: Any, still: bool = True, **more: Any) -> Any:
     settings = {**FAMILIES[family], "initializer_range": 0.1, **(STILL if still else {}), **more}
     torch.manual_seed(3)
@@ -101,6 +93,7 @@ def check_both(encoder: Any, call: Callable[[Any], Tensor], rows: Any = slice(No
         assert distance <= 1e-4 * theirs[1][name].norm() + 1e-6 * scale, name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_dense_values_and_gradients_are_those_of_the_padded_pass(
@@ -185,6 +178,7 @@ def test_frozen_parts_get_no_gradient(tokenizer: Any) -> None:
     assert encoder.model.encoder.layer[0].output.dense.weight.grad is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_stays_close(family: str, tokenizer: Any) -> None:
     model = model_of(family, "Model", tokenizer, initializer_range=0.05)

@@ -150,6 +150,7 @@ def topical(rng: np.random.Generator, count: int, terms: int, topics: int) -> An
     return matrix
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fidelity", ["exact", "u8"])
 def test_large_corpora_where_the_planner_and_the_groups_act(
     fidelity: str, monkeypatch: pytest.MonkeyPatch

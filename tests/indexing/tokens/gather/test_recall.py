@@ -107,6 +107,7 @@ def test_auto_is_exact_in_small_collections(documents: TokenVectors, tmp_path: P
     np.testing.assert_array_equal(opened.search(query, 9).scores, exact.search(query, 9).scores)
 
 
+@pytest.mark.thorough
 def test_auto_measures_large_collections(tmp_path: Path) -> None:
     documents = clustered(np.random.default_rng(6), EXACT_BELOW, most=4)
     fast, any_speed = (TokenIndex("int8", mode="auto", latency_ms=ms) for ms in (1e-6, 1e6))
@@ -122,6 +123,7 @@ def test_auto_measures_large_collections(tmp_path: Path) -> None:
     assert any_speed.searches == "exact"
 
 
+@pytest.mark.thorough
 def test_auto_that_grows_says_so_and_gathers_once_compacted(
     documents: TokenVectors,
     queries: TokenVectors,

@@ -55,6 +55,7 @@ def shown(name: str, text: str, metadata: dict[str, Any], score: float) -> tuple
     return name, text, score, metadata["title"]
 
 
+@pytest.mark.thorough
 def test_langchain(bm25: Retriever) -> None:
     package("langchain_core")
     from langchain_core.retrievers import BaseRetriever
@@ -75,6 +76,7 @@ def test_langchain(bm25: Retriever) -> None:
     assert retriever.invoke(" ") == []
 
 
+@pytest.mark.thorough
 def test_llama_index(bm25: Retriever) -> None:
     package("llama_index.core")
     from llama_index.core.retrievers import BaseRetriever

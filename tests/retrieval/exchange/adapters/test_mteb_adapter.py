@@ -66,6 +66,7 @@ def same_values(found: Mapping[str, float], expected: Mapping[str, float]) -> No
         assert found[theirs] == pytest.approx(expected[ours], abs=5.1e-6), ours
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("system", ["sparse", "dense", "fused", "cascade", "tied", "inverted"])
 def test_the_values_are_those_of_evaluate(system: str, bm25: Retriever, dense: Retriever) -> None:
     stages: dict[str, Stage] = {

@@ -4,9 +4,8 @@ import warnings
 
 import numpy as np
 import pytest
-from small_world import LengthScorer, WordEncoder, documents
+from small_world import LengthScorer
 
-from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Rerank, Retriever, evaluate
 
@@ -21,16 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 QUERIES = {"b": "gold river", "a": "number 7", "c": "zzz"}
 TOPICS = pd.DataFrame(QUERIES.items(), columns=["qid", "query"])
 COLUMNS = ["qid", "query", "docno", "score", "rank"]
-
-
-@pytest.fixture(scope="module")
-def bm25() -> Retriever:
-    return Retriever.build(BM25Encoder(), documents(), name="bm25")
-
-
-@pytest.fixture(scope="module")
-def dense() -> Retriever:
-    return Retriever.build(WordEncoder(), documents(), name="dense")
 
 
 def hits(frame: pd.DataFrame) -> dict[str, list[tuple[str, float]]]:

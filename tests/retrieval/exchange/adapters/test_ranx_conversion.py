@@ -5,9 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import ranx_conversions
 
 
+@pytest.mark.thorough
 def test_conversions() -> None:
     """Everything that calls ranx, in Python: its compilation would take minutes."""
     script = Path(ranx_conversions.__file__)

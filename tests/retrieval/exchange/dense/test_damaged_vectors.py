@@ -57,6 +57,7 @@ DAMAGED = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "data"), [(name, each) for name, several in DAMAGED.items() for each in several]
 )

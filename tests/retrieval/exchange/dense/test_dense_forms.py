@@ -120,6 +120,7 @@ def test_parquet_keeps_texts_where_given(tmp_path: Path) -> None:
 # safetensors
 
 
+@pytest.mark.thorough
 def test_the_packages_files_are_read_and_ours_by_it(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     write_dense_vectors(path, IDS, [VECTORS], "safetensors")
@@ -229,6 +230,7 @@ def test_a_batch_of_a_service(tmp_path: Path) -> None:
             read_dense_vectors(lines(tmp_path / "x.jsonl", [each]))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("second", "message"),
     [

@@ -20,6 +20,7 @@ from sluice.retrieval.exchange.dense.vectors import WRITTEN, read_dense_vectors,
 ENDINGS = {"npy": "x.npy", "parquet": "x.parquet", "safetensors": "x.safetensors"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", WRITTEN)
 @settings(max_examples=15, derandomize=True, deadline=None)
 @given(data=st.data())

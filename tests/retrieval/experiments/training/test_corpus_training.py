@@ -44,6 +44,7 @@ def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 def test_pairs_of_held_out_documents_are_measured_and_the_start_is_kept(
     config: dict[str, Any], caplog: pytest.LogCaptureFixture, bert: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_later_epochs_leave_the_held_out_documents_out(config: dict[str, Any]) -
     assert trained.isdisjoint(left_out)
 
 
+@pytest.mark.thorough
 def test_a_pipeline_filters_and_teaches_in_an_experiment(
     config: dict[str, Any], tmp_path: Path, bert: Path
 ) -> None:

@@ -34,6 +34,7 @@ def written(folder: Path, bert: Path, count: int, **loss: Any) -> Path:
     return folder / "train.yaml"
 
 
+@pytest.mark.thorough
 def test_definitions_train_a_dense_encoder_that_searches(
     tmp_path: Path, bert: Path, sluice: Call
 ) -> None:

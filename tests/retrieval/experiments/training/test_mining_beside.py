@@ -96,6 +96,7 @@ def refreshed(config: dict[str, Any], refresh: Any, name: str, **changes: Any) -
     return {**config, "negatives": negatives, "output": f"{config['output']}-{name}", **changes}
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_killed_is_replaced_and_the_bits_are_those_of_training_alone(
     config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_process_that_is_killed_is_replaced_and_the_bits_are_those_of_training
     assert not (work / miner.COPIES).exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["splade", "lora", "towers", "several"])
 @pytest.mark.usefixtures("same_process")
 def test_without_a_lag_every_kind_has_the_bits_of_training_alone(
@@ -154,6 +156,7 @@ def test_without_a_lag_every_kind_has_the_bits_of_training_alone(
     assert facts(folders[1]) | {"waited": 0.0} == before
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("same_process")
 def test_the_age_is_what_was_asked_for_and_positives_are_never_mined(
     config: dict[str, Any],
@@ -176,6 +179,7 @@ def test_the_age_is_what_was_asked_for_and_positives_are_never_mined(
             assert json.loads(report.read_text())["positive_share"] == 0.0
 
 
+@pytest.mark.thorough
 def test_who_mines_does_not_decide_the_model(
     config: dict[str, Any], same_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

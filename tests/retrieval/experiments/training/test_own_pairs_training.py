@@ -43,6 +43,7 @@ def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_a_file_of_pairs_trains_a_model_that_searches(
     config: dict[str, Any], tmp_path: Path, sluice: Call, caplog: pytest.LogCaptureFixture
 ) -> None:

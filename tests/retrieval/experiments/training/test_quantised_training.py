@@ -24,6 +24,7 @@ def coded(bert: Path, weights: str) -> dict[str, Any]:
     return {"type": "dense", "model": str(bert), "weights": weights}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("weights", "tuning"), [("int4", "lora"), ("int8", "adapter")])
 def test_adapters_train_beside_codes(weights: str, tuning: str, tmp_path: Path, bert: Path) -> None:
     section = {"tuning": {"type": tuning}, "encoder": coded(bert, weights)}

@@ -41,6 +41,7 @@ def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 def test_each_dataset_has_negatives_and_dev_measures_of_its_own(
     config: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_each_dataset_has_negatives_and_dev_measures_of_its_own(
     assert (train(changed) / "manifest.json").stat().st_mtime_ns != before
 
 
+@pytest.mark.thorough
 def test_a_training_of_an_experiment_builds_its_retrievers_over_each_dataset(
     config: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_query_of_one_in_the_test_of_another_is_refused(
     assert (code, "training on the test is refused" in err) == (2, True)
 
 
+@pytest.mark.thorough
 def test_a_query_in_the_test_of_the_experiment_is_refused(
     config: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_query_in_the_test_of_the_experiment_is_refused(
     run({**experiment, "evaluate": {"latency_queries": 0}})
 
 
+@pytest.mark.thorough
 def test_the_experiment_and_a_training_may_name_one_dataset_in_two_ways(
     config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -200,6 +204,7 @@ def test_the_queries_of_all_datasets_have_the_mean_of_the_datasets() -> None:
     assert found["nDCG@10"] == pytest.approx((0.5 + 0.45 + 0.75) / 3)
 
 
+@pytest.mark.thorough
 def test_relative_datasets_are_found_beside_the_file(
     config: dict[str, Any], tmp_path: Path, sluice: Call, caplog: pytest.LogCaptureFixture
 ) -> None:

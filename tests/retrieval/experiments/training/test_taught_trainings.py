@@ -32,6 +32,7 @@ def logged(config: dict[str, Any]) -> list[dict[str, float]]:
     return [line for line in lines if "loss" in line]
 
 
+@pytest.mark.thorough
 def test_a_list_of_teachers_scores_the_negatives_before(
     config: dict[str, Any], masked_bert: Path, pair_bert: Path
 ) -> None:
@@ -41,6 +42,7 @@ def test_a_list_of_teachers_scores_the_negatives_before(
     assert train(config) == folder  # made before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cache", [None, 2])
 def test_encoders_score_all_of_each_batch(
     config: dict[str, Any], masked_bert: Path, cache: int | None
@@ -55,6 +57,7 @@ def test_encoders_score_all_of_each_batch(
     assert all(0 < line["teacher_entropy"] < 1 for line in logged(config))
 
 
+@pytest.mark.thorough
 def test_a_student_of_vectors_searches_its_teachers_documents(
     config: dict[str, Any], bert: Path, tmp_path: Path
 ) -> None:
@@ -75,6 +78,7 @@ def test_a_student_of_vectors_searches_its_teachers_documents(
     assert logged(config)[-1]["loss"] < logged(config)[0]["loss"] / 3
 
 
+@pytest.mark.thorough
 def test_vectors_are_learnt_without_negatives(
     config: dict[str, Any], bert: Path, tmp_path: Path
 ) -> None:
@@ -136,6 +140,7 @@ def test_a_training_with_the_name_of_a_built_in_teacher_is_refused(
     Experiment(checked(experiment, ExperimentConfig))
 
 
+@pytest.mark.thorough
 def test_soft_labels_teach_a_cross_encoder(
     config: dict[str, Any], pair_bert: Path, bert: Path
 ) -> None:

@@ -37,6 +37,7 @@ def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_all_heads_are_trained_and_one_is_measured(
     config: dict[str, Any], tmp_path: Path, bert: Path, sluice: Call
 ) -> None:

@@ -81,6 +81,7 @@ def write_synonyms(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scoring", ["max_sim", "xtr"])
 def test_the_dev_measure_rises_and_the_model_is_everybodys(
     config: dict[str, Any], tmp_path: Path, sluice: Call, scoring: str
@@ -147,6 +148,7 @@ def test_dev_evaluation_is_exact_max_sim(bert: Path) -> None:
     assert {name: measured[name] for name in expected} == pytest.approx(expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "loss",
     [
@@ -191,6 +193,7 @@ def test_a_token_encoder_as_a_teacher_of_pairs(bert: Path) -> None:
     assert least == -width
 
 
+@pytest.mark.thorough
 def test_negatives_of_its_own_and_several_datasets(config: dict[str, Any], tmp_path: Path) -> None:
     del config["dataset"]
     config["datasets"] = [str(tmp_path / "data"), str(write_synonyms(tmp_path / "synonyms"))]

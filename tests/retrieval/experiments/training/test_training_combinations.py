@@ -133,6 +133,7 @@ def test_a_bad_training_file_is_found_before_a_corpus_is_indexed(
     assert not (Path(config["output"]) / "retrievers").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [

@@ -27,6 +27,7 @@ def lines(config: dict[str, Any]) -> list[dict[str, float]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [
@@ -100,6 +101,7 @@ def test_a_start_with_idf_queries_and_term_frequency(
     assert not float(query[vocabulary["gold"]]).is_integer()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")  # torch says it once a process
 def test_a_model_that_sentence_transformers_refuses_says_so(
     config: dict[str, Any], bert: Path, masked_bert: Path
@@ -134,6 +136,7 @@ def test_negatives_of_the_encoder_itself_are_refreshed(config: dict[str, Any]) -
         assert json.loads(report.read_text())["positive_share"] == 0.0
 
 
+@pytest.mark.thorough
 def test_fresh_negatives_every_epoch(config: dict[str, Any]) -> None:
     negatives = {**MINED, "refresh": "epoch", "sampling": "random"}
     trainer = {**TRAINER, "num_train_epochs": 2, "max_steps": -1}
@@ -154,6 +157,7 @@ def test_live_candidates_train_the_queries_tower(config: dict[str, Any], bert: P
     assert not np.array_equal(made.encode_queries(["gold"]), start.encode_queries(["gold"]))
 
 
+@pytest.mark.thorough
 def test_a_cross_encoder_teaches_on_the_spot(config: dict[str, Any], bert: Path) -> None:
     teacher = train(
         {

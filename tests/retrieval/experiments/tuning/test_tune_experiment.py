@@ -34,6 +34,7 @@ def config(tmp_path: Path, bert: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.thorough
 def test_tune_writes_what_evaluate_runs(
     tmp_path: Path, config: dict[str, Any], sluice: Call
 ) -> None:

@@ -47,6 +47,7 @@ def test_odd_lists(name: str) -> None:
     odd_lists(name)
 
 
+@pytest.mark.thorough
 def test_methods_of_ranx() -> None:
     """Everything that calls ranx, in Python: its compilation would take minutes."""
     script = Path(ranx_agreement.__file__)
@@ -146,6 +147,7 @@ def test_a_batch_is_its_queries_one_by_one(runs: list[Run], name: str, normalise
         assert alone[query] == ranking
 
 
+@pytest.mark.thorough
 def test_many_queries_are_pooled_in_blocks() -> None:
     rng = np.random.default_rng(3)
     runs = []

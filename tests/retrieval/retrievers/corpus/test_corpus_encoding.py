@@ -99,6 +99,7 @@ def test_a_build_that_failed_goes_on_behind_its_last_shard(tmp_path: Path) -> No
     np.testing.assert_array_equal(stored(path), stored(tmp_path / "whole"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cached", [True, False])
 def test_killed_at_random_moments_the_rerun_has_the_same_bits(cached: bool, tmp_path: Path) -> None:
     """Each vector tells its place in its call: another shard plan would show."""
@@ -125,6 +126,7 @@ def loop(path: Path, cache: Path, seconds: float) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
 
 
+@pytest.mark.thorough
 def test_two_processes_fill_one_cache_at_once(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     both = [loop(tmp_path / name, cache, 0.002) for name in "ab"]
@@ -202,7 +204,8 @@ def test_sparse_vectors_of_a_splade_model_are_cached(masked_bert: Path, tmp_path
     )
 
 
-@pytest.mark.parametrize("kind", ["model", "own", "sparse"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["own", "sparse", "model"])
 def test_two_workers_give_what_one_gives(kind: str, bert: Path, texts: list[str]) -> None:
     if kind == "model":
         encoder: Any = DenseEncoder.from_pretrained(bert, document_length=20)
@@ -221,6 +224,7 @@ def test_two_workers_give_what_one_gives(kind: str, bert: Path, texts: list[str]
     np.testing.assert_allclose(first[:, columns], alone[:, columns], atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_a_build_with_workers(tmp_path: Path) -> None:
     for name in "ab":
         encoding = Encoding(shard=16, workers=2)
@@ -230,12 +234,14 @@ def test_a_build_with_workers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stored(tmp_path / "a")[:, :-2], wanted[:, :-2])
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_killed_is_named_with_its_cause(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"killed; most often .* out of memory.*fewer workers"):
         Retriever.build(DyingEncoder(), many(20), path=tmp_path / "a", encoding=Encoding(workers=2))
     assert not (tmp_path / "a" / "retriever.json").exists()
 
 
+@pytest.mark.thorough
 def test_what_fails_in_a_worker_is_said_here() -> None:
     with EncodingPool(BatchEncoder(), 2) as pool, pytest.raises(ModelError, match="AttributeError"):
         pool.encode_documents([1, 2])  # type: ignore[list-item]

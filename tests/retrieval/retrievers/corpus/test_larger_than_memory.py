@@ -66,6 +66,7 @@ def _refused(size: int) -> bool:
     return False
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 @pytest.mark.parametrize("store", FORMS)
 def test_half_of_the_vectors_size_is_room_enough(

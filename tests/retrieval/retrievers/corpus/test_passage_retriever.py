@@ -113,6 +113,7 @@ def test_documents_that_fit_are_found_as_without_passages(
     assert "passages" not in json.loads((whole.path / "retriever.json").read_text())
 
 
+@pytest.mark.thorough
 def test_a_transformer(bert: Path, masked_bert: Path) -> None:
     dense = DenseEncoder.from_pretrained(bert, device="cpu", document_length=30)
     docs = long_documents()[:12] + long_documents()[-2:]

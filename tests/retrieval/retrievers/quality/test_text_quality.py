@@ -146,6 +146,7 @@ def test_a_seq2seq_model_answers_true_or_false(tmp_path: Path) -> None:
         AnswerQuality(Silent()).quality(DOCUMENTS[:1])  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_yaml_prunes_before_anything_is_encoded(
     sluice: Call, made: Experiment, config: dict[str, Any], world: Path, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -176,6 +177,7 @@ def test_yaml_prunes_before_anything_is_encoded(
     assert "was not trained by examples" not in caplog.text
 
 
+@pytest.mark.thorough
 def test_yaml_trains_a_model_that_answers_true_or_false(
     sluice: Call, world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

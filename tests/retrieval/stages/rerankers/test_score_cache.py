@@ -285,6 +285,7 @@ cache.close()
 """
 
 
+@pytest.mark.thorough
 def test_processes_share_a_file_and_kills_leave_it_whole(tmp_path: Path) -> None:
     path = tmp_path / "scores.sqlite"
     started = [

@@ -13,7 +13,6 @@ from loopback import Server
 from small_world import WordEncoder, documents
 from tiny_generators import save_gpt2
 
-from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 from sluice.encoders.rerankers.prompt import Prompt, Template
@@ -32,11 +31,6 @@ class Drawing(Echo):
     def drawn(self, prompts: Any, max_new_tokens: int, temperature: float, seed: int) -> list[str]:
         self.asked += [f"{prompt.text} {temperature} {seed}" for prompt in prompts]
         return [DRAFTS[seed] for _ in prompts]
-
-
-@pytest.fixture(scope="module")
-def bm25() -> Retriever:
-    return Retriever.build(BM25Encoder(), documents(), name="bm25")
 
 
 @pytest.fixture(scope="module")

@@ -153,6 +153,7 @@ def test_terms_of_passages_and_expansion_are_those_of_explain(masked_bert: Path)
     assert len(parts) > 3
 
 
+@pytest.mark.thorough
 def test_tokens_that_met_are_those_of_explain(bert: Path, tmp_path: Path) -> None:
     output = world(tmp_path)
     encoder = TokenEncoder.from_pretrained(bert, dim=8, query_length=12, document_length=40)

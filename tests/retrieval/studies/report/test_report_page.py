@@ -273,6 +273,7 @@ def test_dark_and_light(window: Browser, report: Path) -> None:
     window.run("localStorage.clear()")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [320, 375, 768])
 def test_a_phone_has_no_sideways_scrolling(window: Browser, report: Path, width: int) -> None:
     window.size(width, 800)

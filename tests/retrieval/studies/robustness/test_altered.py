@@ -86,6 +86,7 @@ def same(found: Run, expected: Run) -> None:
         np.testing.assert_allclose(found[query].scores, ranking.scores, rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PIPELINES)
 def test_lists_are_those_of_a_corpus_with_the_document_replaced(name: str) -> None:
     make = PIPELINES[name]

@@ -124,6 +124,7 @@ def test_cached_and_uncached_trainings_end_alike(bert: Path, tmp_path: Path, los
         assert torch.allclose(value, ends[1][name], atol=2e-6), name
 
 
+@pytest.mark.thorough
 def test_a_student_is_drawn_to_the_teachers_vectors(bert: Path, tmp_path: Path) -> None:
     student = tiny.Dense(dropout=0.0)
     dense = DenseEncoder.from_pretrained(bert, projection=student.module.config.hidden_size, seed=1)

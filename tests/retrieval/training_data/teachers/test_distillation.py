@@ -81,6 +81,7 @@ class TestShards:
         )
         assert scores_in(output) == scores_in(whole.path)
 
+    @pytest.mark.thorough
     def test_a_killed_process_goes_on(self, tmp_path: Path) -> None:
         program = """
 import os, signal, sys

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from command_line import Call
 from small_world import write_beir
-from tiny_generators import save_gpt2
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Dataset, Document, load_dataset
@@ -30,15 +29,11 @@ FEW = {"pairs": 5, "tokens": 3, "shots": 1, "choices": 2, "epochs": 1, "length":
 
 
 @pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_gpt2(tmp_path_factory.mktemp("models") / "gpt2")
-
-
-@pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return load_dataset(write_beir(tmp_path_factory.mktemp("data") / "world"), "train")
 
 
+@pytest.mark.thorough
 def test_a_journey(sluice: Call, tmp_path: Path, gpt2: Path, bert: Path) -> None:
     examples = {"type": "generated", "model": str(gpt2), "documents": 6, "consistency": 40, **FEW}
     config: dict[str, Any] = {

@@ -276,6 +276,7 @@ def trained(folder: Path, output: Path, **settings: Any) -> tuple[CsrEncoder, An
     return encoder, report
 
 
+@pytest.mark.thorough
 def test_five_steps_also_by_a_gradient_cache(
     folder: Path, tmp_path: Path, tiny: ModuleType
 ) -> None:

@@ -231,6 +231,7 @@ def trained(model: Path, output: Path, **settings: Any) -> tuple[HeadEncoder, An
     return encoder, report
 
 
+@pytest.mark.thorough
 def test_five_steps_teach_all_heads_also_by_a_gradient_cache(
     model: Path, tmp_path: Path, tiny: ModuleType
 ) -> None:

@@ -66,6 +66,7 @@ def trained(model: Path, spec: dict[str, Any], output: Path) -> tuple[DenseEncod
     return encoder, loss, report
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LOSSES_HERE)
 def test_a_resumed_training_ends_like_the_undisturbed(
     model: Path, tmp_path: Path, name: str
@@ -84,6 +85,7 @@ def test_a_resumed_training_ends_like_the_undisturbed(
     assert all(torch.equal(value, state[key]) for key, value in loss.state().items())
 
 
+@pytest.mark.thorough
 def test_what_training_leaves_beside_the_model(
     model: Path, tmp_path: Path, texts: list[str]
 ) -> None:
@@ -107,6 +109,7 @@ def test_what_training_leaves_beside_the_model(
     assert head.score(vectors, vectors).shape == (len(texts),)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["matryoshka_2d", "espresso", "clp", "misfits", "momentum_queue"])
 def test_a_gradient_cache_changes_nothing(tmp_path: Path, name: str) -> None:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -211,6 +211,7 @@ def test_a_student_like_its_teacher_has_nothing_to_learn(spec: dict[str, Any]) -
     assert gradient(value, scores).abs().max() < 1e-12
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spec", TAUGHT, ids=str)
 @settings(derandomize=True, deadline=None, max_examples=15)
 @given(seed=st.integers(0, 10_000), shift=st.floats(-5, 5))

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from tiny import examples
 from torch.nn.functional import normalize
@@ -76,6 +77,7 @@ def stepped(
     return queries, documents
 
 
+@pytest.mark.thorough
 def test_models_trained_apart_compare_only_at_the_corners(tiny: ModuleType) -> None:
     loss = made("simplex", rounds=0)
     loss.bind(tiny.Dense(), 0)

@@ -64,6 +64,7 @@ def descended(loss: Any) -> Tensor:
     return torch.sigmoid(scores.detach())
 
 
+@pytest.mark.thorough
 def test_one_threshold_separates_the_grades_of_every_query() -> None:
     anchored = descended(AnchoredHinge(margin=0.02))
     assert (anchored[:, 0] > 0.5).all()

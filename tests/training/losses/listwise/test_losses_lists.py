@@ -271,6 +271,7 @@ GRADED = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("spec", GRADED, ids=str)
 @settings(derandomize=True, deadline=None, max_examples=15)
 @given(seed=st.integers(0, 10_000), shift=st.floats(-5, 5))
