@@ -82,7 +82,7 @@ def test_settings_that_mean_nothing(
     ],
 )
 def test_tunings_of_models_that_write(kind: str, tuning: str, message: str, tmp_path: Path) -> None:
-    rankings(tmp_path)
+    ranked(tmp_path)
     facts = training(tmp_path, tmp_path / "m", tuning={"type": tuning})
     loss = "rankings" if kind == "listwise" else "bce"
     refused({"dataset": "d", "output": "o", **facts, "loss": loss, "encoder": {
