@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe, wait
@@ -17,16 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Vectors
-from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.foundation.machine import cores
+from sluice.encoders.foundation.children import (
+    GRACE,
+    available_threads,
+    end,
+    ended,
+    error_of,
+    start,
+)
+from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, report_tokens
 from sluice.encoders.vectors.forms import put_together
 from sluice.encoders.vectors.sending import class_name, sent_form
 from sluice.encoders.vectors.worker import serve
 
-KNOWN = {each.__name__: each for each in (ConfigError, DataError, ModelError)}
-GRACE = 5.0  # seconds a process may take to end by itself
+TOKENIZERS = "TOKENIZERS_PARALLELISM"  # as here: tokens take little memory, and more cores help
 
 
 class Worker(NamedTuple):
@@ -79,12 +83,7 @@ class EncodingPool:
         """End the processes."""
         for worker in self._workers:
             worker.channel.close()
-        for worker in self._workers:
-            try:
-                worker.process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+        end([worker.process for worker in self._workers], GRACE)
         self._workers = []
         self._open.close()
 
@@ -122,14 +121,10 @@ class EncodingPool:
         if device is not None:
             given["device"] = device
         here, there = Pipe()
-        command = [sys.executable, "-m", serve.__module__, str(there.fileno())]
-        process = subprocess.Popen(
-            command,
-            pass_fds=[there.fileno()],
-            env={**os.environ, **_threads(self._count), "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdin=subprocess.DEVNULL,
-        )
-        there.close()
+        process = start(
+            serve.__module__, threads=max(1, available_threads() // self._count), channel=there,
+            settings={TOKENIZERS: os.environ.get(TOKENIZERS, "true")}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
         worker = Worker(process, here)
         _sent(worker, (str(folder), own, given))
         return worker
@@ -141,9 +136,8 @@ class EncodingPool:
             raise _died(worker.process) from None
         if kind == "error":
             name, message = answer
-            raise KNOWN.get(name, ModelError)(
-                message if name in KNOWN else f"workers: a process failed with {name}: {message}"
-            )
+            foreign = ModelError(f"workers: a process failed with {name}: {message}")
+            raise error_of(name, message) or foreign
         return answer
 
 
@@ -171,23 +165,10 @@ def _died(process: subprocess.Popen[bytes]) -> ModelError:
         code = process.wait(GRACE)
     except subprocess.TimeoutExpired:
         code = 0
-    if code == -getattr(signal, "SIGKILL", 9):  # Windows has no signals
-        cause = "was killed; most often the machine ran out of memory"
-    elif code < 0:
-        cause = f"died of {signal.Signals(-code).name}"
-    else:
-        cause = f"ended with exit code {code}; what it printed is above"
+    cause = "; what it printed is above" if code >= 0 else ""
+    if code == -9:
+        cause = "; most often the machine ran out of memory"
     return ModelError(
-        f"workers: an encoding process {cause}; use fewer workers, or a smaller batch_tokens. "
-        "Encoded texts are kept: the same command continues from there"
+        f"workers: an encoding process {ended(code)}{cause}; use fewer workers, or a smaller "
+        "batch_tokens. Encoded texts are kept: the same command continues from there"
     )
-
-
-def _threads(workers: int) -> dict[str, str]:
-    """Return the environment that gives each process its share of the threads."""
-    try:
-        available = int(os.environ["OMP_NUM_THREADS"])
-    except (KeyError, ValueError):
-        available = cores()
-    share = str(max(1, available // workers))
-    return {"OMP_NUM_THREADS": share, "MKL_NUM_THREADS": share, "OPENBLAS_NUM_THREADS": share}
