@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.children import longer_pause
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
 from sluice.encoders.foundation.machine import cores
 from sluice.retrieval.retrievers.folder import read_head
@@ -47,7 +48,6 @@ PRELOADED = (
     "sluice.retrieval.serving.processes.server",
 )
 OF_MODELS = ("torch", "transformers")  # where something else than words is searched
-LONGEST_PAUSE = 30.0  # seconds before a worker that does not start is started again
 MORE = 5.0  # seconds beyond ``stop_within`` after which workers are killed
 GIVEN_UP = 10.0  # seconds that a change waits for another worker to take it over
 
@@ -219,7 +219,7 @@ class Parent:
         if not self._said:
             raise ConfigError(f"worker {worker.number}: ended with code {code} before it answered")
         _, pause = self._pauses.get(worker.number, (0.0, 0.0))
-        pause = 0.0 if worker.listens else min(LONGEST_PAUSE, max(1.0, 2 * pause))
+        pause = 0.0 if worker.listens else longer_pause(pause)
         log.warning("worker %d ended (code %s); starting another", worker.number, code)
         self._pauses[worker.number] = (time.monotonic(), pause)
 

@@ -10,12 +10,8 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
-from sluice.encoders.foundation.errors import (
-    ConfigError,
-    DataError,
-    IndexFormatError,
-    SluiceError,
-)
+from sluice.encoders.foundation.children import error_of
+from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing import open_index
 from sluice.indexing.folder import index_class
@@ -41,8 +37,6 @@ HUNG = 60.0  # seconds without a word after which it is given up, and replaced
 START = 300.0  # seconds that workers have to start
 TRIES = 3  # workers that are lost in a row while they start, or open an index
 PAUSE = 0.2  # seconds between two looks whether a worker is there again
-
-_ERRORS = {each.__name__: each for each in (ConfigError, DataError, IndexFormatError)}
 
 
 class ShardWorkers(ABC):
@@ -145,7 +139,7 @@ class _Worker:
             found = unpacked(wait())
             if "error" in found.values:
                 name, message = found.values["error"]
-                raise _ERRORS.get(name, SluiceError)(message)
+                raise error_of(name, message) or SluiceError(message)
             return found
 
         return answer

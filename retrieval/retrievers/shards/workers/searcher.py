@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from sluice.encoders.foundation.children import named_error
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.token_vectors import TokenVectors
@@ -106,7 +107,7 @@ class ShardSearcher:
         try:
             return self._answered(unpacked(request))
         except (SluiceError, OSError) as error:
-            return packed({"error": [type(error).__name__, str(error)]})
+            return packed({"error": named_error(error)})
         except Exception as error:  # the service has the others' answers
             log.exception("a shard could not be searched")
             return packed({"error": [type(error).__name__, f"{type(error).__name__}: {error}"]})
