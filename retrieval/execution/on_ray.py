@@ -17,12 +17,12 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from annotated_types import Ge
 
+from sluice.encoders.foundation.children import limit_threads
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
 from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.foundation.progress import Advance
 from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
-from sluice.retrieval.execution.tasks import limit_threads
 from sluice.retrieval.execution.worker import answered
 
 log = logging.getLogger("sluice")
@@ -226,8 +226,7 @@ class _Remote(Crew):
         self._given: dict[Any, Task] = {}
 
     def submit(self, task: Task) -> None:
-        order = json.dumps({"kind": task.kind, "args": dict(task.args)})
-        self._given[self._function.remote(order, self._threads, *self._around)] = task
+        self._given[self._function.remote(task.order, self._threads, *self._around)] = task
 
     def next(self, advance: Advance) -> Outcome:
         errors = self._ray.exceptions
@@ -235,12 +234,12 @@ class _Remote(Crew):
             ready = self._ready()
         except (errors.RayError, ConnectionError) as error:
             raise ModelError(
-                f"executor: the cluster is gone ({_short(error)}); what is complete is kept: the "
+                f"executor: the cluster is gone ({in_short(error)}); what is complete is kept: the "
                 "same command continues from there"
             ) from None
         task = self._given.pop(ready)
         try:
-            answer = json.loads(self._ray.get(ready))
+            return Outcome.answered(task, self._ray.get(ready))
         except errors.RayTaskError as error:
             raise ModelError(
                 f"executor: a worker of Ray's cannot work ({str(error).strip().splitlines()[-1]}); "
@@ -248,10 +247,7 @@ class _Remote(Crew):
                 f"{sys.version_info[1]} and the encoder's packages"
             ) from None
         except errors.RayError as error:
-            return Outcome(task, {}, lost=_short(error))
-        if "error" in answer:
-            return Outcome.failed(task, *answer["error"])
-        return Outcome(task, answer["facts"])
+            return Outcome(task, {}, lost=in_short(error))
 
     def _ready(self) -> Any:
         """Wait for a task's end; ``ConnectionError`` once the head gives no sign for ``GONE``."""
@@ -277,6 +273,7 @@ class _Remote(Crew):
         self._given = {}
 
 
-def _short(error: Exception) -> str:
+def in_short(error: Exception) -> str:
+    """Return the class of one of Ray's errors, and the first line of its message."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}"

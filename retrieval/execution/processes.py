@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
 import queue
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from annotated_types import Ge
 
+from sluice.encoders.foundation.children import (
+    GRACE,
+    available_threads,
+    end,
+    ended,
+    start,
+)
 from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import Advance
 from sluice.retrieval.execution import worker as worker_module
 from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
-from sluice.retrieval.execution.tasks import OF_GROUP, thread_settings
 
 
 class ProcessExecutor(Executor):
@@ -39,7 +41,7 @@ class ProcessExecutor(Executor):
         threads: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         self.workers = cores() if workers is None else whole_number(workers, "workers", 1)
-        share = max(1, _threads_here() // self.workers)
+        share = max(1, available_threads() // self.workers)
         self.threads = share if threads is None else whole_number(threads, "threads", 1)
 
     @contextmanager
@@ -50,13 +52,6 @@ class ProcessExecutor(Executor):
             yield crew
         finally:
             crew.close()
-
-
-def _threads_here() -> int:
-    try:
-        return int(os.environ["OMP_NUM_THREADS"])
-    except (KeyError, ValueError):
-        return cores()
 
 
 class _Worker(NamedTuple):
@@ -75,11 +70,10 @@ class _Processes(Crew):
     def submit(self, task: Task) -> None:
         number = self._idle.pop() if self._idle else self._started()
         self._given[number] = task
-        order = json.dumps({"kind": task.kind, "args": dict(task.args)})
         stream = self._workers[number].process.stdin
         with suppress(OSError):  # its end is read from its answers
             if stream is not None:
-                stream.write(order + "\n")
+                stream.write(task.order + "\n")
                 stream.flush()
 
     def next(self, advance: Advance) -> Outcome:
@@ -95,26 +89,14 @@ class _Processes(Crew):
                     return Outcome(task, {}, lost=why)
             elif task is not None:
                 self._idle.append(number)
-                answer = json.loads(line)
-                if "error" in answer:
-                    return Outcome.failed(task, *answer["error"])
-                return Outcome(task, answer["facts"])
+                return Outcome.answered(task, line)
 
     def _started(self) -> int:
         number = max(self._workers, default=-1) + 1
-        settings: dict[str, Any] = {
-            **os.environ, **thread_settings(self._threads),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "SLUICE_PROGRESS": "0",
-        }  # fmt: skip
-        for name in OF_GROUP:
-            settings.pop(name, None)
-        process = subprocess.Popen(
-            [sys.executable, "-m", worker_module.__name__, str(self._threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=settings,
-            encoding="utf-8",
-        )
+        process = start(
+            worker_module.__name__, self._threads, threads=self._threads,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
+        )  # fmt: skip
         reader = threading.Thread(target=self._read, args=(number, process), daemon=True)
         self._workers[number] = _Worker(process, reader)
         reader.start()
@@ -138,13 +120,6 @@ class _Processes(Crew):
 
 def _ended(worker: _Worker) -> str:
     """Wait for a process that ends; return how it did."""
-    code = worker.process.wait()
     worker.reader.join()
-    for stream in (worker.process.stdin, worker.process.stdout):
-        with suppress(OSError):
-            if stream is not None:
-                stream.close()
-    if code >= 0:
-        return f"it ended with exit code {code}"
-    name = signal.Signals(-code).name
-    return "it was killed" if name == "SIGKILL" else f"it died of {name}"
+    (code,) = end([worker.process], GRACE)
+    return f"it {ended(code)}"

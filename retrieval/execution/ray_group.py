@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -100,9 +99,9 @@ def _joined(ray: Any, room: Any, needs: Mapping[str, float], order: Order, worke
         # Each worker sees its own GPU only, as the first one.
         seen = [f"{node}/{rank}" for rank, node in enumerate(nodes)] if "GPU" in needs else nodes
         address, port = ray.get(members[0].meeting_place.remote())
-        told = {"order": json.dumps(order), **Surroundings.here()._asdict()}
+        told = json.dumps(order), Surroundings.here()
         given = {
-            member.join.remote({**told, "group": _place(rank, seen, address, port)}): rank
+            member.join.remote(*told, _place(rank, seen, address, port)): rank
             for rank, member in enumerate(members)
         }
         while given:
@@ -138,13 +137,12 @@ class Member:
         with socket.create_server((address, 0)) as free:
             return address, free.getsockname()[1]
 
-    def join(self, told: dict[str, Any]) -> None:
+    def join(self, told: str, around: Surroundings, group: dict[str, str]) -> None:
         """Carry out an order together with the others."""
-        os.environ.update(told["settings"], **told["group"], SLUICE_PROGRESS="0")
-        with contextlib.suppress(OSError):  # a task of absolute paths needs none
-            os.chdir(told["folder"])
-        sys.path += [place for place in told["places"] if place not in sys.path]
-        join(Order(*json.loads(told["order"])))
+        order = Order(*json.loads(told))
+        around.take_over(order.threads)
+        os.environ.update(group)
+        join(order)
 
 
 def _place(rank: int, nodes: list[str], address: str, port: int) -> dict[str, str]:

@@ -9,10 +9,10 @@ import json
 import os
 import queue
 import sys
-import threading
 from typing import Any, TextIO
 
-from sluice.retrieval.execution.tasks import carry_out, limit_threads
+from sluice.encoders.foundation.children import end_after, limit_threads, named_error
+from sluice.retrieval.execution.tasks import carry_out
 
 
 def answered(line: str) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def answered(line: str) -> dict[str, Any]:
     try:
         return {"facts": carry_out(task["kind"], task["args"])}
     except Exception as error:
-        return {"error": [type(error).__name__, str(error)]}
+        return {"error": named_error(error)}
 
 
 def serve(orders: TextIO, pipe: int, threads: int) -> None:
@@ -31,9 +31,8 @@ def serve(orders: TextIO, pipe: int, threads: int) -> None:
     def read() -> None:
         for line in orders:
             lines.put(line)
-        os._exit(0)
 
-    threading.Thread(target=read, daemon=True).start()
+    end_after(read)
     limit_threads(threads)
     while True:
         answer = json.dumps(answered(lines.get())).encode() + b"\n"

@@ -15,7 +15,7 @@ from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.execution.on_ray import RayExecutor, Surroundings
+from sluice.retrieval.execution.on_ray import RayExecutor, Surroundings, in_short
 from sluice.retrieval.retrievers.shards.workers.crew import (
     HUNG,
     PAUSE,
@@ -86,7 +86,7 @@ class ShardActors(ShardWorkers):
         try:
             answer = actor.answer.remote(request)
         except Exception as error:  # Ray has classes of its own for a cluster that is gone
-            return _raiser(ConnectionError(_short(error)))
+            return _raiser(ConnectionError(in_short(error)))
         return lambda: self._awaited(actor, answer)
 
     def _awaited(self, actor: Any, answer: Any) -> bytes:
@@ -98,10 +98,10 @@ class ShardActors(ShardWorkers):
                     raise ConnectionError(f"its actor gave no sign for {HUNG:.0f} s")
             found: bytes = ray.get(answer)
         except ray.exceptions.RayActorError as error:
-            message = f"its actor ended and is being started again ({_short(error)})"
+            message = f"its actor ended and is being started again ({in_short(error)})"
             raise ConnectionError(message) from None
         except ray.exceptions.RayError as error:
-            raise ConnectionError(_short(error)) from None
+            raise ConnectionError(in_short(error)) from None
         return found
 
     def wait_for(self, shard: int, replica: int) -> None:
@@ -119,7 +119,7 @@ class ShardActors(ShardWorkers):
             except ray.exceptions.RayError as error:
                 dead = not isinstance(error, ray.exceptions.ActorUnavailableError)
                 if time.monotonic() > (soon if dead else ends):
-                    raise SluiceError(f"its actor does not start: {_short(error)}") from None
+                    raise SluiceError(f"its actor does not start: {in_short(error)}") from None
             time.sleep(PAUSE)
 
     def close(self) -> None:
@@ -153,8 +153,3 @@ def _raiser(error: Exception) -> Callable[[], bytes]:
         raise error
 
     return wait
-
-
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}"
