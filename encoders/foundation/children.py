@@ -89,7 +89,7 @@ def end_after(work: Callable[[], object], code: int = 0) -> None:
     threading.Thread(target=run, daemon=True).start()
 
 
-def ending(code: int) -> str:
+def end_cause(code: int) -> str:
     """Return how a process ended: ``exit code 1``, ``killed``, or a signal as ``SIGSEGV``."""
     if code >= 0:
         return f"exit code {code}"
@@ -97,9 +97,9 @@ def ending(code: int) -> str:
     return "killed" if name == "SIGKILL" else name
 
 
-def ended(code: int) -> str:
+def end_phrase(code: int) -> str:
     """Return how a process ended as the end of a sentence, as ``was killed``."""
-    how = ending(code)
+    how = end_cause(code)
     if code >= 0:
         return f"ended with {how}"
     return f"was {how}" if how == "killed" else f"died of {how}"
@@ -110,12 +110,12 @@ def longer_pause(pause: float) -> float:
     return min(LONGEST_PAUSE, max(1.0, 2 * pause))
 
 
-def named_error(error: BaseException) -> tuple[str, str]:
+def describe_error(error: BaseException) -> tuple[str, str]:
     """Return what a child says of an error: the name of its class, and its message."""
     return type(error).__name__, str(error)
 
 
-def error_of(name: str, message: str) -> SluiceError | None:
+def error_from(name: str, message: str) -> SluiceError | None:
     """Return the error that a child has named; None for one that is not Sluice's own."""
     kind = _ERRORS.get(name)
     return None if kind is None else kind(message)

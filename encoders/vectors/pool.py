@@ -19,8 +19,8 @@ from sluice.encoders.foundation.children import (
     GRACE,
     available_threads,
     end,
-    ended,
-    error_of,
+    end_phrase,
+    error_from,
     start,
 )
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -62,9 +62,9 @@ class EncodingPool:
             self._encoder.save_pretrained(folder / "encoder")
             for number in range(self._count):
                 device = self._devices[number % len(self._devices)]
-                self._workers.append(self._started(folder / "encoder", device))
+                self._workers.append(self._start(folder / "encoder", device))
             for worker in self._workers:
-                fingerprint = self._received(worker)
+                fingerprint = self._receive(worker)
                 if fingerprint != self._fingerprint:
                     raise ModelError(
                         f"workers: {class_name(self._encoder)} saved and reopened has the "
@@ -96,52 +96,52 @@ class EncodingPool:
             for number, worker in enumerate(self._workers):
                 part = list(texts[number :: self._count])
                 if part or not number:
-                    _sent(worker, part)
+                    _send(worker, part)
                     busy[worker.channel] = (worker, number)
             while busy:
                 for channel in wait(list(busy)):
                     worker, number = busy[cast(Connection, channel)]
-                    answer = self._received(worker)
+                    answer = self._receive(worker)
                     if isinstance(answer, int):
                         advance(answer)
                     else:
                         parts[number], counts[number] = answer
                         del busy[cast(Connection, channel)]
         order = [np.arange(number, len(texts), self._count) for number in sorted(parts)]
-        report_tokens(_dealt(counts, order, len(texts)))
+        report_tokens(_in_order(counts, order, len(texts)))
         return put_together([parts[number] for number in sorted(parts)], order)
 
-    def _started(self, folder: Path, device: str | None) -> Worker:
-        own, given = sent_form(self._encoder, where="workers", instead="workers: 1")
+    def _start(self, folder: Path, device: str | None) -> Worker:
+        own, options = sent_form(self._encoder, where="workers", instead="workers: 1")
         if os.name == "nt":
             raise ConfigError(
                 "workers: Windows cannot hand a process its end of a pipe; use workers: 1, which "
                 "uses all threads"
             )
         if device is not None:
-            given["device"] = device
+            options["device"] = device
         here, there = Pipe()
         process = start(
             serve.__module__, threads=max(1, available_threads() // self._count), channel=there,
             settings={TOKENIZERS: os.environ.get(TOKENIZERS, "true")}, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         worker = Worker(process, here)
-        _sent(worker, (str(folder), own, given))
+        _send(worker, (str(folder), own, options))
         return worker
 
-    def _received(self, worker: Worker) -> Any:
+    def _receive(self, worker: Worker) -> Any:
         try:
             kind, answer = worker.channel.recv()
         except (EOFError, OSError):
-            raise _died(worker.process) from None
+            raise _death(worker.process) from None
         if kind == "error":
             name, message = answer
             foreign = ModelError(f"workers: a process failed with {name}: {message}")
-            raise error_of(name, message) or foreign
+            raise error_from(name, message) or foreign
         return answer
 
 
-def _dealt(
+def _in_order(
     counts: dict[int, Any], order: Sequence[NDArray[np.int64]], texts: int
 ) -> TokenCounts | None:
     """Return the token counts of all texts, in their order; None if a process reported none."""
@@ -153,14 +153,14 @@ def _dealt(
     return joined
 
 
-def _sent(worker: Worker, message: Any) -> None:
+def _send(worker: Worker, message: Any) -> None:
     try:
         worker.channel.send(message)
     except OSError:
-        raise _died(worker.process) from None
+        raise _death(worker.process) from None
 
 
-def _died(process: subprocess.Popen[bytes]) -> ModelError:
+def _death(process: subprocess.Popen[bytes]) -> ModelError:
     try:
         code = process.wait(GRACE)
     except subprocess.TimeoutExpired:
@@ -169,6 +169,6 @@ def _died(process: subprocess.Popen[bytes]) -> ModelError:
     if code == -9:
         cause = "; most often the machine ran out of memory"
     return ModelError(
-        f"workers: an encoding process {ended(code)}{cause}; use fewer workers, or a smaller "
+        f"workers: an encoding process {end_phrase(code)}{cause}; use fewer workers, or a smaller "
         "batch_tokens. Encoded texts are kept: the same command continues from there"
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sluice.encoders.foundation.children import error_of
+from sluice.encoders.foundation.children import error_from
 from sluice.encoders.foundation.errors import ModelError, SluiceError
 from sluice.encoders.foundation.progress import Advance
 
@@ -71,12 +71,12 @@ class Outcome(NamedTuple):
     @classmethod
     def failed(cls, task: Task, name: str, message: str) -> Outcome:
         """Return the outcome of a task that raised the exception ``name`` in another process."""
-        error = error_of(name, message)
+        error = error_from(name, message)
         foreign = ModelError(f"{task.name}: a worker failed with {name}: {message}")
         return cls(task, {}, error or foreign)
 
     @classmethod
-    def answered(cls, task: Task, line: str) -> Outcome:
+    def from_answer(cls, task: Task, line: str) -> Outcome:
         """Return the outcome that the answer of another process tells, a line of JSON."""
         answer = json.loads(line)
         if "error" in answer:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sluice.encoders.foundation.children import limit_threads, named_error
+from sluice.encoders.foundation.children import describe_error, limit_threads
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, ModelError, SluiceError
 from sluice.retrieval.execution.executor import Outcome, Task
@@ -97,7 +97,7 @@ def join(order: Order) -> None:
         carry_out(order.kind, order.args)
     except SluiceError as error:
         with replaced_file(Path(order.report)) as stream:
-            stream.write(json.dumps(named_error(error)).encode())
+            stream.write(json.dumps(describe_error(error)).encode())
         raise
 
 

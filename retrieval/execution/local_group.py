@@ -50,7 +50,7 @@ class ProcessGroup(Group):
         with socket.socket() as free:
             free.bind((LOOPBACK, 0))
             port = str(free.getsockname()[1])
-        members = [self._started(order, rank, port) for rank in range(self.workers)]
+        members = [self._start(order, rank, port) for rank in range(self.workers)]
         try:
             while True:
                 codes = [member.poll() for member in members]
@@ -64,7 +64,7 @@ class ProcessGroup(Group):
         finally:
             end(members)
 
-    def _started(self, order: Order, rank: int, port: str) -> subprocess.Popen[str]:
+    def _start(self, order: Order, rank: int, port: str) -> subprocess.Popen[str]:
         settings = {
             "MASTER_ADDR": LOOPBACK, "MASTER_PORT": port, "RANK": str(rank),
             "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.workers),

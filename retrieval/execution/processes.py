@@ -15,7 +15,7 @@ from sluice.encoders.foundation.children import (
     GRACE,
     available_threads,
     end,
-    ended,
+    end_phrase,
     start,
 )
 from sluice.encoders.foundation.machine import cores
@@ -64,12 +64,12 @@ class _Processes(Crew):
         self.slots, self._threads = workers, threads
         self._idle: list[int] = []
         self._workers: dict[int, _Worker] = {}
-        self._given: dict[int, Task] = {}
+        self._tasks: dict[int, Task] = {}
         self._answers: queue.Queue[tuple[int, str]] = queue.Queue()  # (worker, "") is its end
 
     def submit(self, task: Task) -> None:
-        number = self._idle.pop() if self._idle else self._started()
-        self._given[number] = task
+        number = self._idle.pop() if self._idle else self._start()
+        self._tasks[number] = task
         stream = self._workers[number].process.stdin
         with suppress(OSError):  # its end is read from its answers
             if stream is not None:
@@ -79,19 +79,19 @@ class _Processes(Crew):
     def next(self, advance: Advance) -> Outcome:
         while True:
             number, line = self._answers.get()
-            task = self._given.pop(number, None)
+            task = self._tasks.pop(number, None)
             if not line:
                 worker = self._workers.pop(number, None)
-                why = "it was ended" if worker is None else _ended(worker)  # by ``close``
+                why = "it was ended" if worker is None else _end(worker)  # by ``close``
                 if number in self._idle:
                     self._idle.remove(number)
                 if task is not None:
                     return Outcome(task, {}, lost=why)
             elif task is not None:
                 self._idle.append(number)
-                return Outcome.answered(task, line)
+                return Outcome.from_answer(task, line)
 
-    def _started(self) -> int:
+    def _start(self) -> int:
         number = max(self._workers, default=-1) + 1
         process = start(
             worker_module.__name__, self._threads, threads=self._threads,
@@ -114,12 +114,12 @@ class _Processes(Crew):
         for worker in workers:
             worker.process.kill()
         for worker in workers:
-            _ended(worker)
+            _end(worker)
         self._workers = {}
 
 
-def _ended(worker: _Worker) -> str:
+def _end(worker: _Worker) -> str:
     """Wait for a process that ends; return how it did."""
     worker.reader.join()
     (code,) = end([worker.process], GRACE)
-    return f"it {ended(code)}"
+    return f"it {end_phrase(code)}"

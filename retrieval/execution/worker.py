@@ -11,17 +11,17 @@ import queue
 import sys
 from typing import Any, TextIO
 
-from sluice.encoders.foundation.children import end_after, limit_threads, named_error
+from sluice.encoders.foundation.children import describe_error, end_after, limit_threads
 from sluice.retrieval.execution.tasks import carry_out
 
 
-def answered(line: str) -> dict[str, Any]:
+def answer_of(line: str) -> dict[str, Any]:
     """Carry out the task of a line of JSON, ``{kind, args}``; return facts or the error."""
     task = json.loads(line)
     try:
         return {"facts": carry_out(task["kind"], task["args"])}
     except Exception as error:
-        return {"error": named_error(error)}
+        return {"error": describe_error(error)}
 
 
 def serve(orders: TextIO, pipe: int, threads: int) -> None:
@@ -35,7 +35,7 @@ def serve(orders: TextIO, pipe: int, threads: int) -> None:
     end_after(read)
     limit_threads(threads)
     while True:
-        answer = json.dumps(answered(lines.get())).encode() + b"\n"
+        answer = json.dumps(answer_of(lines.get())).encode() + b"\n"
         while answer:
             answer = answer[os.write(pipe, answer) :]
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sluice.encoders.foundation.children import ended
+from sluice.encoders.foundation.children import end_phrase
 from sluice.encoders.foundation.disk.files import commit, new_draft, write_json
 from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
 from sluice.encoders.foundation.errors import ConfigError, ModelError, listed
@@ -217,4 +217,4 @@ def _read_apart(files: Sequence[tuple[Path, Path]], draft: Path) -> list[dict[st
 def _died(done: subprocess.CompletedProcess[str]) -> str:
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
     cause = ", most often for want of memory" if done.returncode == -9 else f" ({last})"
-    return f"the process that read it {ended(done.returncode)}{cause}"
+    return f"the process that read it {end_phrase(done.returncode)}{cause}"

@@ -127,9 +127,10 @@ class Parent:
 
     def _start(self, number: int) -> None:
         own, its = self._context.Pipe()
+        level = logging.getLogger("sluice").getEffectiveLevel()
         process = self._context.Process(
             target=work,
-            args=(number, self.folder, self.settings, self.listener, its, self._place, _log_of()),
+            args=(number, self.folder, self.settings, self.listener, its, self._place, level),
             name=f"sluice-worker-{number}",
         )
         process.start()
@@ -140,7 +141,7 @@ class Parent:
         """Wait for what workers say, for one that ends, or for a signal."""
         watched: list[Any] = [woken, *(each.pipe for each in self._workers)]
         watched += [each.process.sentinel for each in self._workers]
-        ready = wait(watched, timeout=self._until())
+        ready = wait(watched, timeout=0.2 if self._pauses or self._spreads else 60.0)
         for worker in list(self._workers):
             if worker.pipe in ready:
                 self._read(worker)
@@ -157,10 +158,6 @@ class Parent:
             spread.behind += len(spread.waiting)
             spread.waiting.clear()
             self._settle(spread)
-
-    def _until(self) -> float:
-        """Return the seconds after which something is due by itself."""
-        return 0.2 if self._pauses or self._spreads else 60.0
 
     def _read(self, worker: Worker) -> None:
         with suppress(EOFError, OSError):
@@ -273,7 +270,3 @@ def _send(worker: Worker, message: Any) -> bool:
     except OSError:  # it has ended, which is seen in a moment
         return False
     return True
-
-
-def _log_of() -> int:
-    return logging.getLogger("sluice").getEffectiveLevel()

@@ -9,12 +9,16 @@ from sluice.encoders.foundation.errors import ModelError, SluiceError
 
 
 def test_an_end_and_an_error_are_named() -> None:
-    assert [children.ending(code) for code in (3, -9, -11)] == ["exit code 3", "killed", "SIGSEGV"]
-    ends = [children.ended(code) for code in (3, -9, -11)]
+    assert [children.end_cause(code) for code in (3, -9, -11)] == [
+        "exit code 3",
+        "killed",
+        "SIGSEGV",
+    ]
+    ends = [children.end_phrase(code) for code in (3, -9, -11)]
     assert ends == ["ended with exit code 3", "was killed", "died of SIGSEGV"]
-    assert type(children.error_of(*children.named_error(ModelError("no model")))) is ModelError
-    assert type(children.error_of("MissingPackageError", "pip install it")) is SluiceError
-    assert children.error_of("RecursionError", "too deep") is None
+    assert type(children.error_from(*children.describe_error(ModelError("no model")))) is ModelError
+    assert type(children.error_from("MissingPackageError", "pip install it")) is SluiceError
+    assert children.error_from("RecursionError", "too deep") is None
     assert [children.longer_pause(pause) for pause in (0.0, 1.0, 25.0)] == [1.0, 2.0, 30.0]
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from sluice.encoders.foundation.children import end, ending, longer_pause, start
+from sluice.encoders.foundation.children import end, end_cause, longer_pause, start
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import whole_number
@@ -133,7 +133,7 @@ class _Process:
             answer.set_exception(ConnectionError(self._why))
         else:
             self._send(stream, number, request)
-        return lambda: self._awaited(answer)
+        return lambda: self._await(answer)
 
     def _send(self, stream: socket.socket, number: int, body: bytes) -> None:
         try:
@@ -143,7 +143,7 @@ class _Process:
             if stream is self._stream:
                 self._kill()
 
-    def _awaited(self, answer: Future[bytes]) -> bytes:
+    def _await(self, answer: Future[bytes]) -> bytes:
         began = time.monotonic()
         while True:
             try:
@@ -175,11 +175,11 @@ class _Process:
         while not self._closed.wait(pause):
             began = time.monotonic()
             try:
-                with self._spawned() as stream:
+                with self._spawn() as stream:
                     while (frame := read_frame(stream)) is not None:
                         self._heard = time.monotonic()
                         self._hear(*frame)
-                    how = ending(self._end())
+                    how = end_cause(self._end())
             except OSError as error:  # no memory, or no more processes
                 how = str(error)
             self._failed = 0 if self._started.is_set() else self._failed + 1
@@ -190,7 +190,7 @@ class _Process:
                 log.warning("shards: worker %s ended (%s); starting another", self._name, how)
             self._fail()
 
-    def _spawned(self) -> socket.socket:
+    def _spawn(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         # A process that reads nothing for so long is given up.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(HUNG), 0))
