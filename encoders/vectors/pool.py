@@ -27,7 +27,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, report_tokens
 from sluice.encoders.vectors.forms import put_together
-from sluice.encoders.vectors.sending import class_name, sent_form
+from sluice.encoders.vectors.sending import check_reopened, class_name, sent_form
 from sluice.encoders.vectors.worker import serve
 
 TOKENIZERS = "TOKENIZERS_PARALLELISM"  # as here: tokens take little memory, and more cores help
@@ -64,13 +64,10 @@ class EncodingPool:
                 device = self._devices[number % len(self._devices)]
                 self._workers.append(self._start(folder / "encoder", device))
             for worker in self._workers:
-                fingerprint = self._receive(worker)
-                if fingerprint != self._fingerprint:
-                    raise ModelError(
-                        f"workers: {class_name(self._encoder)} saved and reopened has the "
-                        f"fingerprint {fingerprint[:12]} instead of {self._fingerprint[:12]}; its "
-                        "save_pretrained leaves something out: use workers: 1"
-                    )
+                check_reopened(
+                    class_name(self._encoder), self._receive(worker), self._fingerprint,
+                    where="workers", instead="workers: 1",
+                )  # fmt: skip
         except BaseException:
             self.close()
             raise

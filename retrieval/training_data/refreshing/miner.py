@@ -35,9 +35,9 @@ class OtherMiner:
     ) -> None:
         self._encoder, self._order, self._executor = encoder, dict(order), executor
         self._copies = (work / COPIES).absolute()
-        self._form = sent_form(encoder, where=where, instead=INSTEAD)
-        if executor.gives_devices:
-            self._form.options.pop("device", None)
+        self._form = sent_form(
+            encoder, where=where, instead=INSTEAD, own_devices=executor.gives_devices
+        )
         self._thread = ThreadPoolExecutor(1, "mining")
         self._open = ExitStack()
         self._crew: _MiningCrew | None = None
