@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from annotated_types import Ge
 
@@ -54,72 +54,50 @@ class ProcessExecutor(Executor):
             crew.close()
 
 
-class _Worker(NamedTuple):
-    process: subprocess.Popen[str]
-    reader: threading.Thread
-
-
 class _Processes(Crew):
+    """Each task under way has a thread, which tells a process of it and waits for the answer."""
+
     def __init__(self, workers: int, threads: int) -> None:
         self.slots, self._threads = workers, threads
-        self._idle: list[int] = []
-        self._workers: dict[int, _Worker] = {}
-        self._tasks: dict[int, Task] = {}
-        self._answers: queue.Queue[tuple[int, str]] = queue.Queue()  # (worker, "") is its end
+        self._idle: list[subprocess.Popen[str]] = []
+        self._busy: dict[threading.Thread, subprocess.Popen[str]] = {}
+        self._answers: queue.Queue[tuple[Task, str, str]] = queue.Queue()  # or why it was lost
 
     def submit(self, task: Task) -> None:
-        number = self._idle.pop() if self._idle else self._start()
-        self._tasks[number] = task
-        stream = self._workers[number].process.stdin
-        with suppress(OSError):  # its end is read from its answers
-            if stream is not None:
-                stream.write(task.order + "\n")
-                stream.flush()
-
-    def next(self, advance: Advance) -> Outcome:
-        while True:
-            number, line = self._answers.get()
-            task = self._tasks.pop(number, None)
-            if not line:
-                worker = self._workers.pop(number, None)
-                why = "it was ended" if worker is None else _end(worker)  # by ``close``
-                if number in self._idle:
-                    self._idle.remove(number)
-                if task is not None:
-                    return Outcome(task, {}, lost=why)
-            elif task is not None:
-                self._idle.append(number)
-                return Outcome.from_answer(task, line)
-
-    def _start(self) -> int:
-        number = max(self._workers, default=-1) + 1
-        process = start(
+        process = self._idle.pop() if self._idle else start(
             worker_module.__name__, self._threads, threads=self._threads,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
         )  # fmt: skip
-        reader = threading.Thread(target=self._read, args=(number, process), daemon=True)
-        self._workers[number] = _Worker(process, reader)
-        reader.start()
-        return number
+        thread = threading.Thread(target=self._carry_out, args=(task, process), daemon=True)
+        self._busy[thread] = process
+        thread.start()
 
-    def _read(self, number: int, process: subprocess.Popen[str]) -> None:
-        for line in process.stdout or ():
-            if line.endswith("\n"):  # else cut off by its end
-                self._answers.put((number, line))
-        self._answers.put((number, ""))
+    def _carry_out(self, task: Task, process: subprocess.Popen[str]) -> None:
+        line = ""
+        with suppress(OSError):  # it has ended
+            if process.stdin is not None and process.stdout is not None:
+                process.stdin.write(task.order + "\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+        if line.endswith("\n"):  # else cut off by its end
+            self._idle.append(process)
+            lost = ""
+        else:
+            (code,) = end([process], GRACE)
+            lost = f"it {end_phrase(code)}"
+        del self._busy[threading.current_thread()]
+        self._answers.put((task, line, lost))
+
+    def next(self, advance: Advance) -> Outcome:
+        task, line, lost = self._answers.get()
+        return Outcome(task, {}, lost=lost) if lost else Outcome.from_answer(task, line)
 
     def close(self) -> None:
         """End the processes; a task under way is lost, what it had not completed is removed."""
-        workers = list(self._workers.values())  # a thread that waits in ``next`` removes its own
-        for worker in workers:
-            worker.process.kill()
-        for worker in workers:
-            _end(worker)
-        self._workers = {}
-
-
-def _end(worker: _Worker) -> str:
-    """Wait for a process that ends; return how it did."""
-    worker.reader.join()
-    (code,) = end([worker.process], GRACE)
-    return f"it {end_phrase(code)}"
+        busy = dict(self._busy)  # each thread removes its own
+        for process in (*busy.values(), *self._idle):
+            process.kill()
+        for thread in busy:
+            thread.join()
+        end(self._idle)
+        self._idle = []

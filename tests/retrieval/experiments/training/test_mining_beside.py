@@ -101,7 +101,7 @@ def test_a_process_that_is_killed_is_replaced_and_the_bits_are_those_of_training
     def strike(self: Any, task: Task) -> None:
         submit(self, task)
         if not struck:
-            struck.extend(worker.process for worker in self._crew._workers.values())
+            struck.extend(self._crew._busy.values())
             struck[0].kill()
 
     monkeypatch.setattr(miner._MiningCrew, "submit", strike)
