@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe, wait
@@ -17,16 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Vectors
-from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.foundation.machine import cores
+from sluice.encoders.foundation.children import (
+    GRACE,
+    available_threads,
+    end,
+    end_phrase,
+    error_from,
+    start,
+)
+from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, report_tokens
 from sluice.encoders.vectors.forms import put_together
-from sluice.encoders.vectors.sending import class_name, sent_form
+from sluice.encoders.vectors.sending import check_reopened, class_name, sent_form
 from sluice.encoders.vectors.worker import serve
 
-KNOWN = {each.__name__: each for each in (ConfigError, DataError, ModelError)}
-GRACE = 5.0  # seconds a process may take to end by itself
+TOKENIZERS = "TOKENIZERS_PARALLELISM"  # as here: tokens take little memory, and more cores help
 
 
 class Worker(NamedTuple):
@@ -58,15 +62,12 @@ class EncodingPool:
             self._encoder.save_pretrained(folder / "encoder")
             for number in range(self._count):
                 device = self._devices[number % len(self._devices)]
-                self._workers.append(self._started(folder / "encoder", device))
+                self._workers.append(self._start(folder / "encoder", device))
             for worker in self._workers:
-                fingerprint = self._received(worker)
-                if fingerprint != self._fingerprint:
-                    raise ModelError(
-                        f"workers: {class_name(self._encoder)} saved and reopened has the "
-                        f"fingerprint {fingerprint[:12]} instead of {self._fingerprint[:12]}; its "
-                        "save_pretrained leaves something out: use workers: 1"
-                    )
+                check_reopened(
+                    class_name(self._encoder), self._receive(worker), self._fingerprint,
+                    where="workers", instead="workers: 1",
+                )  # fmt: skip
         except BaseException:
             self.close()
             raise
@@ -79,12 +80,7 @@ class EncodingPool:
         """End the processes."""
         for worker in self._workers:
             worker.channel.close()
-        for worker in self._workers:
-            try:
-                worker.process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
+        end([worker.process for worker in self._workers], GRACE)
         self._workers = []
         self._open.close()
 
@@ -97,57 +93,52 @@ class EncodingPool:
             for number, worker in enumerate(self._workers):
                 part = list(texts[number :: self._count])
                 if part or not number:
-                    _sent(worker, part)
+                    _send(worker, part)
                     busy[worker.channel] = (worker, number)
             while busy:
                 for channel in wait(list(busy)):
                     worker, number = busy[cast(Connection, channel)]
-                    answer = self._received(worker)
+                    answer = self._receive(worker)
                     if isinstance(answer, int):
                         advance(answer)
                     else:
                         parts[number], counts[number] = answer
                         del busy[cast(Connection, channel)]
         order = [np.arange(number, len(texts), self._count) for number in sorted(parts)]
-        report_tokens(_dealt(counts, order, len(texts)))
+        report_tokens(_in_order(counts, order, len(texts)))
         return put_together([parts[number] for number in sorted(parts)], order)
 
-    def _started(self, folder: Path, device: str | None) -> Worker:
-        own, given = sent_form(self._encoder, where="workers", instead="workers: 1")
+    def _start(self, folder: Path, device: str | None) -> Worker:
+        own, options = sent_form(self._encoder, where="workers", instead="workers: 1")
         if os.name == "nt":
             raise ConfigError(
                 "workers: Windows cannot hand a process its end of a pipe; use workers: 1, which "
                 "uses all threads"
             )
         if device is not None:
-            given["device"] = device
+            options["device"] = device
         here, there = Pipe()
-        command = [sys.executable, "-m", serve.__module__, str(there.fileno())]
-        process = subprocess.Popen(
-            command,
-            pass_fds=[there.fileno()],
-            env={**os.environ, **_threads(self._count), "PYTHONPATH": os.pathsep.join(sys.path)},
-            stdin=subprocess.DEVNULL,
-        )
-        there.close()
+        process = start(
+            serve.__module__, threads=max(1, available_threads() // self._count), channel=there,
+            settings={TOKENIZERS: os.environ.get(TOKENIZERS, "true")}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
         worker = Worker(process, here)
-        _sent(worker, (str(folder), own, given))
+        _send(worker, (str(folder), own, options))
         return worker
 
-    def _received(self, worker: Worker) -> Any:
+    def _receive(self, worker: Worker) -> Any:
         try:
             kind, answer = worker.channel.recv()
         except (EOFError, OSError):
-            raise _died(worker.process) from None
+            raise _death(worker.process) from None
         if kind == "error":
             name, message = answer
-            raise KNOWN.get(name, ModelError)(
-                message if name in KNOWN else f"workers: a process failed with {name}: {message}"
-            )
+            foreign = ModelError(f"workers: a process failed with {name}: {message}")
+            raise error_from(name, message) or foreign
         return answer
 
 
-def _dealt(
+def _in_order(
     counts: dict[int, Any], order: Sequence[NDArray[np.int64]], texts: int
 ) -> TokenCounts | None:
     """Return the token counts of all texts, in their order; None if a process reported none."""
@@ -159,35 +150,22 @@ def _dealt(
     return joined
 
 
-def _sent(worker: Worker, message: Any) -> None:
+def _send(worker: Worker, message: Any) -> None:
     try:
         worker.channel.send(message)
     except OSError:
-        raise _died(worker.process) from None
+        raise _death(worker.process) from None
 
 
-def _died(process: subprocess.Popen[bytes]) -> ModelError:
+def _death(process: subprocess.Popen[bytes]) -> ModelError:
     try:
         code = process.wait(GRACE)
     except subprocess.TimeoutExpired:
         code = 0
-    if code == -getattr(signal, "SIGKILL", 9):  # Windows has no signals
-        cause = "was killed; most often the machine ran out of memory"
-    elif code < 0:
-        cause = f"died of {signal.Signals(-code).name}"
-    else:
-        cause = f"ended with exit code {code}; what it printed is above"
+    cause = "; what it printed is above" if code >= 0 else ""
+    if code == -9:
+        cause = "; most often the machine ran out of memory"
     return ModelError(
-        f"workers: an encoding process {cause}; use fewer workers, or a smaller batch_tokens. "
-        "Encoded texts are kept: the same command continues from there"
+        f"workers: an encoding process {end_phrase(code)}{cause}; use fewer workers, or a smaller "
+        "batch_tokens. Encoded texts are kept: the same command continues from there"
     )
-
-
-def _threads(workers: int) -> dict[str, str]:
-    """Return the environment that gives each process its share of the threads."""
-    try:
-        available = int(os.environ["OMP_NUM_THREADS"])
-    except (KeyError, ValueError):
-        available = cores()
-    share = str(max(1, available // workers))
-    return {"OMP_NUM_THREADS": share, "MKL_NUM_THREADS": share, "OPENBLAS_NUM_THREADS": share}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import type_name
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.table import ENCODERS, traits_of
 
 
@@ -17,11 +17,12 @@ class SentForm(NamedTuple):
     options: dict[str, Any]
 
 
-def sent_form(encoder: Any, *, where: str, instead: str) -> SentForm:
+def sent_form(encoder: Any, *, where: str, instead: str, own_devices: bool = False) -> SentForm:
     """Return what goes with an encoder's saved folder; ``ConfigError`` if it cannot be sent.
 
     ``where`` is the key of the YAML file that asks for other processes, ``instead`` what to write
-    to do without them.
+    to do without them. With ``own_devices`` they open it on a device that they find, else on one
+    like this process's.
     """
     kind = type(encoder)
     own = "" if type_name(encoder, ENCODERS) in ENCODERS else class_name(encoder)
@@ -38,10 +39,24 @@ def sent_form(encoder: Any, *, where: str, instead: str) -> SentForm:
             f"{instead}, or a class with save_pretrained and from_pretrained"
         )
     options = {  # of an encoder, not in its saved folder
-        "device": hooks.device, "dtype": hooks.dtype, "batch_tokens": hooks.batch_tokens,
+        "device": "" if own_devices else hooks.device, "dtype": hooks.dtype,
+        "batch_tokens": hooks.batch_tokens,
     }  # fmt: skip
-    given = {name: _plain(value) for name, value in options.items() if value not in (None, "")}
-    return SentForm(own, given)
+    plain = {
+        name: value if isinstance(value, (int, str)) else str(value).removeprefix("torch.")
+        for name, value in options.items()
+        if value not in (None, "")
+    }
+    return SentForm(own, plain)
+
+
+def check_reopened(name: str, fingerprint: str, before: str, *, where: str, instead: str) -> None:
+    """Raise ``ModelError`` unless what another process has opened has the fingerprint of before."""
+    if fingerprint != before:
+        raise ModelError(
+            f"{where}: {name} saved and reopened has the fingerprint {fingerprint[:12]} instead of "
+            f"{before[:12]}; its save_pretrained leaves something out: use {instead}"
+        )
 
 
 def refuse_kept(kind: str | None, backend: str | None, *, where: str, instead: str) -> None:
@@ -62,7 +77,3 @@ def refuse_kept(kind: str | None, backend: str | None, *, where: str, instead: s
 def class_name(encoder: Any) -> str:
     """Return ``module:Class`` of an encoder."""
     return f"{type(encoder).__module__}:{type(encoder).__qualname__}"
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (int, str)) else str(value).removeprefix("torch.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.build import resolve
+from sluice.encoders.foundation.children import describe_error
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
@@ -36,7 +37,7 @@ def serve(channel: Connection) -> None:
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         return
     except Exception as error:
-        channel.send(("error", (type(error).__name__, str(error))))
+        channel.send(("error", describe_error(error)))
 
 
 def reopened(folder: str, own: str, options: dict[str, Any]) -> Any:

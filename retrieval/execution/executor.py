@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -10,14 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sluice.encoders.foundation.errors import (
-    ConfigError,
-    DataError,
-    IndexFormatError,
-    MissingPackageError,
-    ModelError,
-    SluiceError,
-)
+from sluice.encoders.foundation.children import error_from
+from sluice.encoders.foundation.errors import ModelError, SluiceError
 from sluice.encoders.foundation.progress import Advance
 
 EXECUTORS: Final[Mapping[str, str]] = {
@@ -26,8 +21,6 @@ EXECUTORS: Final[Mapping[str, str]] = {
     "ray": "sluice.retrieval.execution.on_ray:RayExecutor",
 }
 Facts = dict[str, Any]  # what a task reports, in a few values that JSON has
-
-_ERRORS = {each.__name__: each for each in (ConfigError, DataError, IndexFormatError, ModelError)}
 
 
 def _nothing() -> None:
@@ -57,6 +50,11 @@ class Task:
     alone: bool = False
 
     @property
+    def order(self) -> str:
+        """What another process is told, a line of JSON."""
+        return json.dumps({"kind": self.kind, "args": dict(self.args)})
+
+    @property
     def is_done(self) -> bool:
         """Whether the output is there from before."""
         return self.kept and self.output.exists()
@@ -73,12 +71,17 @@ class Outcome(NamedTuple):
     @classmethod
     def failed(cls, task: Task, name: str, message: str) -> Outcome:
         """Return the outcome of a task that raised the exception ``name`` in another process."""
-        kind = _ERRORS.get(name)
-        if kind is not None:
-            return cls(task, {}, kind(message))
-        if name == MissingPackageError.__name__:
-            return cls(task, {}, SluiceError(message))
-        return cls(task, {}, ModelError(f"{task.name}: a worker failed with {name}: {message}"))
+        error = error_from(name, message)
+        foreign = ModelError(f"{task.name}: a worker failed with {name}: {message}")
+        return cls(task, {}, error or foreign)
+
+    @classmethod
+    def from_answer(cls, task: Task, line: str) -> Outcome:
+        """Return the outcome that the answer of another process tells, a line of JSON."""
+        answer = json.loads(line)
+        if "error" in answer:
+            return cls.failed(task, *answer["error"])
+        return cls(task, answer["facts"])
 
 
 class Crew(ABC):

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
+from sluice.encoders.foundation.children import describe_error, limit_threads
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, ModelError, SluiceError
 from sluice.retrieval.execution.executor import Outcome, Task
-from sluice.retrieval.execution.tasks import carry_out, limit_threads
+from sluice.retrieval.execution.tasks import carry_out
 
 LAUNCHERS: Final[Mapping[str, str]] = {
     "processes": "sluice.retrieval.execution.local_group:ProcessGroup",
@@ -95,9 +96,8 @@ def join(order: Order) -> None:
     try:
         carry_out(order.kind, order.args)
     except SluiceError as error:
-        told = json.dumps([type(error).__name__, str(error)])
         with replaced_file(Path(order.report)) as stream:
-            stream.write(told.encode())
+            stream.write(json.dumps(describe_error(error)).encode())
         raise
 
 

@@ -5,21 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-from typing import TextIO
 
+from sluice.encoders.foundation.children import end_after
 from sluice.retrieval.execution.group import Order, join
-
-
-def _end_with(orders: TextIO) -> None:
-    """End this process at once when the other end of ``orders`` is closed."""
-    orders.read()
-    os._exit(1)
-
 
 if __name__ == "__main__":
     order = Order(*json.loads(sys.stdin.readline()))
-    threading.Thread(target=_end_with, args=(sys.stdin,), daemon=True).start()
+    end_after(sys.stdin.read, code=1)
     join(order)
     sys.stdout.flush()
     sys.stderr.flush()

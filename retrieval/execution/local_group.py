@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge
 
+from sluice.encoders.foundation.children import end, start
 from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.execution import group_member
 from sluice.retrieval.execution.group import TRIES, Group, Order
-from sluice.retrieval.execution.tasks import thread_settings
 
 LOOPBACK = "127.0.0.1"
 LOOKS = 0.2  # seconds between two looks at the processes
@@ -52,7 +50,7 @@ class ProcessGroup(Group):
         with socket.socket() as free:
             free.bind((LOOPBACK, 0))
             port = str(free.getsockname()[1])
-        members = [self._started(order, rank, port) for rank in range(self.workers)]
+        members = [self._start(order, rank, port) for rank in range(self.workers)]
         try:
             while True:
                 codes = [member.poll() for member in members]
@@ -64,27 +62,18 @@ class ProcessGroup(Group):
                     return ""
                 time.sleep(LOOKS)
         finally:
-            for member in members:
-                member.kill()
-            for member in members:
-                member.wait()
-                if member.stdin is not None:
-                    member.stdin.close()
+            end(members)
 
-    def _started(self, order: Order, rank: int, port: str) -> subprocess.Popen[str]:
+    def _start(self, order: Order, rank: int, port: str) -> subprocess.Popen[str]:
         settings = {
-            **os.environ, **thread_settings(self.threads),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "SLUICE_PROGRESS": "0",
             "MASTER_ADDR": LOOPBACK, "MASTER_PORT": port, "RANK": str(rank),
             "LOCAL_RANK": str(rank), "WORLD_SIZE": str(self.workers),
             "LOCAL_WORLD_SIZE": str(self.workers),
         }  # fmt: skip
-        member = subprocess.Popen(
-            [sys.executable, "-m", group_member.__name__],
-            stdin=subprocess.PIPE,
-            env=settings,
-            encoding="utf-8",
-        )
+        member = start(
+            group_member.__name__, threads=self.threads, settings=settings,
+            stdin=subprocess.PIPE, encoding="utf-8",
+        )  # fmt: skip
         if member.stdin is not None:  # stays open: its end says that this process is gone
             member.stdin.write(json.dumps(order) + "\n")
             member.stdin.flush()

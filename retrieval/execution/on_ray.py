@@ -17,13 +17,13 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from annotated_types import Ge
 
+from sluice.encoders.foundation.children import limit_threads
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
 from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.foundation.progress import Advance
 from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
-from sluice.retrieval.execution.tasks import limit_threads
-from sluice.retrieval.execution.worker import answered
+from sluice.retrieval.execution.worker import answer_of
 
 log = logging.getLogger("sluice")
 
@@ -210,7 +210,7 @@ def remote_answer(
     Relative paths, modules of one's own and data are found where the driver finds them.
     """
     Surroundings(folder, places, settings).take_over(threads)
-    return json.dumps(answered(order))
+    return json.dumps(answer_of(order))
 
 
 class _Remote(Crew):
@@ -223,11 +223,10 @@ class _Remote(Crew):
         )(remote_answer)  # fmt: skip
         self._threads = max(1, math.floor(needs["CPU"]))
         self._around = Surroundings.here()
-        self._given: dict[Any, Task] = {}
+        self._tasks: dict[Any, Task] = {}
 
     def submit(self, task: Task) -> None:
-        order = json.dumps({"kind": task.kind, "args": dict(task.args)})
-        self._given[self._function.remote(order, self._threads, *self._around)] = task
+        self._tasks[self._function.remote(task.order, self._threads, *self._around)] = task
 
     def next(self, advance: Advance) -> Outcome:
         errors = self._ray.exceptions
@@ -235,12 +234,12 @@ class _Remote(Crew):
             ready = self._ready()
         except (errors.RayError, ConnectionError) as error:
             raise ModelError(
-                f"executor: the cluster is gone ({_short(error)}); what is complete is kept: the "
+                f"executor: the cluster is gone ({in_short(error)}); what is complete is kept: the "
                 "same command continues from there"
             ) from None
-        task = self._given.pop(ready)
+        task = self._tasks.pop(ready)
         try:
-            answer = json.loads(self._ray.get(ready))
+            return Outcome.from_answer(task, self._ray.get(ready))
         except errors.RayTaskError as error:
             raise ModelError(
                 f"executor: a worker of Ray's cannot work ({str(error).strip().splitlines()[-1]}); "
@@ -248,16 +247,13 @@ class _Remote(Crew):
                 f"{sys.version_info[1]} and the encoder's packages"
             ) from None
         except errors.RayError as error:
-            return Outcome(task, {}, lost=_short(error))
-        if "error" in answer:
-            return Outcome.failed(task, *answer["error"])
-        return Outcome(task, answer["facts"])
+            return Outcome(task, {}, lost=in_short(error))
 
     def _ready(self) -> Any:
         """Wait for a task's end; ``ConnectionError`` once the head gives no sign for ``GONE``."""
         heard = time.monotonic()
         while True:
-            ready, _ = self._ray.wait(list(self._given), num_returns=1, timeout=LOOK)
+            ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=LOOK)
             if ready:
                 return ready[0]
             host, _, port = self._ray.get_runtime_context().gcs_address.rpartition(":")
@@ -266,17 +262,18 @@ class _Remote(Crew):
                 heard = time.monotonic()
             except OSError as error:
                 if time.monotonic() - heard > GONE:
-                    self._given = {}  # nobody is there to cancel it
+                    self._tasks = {}  # nobody is there to cancel it
                     raise ConnectionError(f"its head, {host}:{port}: {error}") from None
 
     def close(self) -> None:
         """Cancel what is under way."""
-        for reference in list(self._given):  # a thread that waits in ``next`` removes its own
+        for reference in list(self._tasks):  # a thread that waits in ``next`` removes its own
             with contextlib.suppress(Exception):  # it may have ended, or the cluster be gone
                 self._ray.cancel(reference, force=True)
-        self._given = {}
+        self._tasks = {}
 
 
-def _short(error: Exception) -> str:
+def in_short(error: Exception) -> str:
+    """Return the class of one of Ray's errors, and the first line of its message."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}"

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
 import queue
-import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated
 
 from annotated_types import Ge
 
+from sluice.encoders.foundation.children import (
+    GRACE,
+    available_threads,
+    end,
+    end_phrase,
+    start,
+)
 from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import Advance
 from sluice.retrieval.execution import worker as worker_module
 from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
-from sluice.retrieval.execution.tasks import OF_GROUP, thread_settings
 
 
 class ProcessExecutor(Executor):
@@ -39,7 +41,7 @@ class ProcessExecutor(Executor):
         threads: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         self.workers = cores() if workers is None else whole_number(workers, "workers", 1)
-        share = max(1, _threads_here() // self.workers)
+        share = max(1, available_threads() // self.workers)
         self.threads = share if threads is None else whole_number(threads, "threads", 1)
 
     @contextmanager
@@ -52,99 +54,50 @@ class ProcessExecutor(Executor):
             crew.close()
 
 
-def _threads_here() -> int:
-    try:
-        return int(os.environ["OMP_NUM_THREADS"])
-    except (KeyError, ValueError):
-        return cores()
-
-
-class _Worker(NamedTuple):
-    process: subprocess.Popen[str]
-    reader: threading.Thread
-
-
 class _Processes(Crew):
+    """Each task under way has a thread, which tells a process of it and waits for the answer."""
+
     def __init__(self, workers: int, threads: int) -> None:
         self.slots, self._threads = workers, threads
-        self._idle: list[int] = []
-        self._workers: dict[int, _Worker] = {}
-        self._given: dict[int, Task] = {}
-        self._answers: queue.Queue[tuple[int, str]] = queue.Queue()  # (worker, "") is its end
+        self._idle: list[subprocess.Popen[str]] = []
+        self._busy: dict[threading.Thread, subprocess.Popen[str]] = {}
+        self._answers: queue.Queue[tuple[Task, str, str]] = queue.Queue()  # or why it was lost
 
     def submit(self, task: Task) -> None:
-        number = self._idle.pop() if self._idle else self._started()
-        self._given[number] = task
-        order = json.dumps({"kind": task.kind, "args": dict(task.args)})
-        stream = self._workers[number].process.stdin
-        with suppress(OSError):  # its end is read from its answers
-            if stream is not None:
-                stream.write(order + "\n")
-                stream.flush()
+        process = self._idle.pop() if self._idle else start(
+            worker_module.__name__, self._threads, threads=self._threads,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
+        )  # fmt: skip
+        thread = threading.Thread(target=self._carry_out, args=(task, process), daemon=True)
+        self._busy[thread] = process
+        thread.start()
+
+    def _carry_out(self, task: Task, process: subprocess.Popen[str]) -> None:
+        line = ""
+        with suppress(OSError):  # it has ended
+            if process.stdin is not None and process.stdout is not None:
+                process.stdin.write(task.order + "\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+        if line.endswith("\n"):  # else cut off by its end
+            self._idle.append(process)
+            lost = ""
+        else:
+            (code,) = end([process], GRACE)
+            lost = f"it {end_phrase(code)}"
+        del self._busy[threading.current_thread()]
+        self._answers.put((task, line, lost))
 
     def next(self, advance: Advance) -> Outcome:
-        while True:
-            number, line = self._answers.get()
-            task = self._given.pop(number, None)
-            if not line:
-                worker = self._workers.pop(number, None)
-                why = "it was ended" if worker is None else _ended(worker)  # by ``close``
-                if number in self._idle:
-                    self._idle.remove(number)
-                if task is not None:
-                    return Outcome(task, {}, lost=why)
-            elif task is not None:
-                self._idle.append(number)
-                answer = json.loads(line)
-                if "error" in answer:
-                    return Outcome.failed(task, *answer["error"])
-                return Outcome(task, answer["facts"])
-
-    def _started(self) -> int:
-        number = max(self._workers, default=-1) + 1
-        settings: dict[str, Any] = {
-            **os.environ, **thread_settings(self._threads),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "SLUICE_PROGRESS": "0",
-        }  # fmt: skip
-        for name in OF_GROUP:
-            settings.pop(name, None)
-        process = subprocess.Popen(
-            [sys.executable, "-m", worker_module.__name__, str(self._threads)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=settings,
-            encoding="utf-8",
-        )
-        reader = threading.Thread(target=self._read, args=(number, process), daemon=True)
-        self._workers[number] = _Worker(process, reader)
-        reader.start()
-        return number
-
-    def _read(self, number: int, process: subprocess.Popen[str]) -> None:
-        for line in process.stdout or ():
-            if line.endswith("\n"):  # else cut off by its end
-                self._answers.put((number, line))
-        self._answers.put((number, ""))
+        task, line, lost = self._answers.get()
+        return Outcome(task, {}, lost=lost) if lost else Outcome.from_answer(task, line)
 
     def close(self) -> None:
         """End the processes; a task under way is lost, what it had not completed is removed."""
-        workers = list(self._workers.values())  # a thread that waits in ``next`` removes its own
-        for worker in workers:
-            worker.process.kill()
-        for worker in workers:
-            _ended(worker)
-        self._workers = {}
-
-
-def _ended(worker: _Worker) -> str:
-    """Wait for a process that ends; return how it did."""
-    code = worker.process.wait()
-    worker.reader.join()
-    for stream in (worker.process.stdin, worker.process.stdout):
-        with suppress(OSError):
-            if stream is not None:
-                stream.close()
-    if code >= 0:
-        return f"it ended with exit code {code}"
-    name = signal.Signals(-code).name
-    return "it was killed" if name == "SIGKILL" else f"it died of {name}"
+        busy = dict(self._busy)  # each thread removes its own
+        for process in (*busy.values(), *self._idle):
+            process.kill()
+        for thread in busy:
+            thread.join()
+        end(self._idle)
+        self._idle = []

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,7 +71,7 @@ class RayGroup(Group):
                         self.workers, ", ".join(f"{k}: {v:g}" for k, v in needs.items()),
                     )  # fmt: skip
                     ray.get(room.ready())
-                return _joined(ray, room, needs, order, self.workers)
+                return _join_members(ray, room, needs, order, self.workers)
             except (ray.exceptions.RayError, ConnectionError) as error:
                 raise ModelError(
                     f"launch: the cluster is gone ({_last(error)}); what is complete is kept: the "
@@ -83,7 +82,9 @@ class RayGroup(Group):
                     ray.util.remove_placement_group(room)
 
 
-def _joined(ray: Any, room: Any, needs: Mapping[str, float], order: Order, workers: int) -> str:
+def _join_members(
+    ray: Any, room: Any, needs: Mapping[str, float], order: Order, workers: int
+) -> str:
     """Let one worker in each place of ``room`` carry out the order; return why one ended early."""
     others = {name: amount for name, amount in needs.items() if name not in ("CPU", "GPU")}
     options = {
@@ -98,21 +99,21 @@ def _joined(ray: Any, room: Any, needs: Mapping[str, float], order: Order, worke
     try:
         nodes = ray.get([member.node.remote() for member in members])
         # Each worker sees its own GPU only, as the first one.
-        seen = [f"{node}/{rank}" for rank, node in enumerate(nodes)] if "GPU" in needs else nodes
+        devices = [f"{node}/{rank}" for rank, node in enumerate(nodes)] if "GPU" in needs else nodes
         address, port = ray.get(members[0].meeting_place.remote())
-        told = {"order": json.dumps(order), **Surroundings.here()._asdict()}
-        given = {
-            member.join.remote({**told, "group": _place(rank, seen, address, port)}): rank
+        message = json.dumps(order), Surroundings.here()
+        pending = {
+            member.join.remote(*message, _group_settings(rank, devices, address, port)): rank
             for rank, member in enumerate(members)
         }
-        while given:
-            (ready,), _ = ray.wait(list(given), num_returns=1)
-            rank = given.pop(ready)
+        while pending:
+            (ready,), _ = ray.wait(list(pending), num_returns=1)
+            rank = pending.pop(ready)
             try:
                 ray.get(ready)
             except ray.exceptions.RayError as error:
                 return f"worker {rank}: {_last(error)}"
-    except ray.exceptions.RayActorError as error:  # before it was given anything
+    except ray.exceptions.RayActorError as error:  # before it had its order
         return f"a worker: {_last(error)}"
     finally:
         for member in members:
@@ -138,16 +139,15 @@ class Member:
         with socket.create_server((address, 0)) as free:
             return address, free.getsockname()[1]
 
-    def join(self, told: dict[str, Any]) -> None:
+    def join(self, message: str, around: Surroundings, group: dict[str, str]) -> None:
         """Carry out an order together with the others."""
-        os.environ.update(told["settings"], **told["group"], SLUICE_PROGRESS="0")
-        with contextlib.suppress(OSError):  # a task of absolute paths needs none
-            os.chdir(told["folder"])
-        sys.path += [place for place in told["places"] if place not in sys.path]
-        join(Order(*json.loads(told["order"])))
+        order = Order(*json.loads(message))
+        around.take_over(order.threads)
+        os.environ.update(group)
+        join(order)
 
 
-def _place(rank: int, nodes: list[str], address: str, port: int) -> dict[str, str]:
+def _group_settings(rank: int, nodes: list[str], address: str, port: int) -> dict[str, str]:
     """Return the variables that torchrun gives to a process; ``nodes`` share devices."""
     own = nodes[rank]
     return {

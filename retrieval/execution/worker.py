@@ -9,19 +9,19 @@ import json
 import os
 import queue
 import sys
-import threading
 from typing import Any, TextIO
 
-from sluice.retrieval.execution.tasks import carry_out, limit_threads
+from sluice.encoders.foundation.children import describe_error, end_after, limit_threads
+from sluice.retrieval.execution.tasks import carry_out
 
 
-def answered(line: str) -> dict[str, Any]:
+def answer_of(line: str) -> dict[str, Any]:
     """Carry out the task of a line of JSON, ``{kind, args}``; return facts or the error."""
     task = json.loads(line)
     try:
         return {"facts": carry_out(task["kind"], task["args"])}
     except Exception as error:
-        return {"error": [type(error).__name__, str(error)]}
+        return {"error": describe_error(error)}
 
 
 def serve(orders: TextIO, pipe: int, threads: int) -> None:
@@ -31,12 +31,11 @@ def serve(orders: TextIO, pipe: int, threads: int) -> None:
     def read() -> None:
         for line in orders:
             lines.put(line)
-        os._exit(0)
 
-    threading.Thread(target=read, daemon=True).start()
+    end_after(read)
     limit_threads(threads)
     while True:
-        answer = json.dumps(answered(lines.get())).encode() + b"\n"
+        answer = json.dumps(answer_of(lines.get())).encode() + b"\n"
         while answer:
             answer = answer[os.write(pipe, answer) :]
 

@@ -10,13 +10,13 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from sluice.encoders.foundation.children import end_phrase
 from sluice.encoders.foundation.disk.files import commit, new_draft, write_json
 from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
 from sluice.encoders.foundation.errors import ConfigError, ModelError, listed
@@ -215,7 +215,6 @@ def _read_apart(files: Sequence[tuple[Path, Path]], draft: Path) -> list[dict[st
 
 
 def _died(done: subprocess.CompletedProcess[str]) -> str:
-    if done.returncode == -getattr(signal, "SIGKILL", 9):
-        return "the process that read it was killed, most often for want of memory"
     last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-    return f"the process that read it ended with exit code {done.returncode} ({last})"
+    cause = ", most often for want of memory" if done.returncode == -9 else f" ({last})"
+    return f"the process that read it {end_phrase(done.returncode)}{cause}"

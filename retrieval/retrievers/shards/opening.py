@@ -124,7 +124,7 @@ def _openers(shard: int, workers: ShardWorkers | None, allow: Collection[str]) -
     if workers is None:
         return [lambda folder, generation: open_index(folder, generation=generation, allow=allow)]
     return [
-        lambda folder, generation, replica=replica: workers.opened(  # type: ignore[misc]
+        lambda folder, generation, replica=replica: workers.open(  # type: ignore[misc]
             shard, replica, folder, generation, allow
         )
         for replica in range(workers.replicas)

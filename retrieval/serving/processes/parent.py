@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.children import longer_pause
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
 from sluice.encoders.foundation.machine import cores
 from sluice.retrieval.retrievers.folder import read_head
@@ -47,7 +48,6 @@ PRELOADED = (
     "sluice.retrieval.serving.processes.server",
 )
 OF_MODELS = ("torch", "transformers")  # where something else than words is searched
-LONGEST_PAUSE = 30.0  # seconds before a worker that does not start is started again
 MORE = 5.0  # seconds beyond ``stop_within`` after which workers are killed
 GIVEN_UP = 10.0  # seconds that a change waits for another worker to take it over
 
@@ -127,9 +127,10 @@ class Parent:
 
     def _start(self, number: int) -> None:
         own, its = self._context.Pipe()
+        level = logging.getLogger("sluice").getEffectiveLevel()
         process = self._context.Process(
             target=work,
-            args=(number, self.folder, self.settings, self.listener, its, self._place, _log_of()),
+            args=(number, self.folder, self.settings, self.listener, its, self._place, level),
             name=f"sluice-worker-{number}",
         )
         process.start()
@@ -140,7 +141,7 @@ class Parent:
         """Wait for what workers say, for one that ends, or for a signal."""
         watched: list[Any] = [woken, *(each.pipe for each in self._workers)]
         watched += [each.process.sentinel for each in self._workers]
-        ready = wait(watched, timeout=self._until())
+        ready = wait(watched, timeout=0.2 if self._pauses or self._spreads else 60.0)
         for worker in list(self._workers):
             if worker.pipe in ready:
                 self._read(worker)
@@ -157,10 +158,6 @@ class Parent:
             spread.behind += len(spread.waiting)
             spread.waiting.clear()
             self._settle(spread)
-
-    def _until(self) -> float:
-        """Return the seconds after which something is due by itself."""
-        return 0.2 if self._pauses or self._spreads else 60.0
 
     def _read(self, worker: Worker) -> None:
         with suppress(EOFError, OSError):
@@ -219,7 +216,7 @@ class Parent:
         if not self._said:
             raise ConfigError(f"worker {worker.number}: ended with code {code} before it answered")
         _, pause = self._pauses.get(worker.number, (0.0, 0.0))
-        pause = 0.0 if worker.listens else min(LONGEST_PAUSE, max(1.0, 2 * pause))
+        pause = 0.0 if worker.listens else longer_pause(pause)
         log.warning("worker %d ended (code %s); starting another", worker.number, code)
         self._pauses[worker.number] = (time.monotonic(), pause)
 
@@ -273,7 +270,3 @@ def _send(worker: Worker, message: Any) -> bool:
     except OSError:  # it has ended, which is seen in a moment
         return False
     return True
-
-
-def _log_of() -> int:
-    return logging.getLogger("sluice").getEffectiveLevel()

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -41,7 +42,7 @@ class Workers(Peers):
         self._pipe, self._place = pipe, place
         self._sending = threading.Lock()
         self._tickets = itertools.count(1)
-        self._asked: dict[int, tuple[threading.Event, list[int]]] = {}
+        self._waiting: dict[int, Future[int]] = {}
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -68,17 +69,17 @@ class Workers(Peers):
 
     def answered(self, answer: Answer) -> None:
         """Give an answer to the thread that waits for it."""
-        if asked := self._asked.pop(answer.ticket, None):
-            asked[1].append(answer.number)
-            asked[0].set()
+        if waiting := self._waiting.pop(answer.ticket, None):
+            waiting.set_result(answer.number)
 
     def _ask(self, state: str | None) -> int:
-        ticket, come, numbers = next(self._tickets), threading.Event(), list[int]()
-        self._asked[ticket] = come, numbers
+        ticket, number = next(self._tickets), Future[int]()
+        self._waiting[ticket] = number
         self.send(Ask(ticket, state))
-        if not come.wait(ANSWERED_WITHIN):
-            raise SluiceError("the parent of the workers does not answer")
-        return numbers[0]
+        try:
+            return number.result(ANSWERED_WITHIN)
+        except TimeoutError:
+            raise SluiceError("the parent of the workers does not answer") from None
 
 
 def work(

@@ -35,21 +35,21 @@ class OtherMiner:
     ) -> None:
         self._encoder, self._order, self._executor = encoder, dict(order), executor
         self._copies = (work / COPIES).absolute()
-        self._form = sent_form(encoder, where=where, instead=INSTEAD)
-        if executor.gives_devices:
-            self._form.options.pop("device", None)
+        self._form = sent_form(
+            encoder, where=where, instead=INSTEAD, own_devices=executor.gives_devices
+        )
         self._thread = ThreadPoolExecutor(1, "mining")
         self._open = ExitStack()
-        self._held: _Held | None = None
-        self._mined: Future[None] | None = None
+        self._crew: _MiningCrew | None = None
+        self._mining: Future[object] | None = None
         self._copy: Path | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._held is not None:
-            self._held.end()  # and with it a mining that nobody waits for
+        if self._crew is not None:
+            self._crew.close()  # and with it a mining that nobody waits for
         self._thread.shutdown(wait=True)
         self._open.close()
 
@@ -74,24 +74,25 @@ class OtherMiner:
             raise AssertionError("negatives are mined in another process")
 
         task = Task("mine", f"negatives of step {step}", args, output.absolute(), here)
-        if self._held is None:
-            self._held = _Held(self._executor, self._open.enter_context(self._executor.crew()))
-        self._held.lost, self._copy = 0, copy
+        if self._crew is None:
+            crew = self._open.enter_context(self._executor.crew())
+            self._crew = _MiningCrew(self._executor, crew)
+        self._crew.lost, self._copy = 0, copy
         plan = Plan("mine", [task], show=False)
-        self._mined = self._thread.submit(_carry_out, plan, self._held)
+        self._mining = self._thread.submit(run_plan, plan, self._crew)
 
     def is_ready(self) -> bool:
         """Return whether mining has ended, well or not."""
-        return self._mined is not None and self._mined.done()
+        return self._mining is not None and self._mining.done()
 
     def wait(self) -> int:
         """Wait until the negatives are there; return how many processes were lost meanwhile."""
-        if self._mined is None or self._held is None or self._copy is None:
+        if self._mining is None or self._crew is None or self._copy is None:
             raise AssertionError("nothing is mined")
-        self._mined.result()
-        self._mined = None
+        self._mining.result()
+        self._mining = None
         shutil.rmtree(self._copy, ignore_errors=True)
-        return self._held.lost
+        return self._crew.lost
 
     def _save(self, copy: Path) -> None:
         part = copy.with_name(f"{copy.name}.part")
@@ -106,33 +107,19 @@ class OtherMiner:
         os.replace(part, copy)  # noqa: PTH105
 
 
-def _carry_out(plan: Plan, executor: Executor) -> None:
-    run_plan(plan, executor)
-
-
-class _Held(Executor):
-    """An executor whose workers stay from plan to plan; it counts those that are lost."""
+class _MiningCrew(Executor, Crew):
+    """The workers of an executor, which stay from plan to plan; it counts those that are lost."""
 
     def __init__(self, executor: Executor, crew: Crew) -> None:
         self.type_name, self.gives_devices = executor.type_name, executor.gives_devices  # type: ignore[misc]
-        self._crew = crew
+        self.slots, self._crew = crew.slots, crew
         self.lost = 0
-        self.ended = False
-
-    def end(self) -> None:
-        """End what is under way; no other process takes it on."""
-        self.ended = True
-        self._crew.close()
+        self._ended = False
 
     @contextmanager
     def crew(self) -> Iterator[Crew]:
         """Yield the workers, which were started before and are ended later."""
-        yield _Counting(self._crew, self)
-
-
-class _Counting(Crew):
-    def __init__(self, crew: Crew, held: _Held) -> None:
-        self.slots, self._crew, self._held = crew.slots, crew, held
+        yield self
 
     def submit(self, task: Task) -> None:
         self._refuse_ended(task)
@@ -141,9 +128,14 @@ class _Counting(Crew):
     def next(self, advance: Advance) -> Outcome:
         outcome = self._crew.next(advance)
         self._refuse_ended(outcome.task)
-        self._held.lost += bool(outcome.lost)
+        self.lost += bool(outcome.lost)
         return outcome
 
+    def close(self) -> None:
+        """End what is under way; no other process takes it on."""
+        self._ended = True
+        self._crew.close()
+
     def _refuse_ended(self, task: Task) -> None:
-        if self._held.ended:
+        if self._ended:
             raise ModelError(f"{task.name}: nobody waits for them any more")

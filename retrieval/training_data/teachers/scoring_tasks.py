@@ -19,9 +19,9 @@ from sluice.encoders.foundation.disk.files import (
     replaced_file,
     write_text,
 )
-from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
+from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.progress import Advance, counted_by
-from sluice.encoders.vectors.sending import sent_form
+from sluice.encoders.vectors.sending import check_reopened, sent_form
 from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Task
 from sluice.retrieval.execution.plan import Plan, begin_alone, end_planning, run_plan
 from sluice.retrieval.pipelines.rerank import Rerank
@@ -164,14 +164,13 @@ class SentTeacher:
             return {
                 "run": str(self._folder / file), "name": teacher.name, "as": teacher.fingerprint
             }  # fmt: skip
-        sent = sent_form(teacher.model, where="executor", instead=INSTEAD)
-        options = dict(sent.options)
-        if self._own_devices:
-            options.pop("device", None)
+        own, options = sent_form(
+            teacher.model, where="executor", instead=INSTEAD, own_devices=self._own_devices
+        )
         folder = f"model-{teacher.fingerprint[:16]}"
         self._models[folder] = teacher.model
         return {
-            "model": str(self._folder / folder), "own": sent.own, "options": options,
+            "model": str(self._folder / folder), "own": own, "options": options,
             "name": teacher.name,
         }  # fmt: skip
 
@@ -216,12 +215,9 @@ def _opened(form: str) -> Teacher:
 
     facts = json.loads(form)
     teacher = _made(facts)
-    if teacher.fingerprint != facts["fingerprint"]:
-        raise ModelError(
-            f"executor: {teacher.name} saved and reopened has the fingerprint "
-            f"{teacher.fingerprint[:12]} instead of {facts['fingerprint'][:12]}; its "
-            f"save_pretrained leaves something out: use {INSTEAD}"
-        )
+    check_reopened(
+        teacher.name, teacher.fingerprint, facts["fingerprint"], where="executor", instead=INSTEAD
+    )
     return teacher
 
 

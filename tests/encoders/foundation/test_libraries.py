@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sluice.encoders.foundation.libraries import (
+from sluice.encoders.foundation.machine import (
     KEEPING,
     KEPT_BY_TORCH,
     KEPT_SHAPES,

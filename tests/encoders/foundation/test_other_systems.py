@@ -170,4 +170,4 @@ def test_encoding_processes_are_refused_where_pipes_cannot_be_handed_over(
     monkeypatch.setattr(sending, "type_name", lambda *_: "dense")
     monkeypatch.setattr(pool.os, "name", "nt")
     with pytest.raises(ConfigError, match="use workers: 1"):
-        workers._started(ROOT, None)
+        workers._start(ROOT, None)

@@ -105,8 +105,8 @@ def test_workers_that_a_thread_waits_for_can_be_ended() -> None:
     for _ in range(3):
         with ProcessExecutor(1).crew() as crew:
             crew.submit(Task("mine", "a", {}, Path("a"), lambda advance: {}))
-            (worker,) = crew._workers.values()  # type: ignore[attr-defined]
-            worker.process.send_signal(signal.SIGSTOP)
+            (process,) = crew._busy.values()  # type: ignore[attr-defined]
+            process.send_signal(signal.SIGSTOP)
             waiting = Thread(target=lambda crew: lost.append(crew.next(len).lost), args=(crew,))
             waiting.start()
             time.sleep(0.05)

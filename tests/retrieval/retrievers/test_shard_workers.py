@@ -28,10 +28,10 @@ from sluice.retrieval.retrievers.shards.workers import ShardProcesses, crew, pro
 from sluice.retrieval.retrievers.shards.workers.searcher import (
     STATES,
     Message,
-    packed,
-    queries_read,
-    queries_sent,
-    unpacked,
+    pack,
+    query_arrays,
+    read_queries,
+    unpack,
 )
 
 QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}
@@ -265,13 +265,13 @@ def test_a_worker_that_is_lost_while_it_opens_a_shard_is_asked_again(
     ],
 )
 def test_vectors_arrive_as_they_were_sent(queries: Any) -> None:
-    form, arrays = queries_sent(queries)
-    message = unpacked(packed({"k": np.int64(3), **form}, [*arrays, np.packbits([True])]))
+    form, arrays = query_arrays(queries)
+    message = unpack(pack({"k": np.int64(3), **form}, [*arrays, np.packbits([True])]))
     assert message.values["k"] == 3
-    read, others = queries_read(message)
+    read, others = read_queries(message)
     assert type(read) is type(queries)
     assert read.shape == queries.shape
-    for one, other in zip(queries_sent(read)[1], arrays, strict=True):
+    for one, other in zip(query_arrays(read)[1], arrays, strict=True):
         assert one.dtype == other.dtype
         assert one.tobytes() == other.tobytes()
         assert one.flags.writeable
@@ -281,11 +281,11 @@ def test_vectors_arrive_as_they_were_sent(queries: Any) -> None:
 
 @pytest.mark.thorough
 def test_bytes_that_are_no_message_are_refused() -> None:
-    sound = packed({"a": 1}, [np.ones(3, np.float32)])
+    sound = pack({"a": 1}, [np.ones(3, np.float32)])
     for wrong in (b"", sound[:9], sound[:-1], b"\xff" * 40, sound.replace(b"<f4", b"|O8")):
         with pytest.raises(DataError, match="a message between shards and their workers"):
-            unpacked(wrong)
-    assert unpacked(sound) == Message({"a": 1}, [pytest.approx(np.ones(3))])
+            unpack(wrong)
+    assert unpack(sound) == Message({"a": 1}, [pytest.approx(np.ones(3))])
 
 
 def test_each_module_of_workers_may_be_imported_first() -> None:

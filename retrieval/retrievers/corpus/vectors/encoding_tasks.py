@@ -17,7 +17,7 @@ from sluice.encoders.foundation.progress import Advance, counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.vectors.cache import VectorCache
 from sluice.encoders.vectors.forms import EXACT, Hashes, checked_vectors, mean_cosine, text_hashes
-from sluice.encoders.vectors.sending import SentForm, class_name, sent_form
+from sluice.encoders.vectors.sending import SentForm, check_reopened, class_name, sent_form
 from sluice.retrieval.execution.executor import Executor, Facts
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 
@@ -69,12 +69,10 @@ def encode_task(
 ) -> Facts:
     """Encode the texts of the file ``inputs`` with a saved encoder into the cache ``root``."""
     opened = _opened(encoder, own, json.dumps(options))
-    if str(opened.fingerprint) != identity["fingerprint"]:
-        raise ModelError(
-            f"executor: {class_name(opened)} saved and reopened has the fingerprint "
-            f"{str(opened.fingerprint)[:12]} instead of {identity['fingerprint'][:12]}; its "
-            f"save_pretrained leaves something out: use {INSTEAD}"
-        )
+    check_reopened(
+        class_name(opened), str(opened.fingerprint), identity["fingerprint"],
+        where="executor", instead=INSTEAD,
+    )  # fmt: skip
     texts = read_json(Path(inputs))
     with VectorCache(Path(root), identity).adding() as cache:
         facts, _ = add_vectors(
@@ -99,9 +97,9 @@ class SentEncoder:
 
     def __init__(self, encoder: Any, work: Path, *, own_devices: bool = False) -> None:
         self._encoder = encoder
-        self._form: SentForm = sent_form(encoder, where="executor", instead=INSTEAD)
-        if own_devices:
-            self._form.options.pop("device", None)
+        self._form: SentForm = sent_form(
+            encoder, where="executor", instead=INSTEAD, own_devices=own_devices
+        )
         fingerprint = str(encoder.fingerprint)
         self._folder = (work / f"encoder-{fingerprint[:16]}").absolute()
         self._inputs = (work / "inputs").absolute()

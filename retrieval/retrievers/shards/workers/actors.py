@@ -15,7 +15,7 @@ from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.execution.on_ray import RayExecutor, Surroundings
+from sluice.retrieval.execution.on_ray import RayExecutor, Surroundings, in_short
 from sluice.retrieval.retrievers.shards.workers.crew import (
     HUNG,
     PAUSE,
@@ -67,10 +67,10 @@ class ShardActors(ShardWorkers):
                 self._ray = self._block.enter_context(self._cluster.connected())
                 self._cluster.slots(self._ray)  # an error where no machine has room for one
             if (number, replica) not in self._actors:
-                self._actors[number, replica] = self._made()
+                self._actors[number, replica] = self._make()
             return self._actors[number, replica]
 
-    def _made(self) -> Any:
+    def _make(self) -> Any:
         needs = dict(self._cluster.needs)
         cores, _ = needs.pop("CPU"), needs.pop("GPU")
         kind = self._ray.remote(
@@ -86,23 +86,23 @@ class ShardActors(ShardWorkers):
         try:
             answer = actor.answer.remote(request)
         except Exception as error:  # Ray has classes of its own for a cluster that is gone
-            return _raiser(ConnectionError(_short(error)))
-        return lambda: self._awaited(actor, answer)
+            return _raiser(ConnectionError(in_short(error)))
+        return lambda: self._await(actor, answer)
 
-    def _awaited(self, actor: Any, answer: Any) -> bytes:
+    def _await(self, actor: Any, answer: Any) -> bytes:
         ray = self._ray
         try:
             while not ray.wait([answer], timeout=PING)[0]:
                 if not ray.wait([actor.ping.remote()], timeout=HUNG)[0]:
                     ray.kill(actor, no_restart=False)
                     raise ConnectionError(f"its actor gave no sign for {HUNG:.0f} s")
-            found: bytes = ray.get(answer)
+            data: bytes = ray.get(answer)
         except ray.exceptions.RayActorError as error:
-            message = f"its actor ended and is being started again ({_short(error)})"
+            message = f"its actor ended and is being started again ({in_short(error)})"
             raise ConnectionError(message) from None
         except ray.exceptions.RayError as error:
-            raise ConnectionError(_short(error)) from None
-        return found
+            raise ConnectionError(in_short(error)) from None
+        return data
 
     def wait_for(self, shard: int, replica: int) -> None:
         """Wait until the actor has started, or has started again."""
@@ -119,7 +119,7 @@ class ShardActors(ShardWorkers):
             except ray.exceptions.RayError as error:
                 dead = not isinstance(error, ray.exceptions.ActorUnavailableError)
                 if time.monotonic() > (soon if dead else ends):
-                    raise SluiceError(f"its actor does not start: {_short(error)}") from None
+                    raise SluiceError(f"its actor does not start: {in_short(error)}") from None
             time.sleep(PAUSE)
 
     def close(self) -> None:
@@ -153,8 +153,3 @@ def _raiser(error: Exception) -> Callable[[], bytes]:
         raise error
 
     return wait
-
-
-def _short(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:200]}"

@@ -10,12 +10,8 @@ from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
-from sluice.encoders.foundation.errors import (
-    ConfigError,
-    DataError,
-    IndexFormatError,
-    SluiceError,
-)
+from sluice.encoders.foundation.children import error_from
+from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing import open_index
 from sluice.indexing.folder import index_class
@@ -26,10 +22,10 @@ from sluice.indexing.wrappers.fan_out import DEADLINE, HEDGE, PARTIAL, check_pat
 from sluice.indexing.wrappers.remote import RemoteFacts, RemoteIndex
 from sluice.retrieval.retrievers.shards.workers.searcher import (
     Message,
-    packed,
-    queries_sent,
+    pack,
+    query_arrays,
     state_of,
-    unpacked,
+    unpack,
 )
 
 SHARD_WORKERS: Final[Mapping[str, str]] = {
@@ -41,8 +37,6 @@ HUNG = 60.0  # seconds without a word after which it is given up, and replaced
 START = 300.0  # seconds that workers have to start
 TRIES = 3  # workers that are lost in a row while they start, or open an index
 PAUSE = 0.2  # seconds between two looks whether a worker is there again
-
-_ERRORS = {each.__name__: each for each in (ConfigError, DataError, IndexFormatError)}
 
 
 class ShardWorkers(ABC):
@@ -94,7 +88,7 @@ class ShardWorkers(ABC):
     def close(self) -> None:
         """End the workers."""
 
-    def opened(
+    def open(
         self, shard: int, replica: int, folder: Path, generation: str, allow: Collection[str]
     ) -> RemoteIndex:
         """Let a worker open an index; return what stands for it here."""
@@ -139,13 +133,13 @@ class _Worker:
 
     def ask(self, values: Mapping[str, Any], arrays: Any = ()) -> Callable[[], Message]:
         """Send a request; return what waits for the answer, and raises the worker's error."""
-        wait = self._workers.begin(*self._at, packed({**self._place, **values}, arrays))
+        wait = self._workers.begin(*self._at, pack({**self._place, **values}, arrays))
 
         def answer() -> Message:
-            found = unpacked(wait())
+            found = unpack(wait())
             if "error" in found.values:
                 name, message = found.values["error"]
-                raise _ERRORS.get(name, SluiceError)(message)
+                raise error_from(name, message) or SluiceError(message)
             return found
 
         return answer
@@ -154,19 +148,19 @@ class _Worker:
         self, queries: Any, k: int, keep: Mask | None, params: Parameters
     ) -> Callable[[], Hits]:
         """Ask for the hits."""
-        form, arrays = queries_sent(queries)
+        form, arrays = query_arrays(queries)
         bits = [] if keep is None else [np.packbits(keep)]
-        asked = self.ask({"do": "search", "k": k, "params": params, **form}, [*arrays, *bits])
+        wait = self.ask({"do": "search", "k": k, "params": params, **form}, [*arrays, *bits])
 
         def hits() -> Hits:
-            rows, scores = asked().arrays
+            rows, scores = wait().arrays
             return Hits(rows, scores)
 
         return hits
 
     def winning_passages(self, vector: Any, rows: Rows, params: Parameters) -> Rows:
         """Ask for the passages."""
-        form, arrays = queries_sent(vector)
-        asked = self.ask({"do": "passages", "params": params, **form}, [*arrays, rows])
-        (passages,) = asked().arrays
+        form, arrays = query_arrays(vector)
+        wait = self.ask({"do": "passages", "params": params, **form}, [*arrays, rows])
+        (passages,) = wait().arrays
         return passages

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-import os
-import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,10 +15,10 @@ from typing import Annotated
 
 from annotated_types import Ge
 
+from sluice.encoders.foundation.children import end, end_cause, longer_pause, start
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.execution.tasks import thread_settings
 from sluice.retrieval.retrievers.shards.workers import process as process_module
 from sluice.retrieval.retrievers.shards.workers.crew import (
     HUNG,
@@ -36,7 +32,6 @@ from sluice.retrieval.retrievers.shards.workers.process import read_frame, write
 log = logging.getLogger("sluice")
 
 SOON = 10.0  # seconds: a process that ends sooner is started again after a pause
-LONGEST_PAUSE = 30.0
 
 
 class ShardProcesses(ShardWorkers):
@@ -138,7 +133,7 @@ class _Process:
             answer.set_exception(ConnectionError(self._why))
         else:
             self._send(stream, number, request)
-        return lambda: self._awaited(answer)
+        return lambda: self._await(answer)
 
     def _send(self, stream: socket.socket, number: int, body: bytes) -> None:
         try:
@@ -148,7 +143,7 @@ class _Process:
             if stream is self._stream:
                 self._kill()
 
-    def _awaited(self, answer: Future[bytes]) -> bytes:
+    def _await(self, answer: Future[bytes]) -> bytes:
         began = time.monotonic()
         while True:
             try:
@@ -180,36 +175,29 @@ class _Process:
         while not self._closed.wait(pause):
             began = time.monotonic()
             try:
-                with self._spawned() as stream:
+                with self._spawn() as stream:
                     while (frame := read_frame(stream)) is not None:
                         self._heard = time.monotonic()
                         self._hear(*frame)
-                    how = _how(self._end())
+                    how = end_cause(self._end())
             except OSError as error:  # no memory, or no more processes
                 how = str(error)
             self._failed = 0 if self._started.is_set() else self._failed + 1
             self._started.clear()
-            quick = time.monotonic() - began < SOON
-            pause = min(LONGEST_PAUSE, 2 * pause + 1) if quick else 0.0
+            pause = longer_pause(pause) if time.monotonic() - began < SOON else 0.0
             if not self._closed.is_set():
                 self._why = f"its worker ended ({how}) and is being started again"
                 log.warning("shards: worker %s ended (%s); starting another", self._name, how)
             self._fail()
 
-    def _spawned(self) -> socket.socket:
+    def _spawn(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         # A process that reads nothing for so long is given up.
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(HUNG), 0))
-        environment = {
-            **os.environ, **thread_settings(self._threads), "SLUICE_PROGRESS": "0",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }  # fmt: skip
-        command = [sys.executable, "-m", process_module.__name__, str(theirs.fileno())]
-        self._running = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=2, env=environment,
-            pass_fds=[theirs.fileno()], process_group=0,
+        self._running = start(
+            process_module.__name__, threads=self._threads, channel=theirs,
+            stdin=subprocess.DEVNULL, stdout=2, process_group=0,
         )  # fmt: skip
-        theirs.close()
         self._stream, self._heard = ours, time.monotonic()
         return ours
 
@@ -226,9 +214,7 @@ class _Process:
         running = self._running
         if running is None:
             return 0
-        with contextlib.suppress(ProcessLookupError):
-            running.kill()  # it may have closed the stream alone
-        code = running.wait()
+        (code,) = end([running])  # it may have closed the stream alone
         self._running = self._stream = None
         return code
 
@@ -237,10 +223,3 @@ class _Process:
             waiting, self._waiting = list(self._waiting.values()), {}
         for answer in waiting:
             answer.set_exception(ConnectionError(self._why))
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    name = signal.Signals(-code).name
-    return "killed" if name == "SIGKILL" else name

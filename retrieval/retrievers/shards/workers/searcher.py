@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from sluice.encoders.foundation.children import describe_error
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.token_vectors import TokenVectors
@@ -36,15 +37,15 @@ class Message(NamedTuple):
     arrays: list[Array]
 
 
-def packed(values: Mapping[str, Any], arrays: Sequence[Array] = ()) -> bytes:
-    """Return a message as bytes, see ``unpacked``."""
+def pack(values: Mapping[str, Any], arrays: Sequence[Array] = ()) -> bytes:
+    """Return a message as bytes, see ``unpack``."""
     whole = [np.ascontiguousarray(each) for each in arrays]
     shapes = [(each.dtype.str, each.shape) for each in whole]
     head = json.dumps([values, shapes], default=_plain).encode()
     return b"".join([struct.pack("<I", len(head)), head, *(each.tobytes() for each in whole)])
 
 
-def unpacked(data: bytes) -> Message:
+def unpack(data: bytes) -> Message:
     """Return the values and arrays of a message; ``DataError`` for bytes that are none."""
     try:
         (length,) = struct.unpack_from("<I", data)
@@ -63,7 +64,7 @@ def unpacked(data: bytes) -> Message:
     return Message(values, arrays)
 
 
-def queries_sent(queries: Any) -> tuple[dict[str, Any], list[Array]]:
+def query_arrays(queries: Any) -> tuple[dict[str, Any], list[Array]]:
     """Return the form of queries' vectors, and their arrays."""
     if isinstance(queries, TokenVectors):
         return {"form": "tokens"}, [queries.values, queries.bounds]
@@ -73,7 +74,7 @@ def queries_sent(queries: Any) -> tuple[dict[str, Any], list[Array]]:
     return {"form": "dense"}, [queries]
 
 
-def queries_read(message: Message) -> tuple[Any, list[Array]]:
+def read_queries(message: Message) -> tuple[Any, list[Array]]:
     """Return the queries' vectors of a message, and its other arrays."""
     values, arrays = message
     if values["form"] == "tokens":
@@ -104,30 +105,30 @@ class ShardSearcher:
     def answer(self, request: bytes) -> bytes:
         """Return the answer to a request, which may be an error."""
         try:
-            return self._answered(unpacked(request))
+            return self._answer(unpack(request))
         except (SluiceError, OSError) as error:
-            return packed({"error": [type(error).__name__, str(error)]})
+            return pack({"error": describe_error(error)})
         except Exception as error:  # the service has the others' answers
             log.exception("a shard could not be searched")
-            return packed({"error": [type(error).__name__, f"{type(error).__name__}: {error}"]})
+            return pack({"error": [type(error).__name__, f"{type(error).__name__}: {error}"]})
 
-    def _answered(self, message: Message) -> bytes:
+    def _answer(self, message: Message) -> bytes:
         values = message.values
-        index = self._opened(*(values[key] for key in ("folder", "generation", "state", "allow")))
+        index = self._open(*(values[key] for key in ("folder", "generation", "state", "allow")))
         if values["do"] == "open":
             return _facts(index)
-        queries, others = queries_read(message)
+        queries, others = read_queries(message)
         params = values["params"]
         if values["do"] == "passages":
             passages: Any = index
-            return packed({}, [passages.winning_passages(queries, others[0], params=params)])
+            return pack({}, [passages.winning_passages(queries, others[0], params=params)])
         keep = None
         if others:
             keep = np.unpackbits(others[0], count=index.rows).astype(np.bool_)
         hits = index.search(queries, values["k"], keep=keep, params=params)
-        return packed({}, [hits.rows, hits.scores])
+        return pack({}, [hits.rows, hits.scores])
 
-    def _opened(self, folder: str, generation: str, state: str, allow: list[str]) -> Index:
+    def _open(self, folder: str, generation: str, state: str, allow: list[str]) -> Index:
         with self._opening:
             states = self._states.get(folder, OrderedDict())
             index = states.get(state)
@@ -167,4 +168,4 @@ def _facts(index: Index) -> bytes:
         "resident_bytes": index.resident_bytes,
         "encoder_fingerprint": index.encoder_fingerprint,
     }
-    return packed(values, [index._live.deleted])
+    return pack(values, [index._live.deleted])

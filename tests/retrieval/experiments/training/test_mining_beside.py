@@ -20,7 +20,7 @@ from sluice.encoders.foundation.progress import Advance
 from sluice.retrieval import run, train
 from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
 from sluice.retrieval.execution.processes import ProcessExecutor
-from sluice.retrieval.execution.worker import answered
+from sluice.retrieval.execution.worker import answer_of
 from sluice.retrieval.training_data.refreshing import miner
 from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
 
@@ -60,11 +60,7 @@ class _Same(Crew):
 
     def next(self, advance: Advance) -> Outcome:
         task = self.tasks.popleft()
-        order = json.dumps({"kind": task.kind, "args": dict(task.args)})
-        answer = json.loads(json.dumps(answered(order)))
-        if "error" in answer:
-            return Outcome.failed(task, *answer["error"])
-        return Outcome(task, answer["facts"])
+        return Outcome.from_answer(task, json.dumps(answer_of(task.order)))
 
 
 @pytest.fixture
@@ -101,15 +97,15 @@ def test_a_process_that_is_killed_is_replaced_and_the_bits_are_those_of_training
     config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     struck: list[Any] = []
-    submit = miner._Counting.submit
+    submit = miner._MiningCrew.submit
 
     def strike(self: Any, task: Task) -> None:
         submit(self, task)
         if not struck:
-            struck.extend(worker.process for worker in self._crew._workers.values())
+            struck.extend(self._crew._busy.values())
             struck[0].kill()
 
-    monkeypatch.setattr(miner._Counting, "submit", strike)
+    monkeypatch.setattr(miner._MiningCrew, "submit", strike)
     alone = train(refreshed(config, 2, "alone"))
     beside = refreshed(config, {"every": 2, "lag": 0}, "beside")
     section = {key: value for key, value in beside.items() if key not in ("dataset", "output")}
