@@ -23,11 +23,10 @@ from sluice.retrieval.evaluation.significance import (
     paired_bootstrap,
     paired_t_test,
 )
-from sluice.retrieval.evaluation.table import Comparison, Table, Value
+from sluice.retrieval.evaluation.table import MARK, Comparison, Table, Value, mark_significant
 
 Values = NDArray[np.float64]  # of one measure, a query each
 
-MARK = "†"
 TESTS = {
     "t-test": "paired two-sided t-test",
     "fisher": "two-sided Fisher randomisation test",
@@ -169,9 +168,7 @@ def compare_scores(
             for system in others
         ]
         table.comparisons += testing.corrected(family)
-    for found in table.comparisons:
-        if found.significant:
-            table.marks[found.system, found.measure] = MARK
+    mark_significant(table, table.to_dict()["comparisons"])
     if others:
         table.caption = testing.table_caption(base, len(others), scores[base].queries)
     return table

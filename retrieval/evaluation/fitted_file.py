@@ -8,15 +8,57 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from sluice.encoders.foundation.disk.files import check_version, write_json
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.encoders.foundation.input.bounded import expanded
 
 VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FittedFile:
+    """What judged queries have fitted: a dataclass whose fields are a JSON file of its ``KIND``."""
+
+    KIND: ClassVar[str]
+    TITLE: ClassVar[str]  # in a message
+    MAKER: ClassVar[str] = "sluice fit"
+    EARLIER: ClassVar[str | None] = None
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON, in one step; an option of a pipeline's expression names the file."""
+        values = asdict(self)
+        names = [each.name for each in fields(self) if each.init]
+        write_fitted(path, self.KIND, {name: values[name] for name in names})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what ``save`` wrote; ``ConfigError`` for a file that is missing or another one."""
+        values = read_fitted(path, cls.KIND, maker=cls.MAKER, earlier=cls.EARLIER)
+        names = [each.name for each in fields(cls) if each.init and each.name in values]
+        with damage_named(path, cls.TITLE):
+            return cls(**cls._parsed({name: values[name] for name in names}))
+
+    @classmethod
+    def _parsed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that values of JSON are; raise where they cannot be."""
+        return values
+
+
+@contextmanager
+def damage_named(path: str | Path, title: str) -> Iterator[None]:
+    """Raise ``ConfigError`` with the file's name where its values are not those of ``title``."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise ConfigError(
+            f"{path}: not the file of a fitted {title} ({error}); fit it again"
+        ) from None
 
 
 def write_fitted(path: str | Path, kind: str, values: Mapping[str, Any]) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from sluice.encoders.foundation.disk.csv_text import csv_text
 from sluice.encoders.foundation.errors import ConfigError
 
 Value = float | int | str | None
+MARK: Final = "†"  # of a figure that differs significantly
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -180,6 +181,23 @@ def escaped_markdown(text: str) -> str:
 
 def _latex(text: str) -> str:
     return re.sub(r"[\\&%$#_{}~^†]", lambda found: _LATEX[found[0]], text)
+
+
+def mark_significant(table: Table, comparisons: Iterable[Mapping[str, Any]]) -> None:
+    """Mark the figures that differ significantly from the baseline's, by measure or by dataset."""
+    for each in comparisons:
+        column = each.get("dataset") or each["measure"]
+        if each["significant"] and column in table.columns:
+            table.marks[each["system"], column] = MARK
+
+
+def stored_table(stored: Mapping[str, Any]) -> Table:
+    """Return the table of measures that ``Table.to_dict`` gave, with its marks."""
+    columns = [column for column in stored["systems"][0] if column != "name"]
+    table = Table(columns=dict.fromkeys(columns, ".4f"), caption=stored.get("caption", ""))
+    table.rows = {row["name"]: {c: row.get(c) for c in columns} for row in stored["systems"]}
+    mark_significant(table, stored.get("comparisons") or ())
+    return table
 
 
 # Of a system in results.json: key, column, unit's divisor, format.

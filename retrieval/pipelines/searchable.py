@@ -6,10 +6,10 @@ import asyncio
 import functools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
 
 Several = list[str] | tuple[str, ...]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 # The passages of a query's documents, from the trace of its run.
@@ -55,6 +57,23 @@ def seconds_left() -> float | None:
     """Return what is left of the time limit, 0 or less when it is over; None without a limit."""
     ends = _ends.get()
     return None if ends is None else ends - time.perf_counter()
+
+
+def awaited(method: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Return a method that awaits the one of this name, a class's own, in a thread.
+
+    It takes what ``method`` takes, in all its overloads.
+    """
+    name = method.__name__
+
+    @functools.wraps(method)
+    async def waiting(stage: Any, *arguments: Any, **options: Any) -> Any:
+        return await asyncio.to_thread(getattr(stage, name), *arguments, **options)
+
+    waiting.__name__ = f"a{name}"
+    waiting.__qualname__ = method.__qualname__.removesuffix(name) + waiting.__name__
+    waiting.__doc__ = f"``{name}`` in a thread, awaited: other tasks run meanwhile."
+    return cast("Callable[P, Coroutine[Any, Any, R]]", waiting)
 
 
 class Texts(Protocol):
@@ -145,30 +164,8 @@ class Searchable(FamiliarStage, ABC):
                 return stage._hits(query, k)
             return stage._hits_of_all(several(query), whole_number(k, "k", 1))
 
-    @overload
-    async def asearch(
-        self, query: str, k: int = 10, *, where: Where | None = None
-    ) -> list[Hit]: ...
-    @overload
-    async def asearch(
-        self, query: Several, k: int = 10, *, where: Where | None = None
-    ) -> list[list[Hit]]: ...
-    async def asearch(
-        self, query: str | Several, k: int = 10, *, where: Where | None = None
-    ) -> list[Hit] | list[list[Hit]]:
-        """``search`` in a thread, awaited: other tasks run meanwhile."""
-        return await asyncio.to_thread(self.search, query, k, where=where)
-
-    async def arun(
-        self,
-        queries: Asked,
-        given: Run | None = None,
-        k: int | None = None,
-        *,
-        where: Where | None = None,
-    ) -> Run:
-        """``run`` in a thread, awaited: other tasks run meanwhile."""
-        return await asyncio.to_thread(self.run, queries, given, k, where=where)
+    asearch = awaited(search)
+    arun = awaited(run)
 
 
 class TextsOf:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import shutil
 import tempfile
@@ -31,7 +30,13 @@ from sluice.retrieval.documents.where import Where
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.pipelines.hit import Hit, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf
-from sluice.retrieval.pipelines.searchable import Several, all_searched, searched, several
+from sluice.retrieval.pipelines.searchable import (
+    Several,
+    all_searched,
+    awaited,
+    searched,
+    several,
+)
 from sluice.retrieval.pipelines.stage import Fuse, Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.encoding import READING, Reading, warn_of_cuts
@@ -451,23 +456,8 @@ class Retriever(FamiliarRetriever, Updatable):
         k = whole_number(k, "k", 1)
         return all_searched(partial(run, self), state.documents, several(query), k, passages)
 
-    @overload
-    async def asearch(
-        self, query: str = "", k: int = 10, *, where: Where | None = None,
-        params: Mapping[str, Any] | None = None, vector: Any = None,
-    ) -> list[Hit]: ...  # fmt: skip
-    @overload
-    async def asearch(
-        self, query: Several, k: int = 10, *, where: Where | None = None,
-        params: Mapping[str, Any] | None = None,
-    ) -> list[list[Hit]]: ...  # fmt: skip
-    async def asearch(
-        self, query: Any = "", k: int = 10, *, where: Where | None = None,
-        params: Mapping[str, Any] | None = None, vector: Any = None,
-    ) -> Any:  # fmt: skip
-        """``search`` in a thread, awaited: other tasks run meanwhile."""
-        search: Any = self.search  # too many forms for a type checker
-        return await asyncio.to_thread(search, query, k, where=where, params=params, vector=vector)
+    _asearch = awaited(search)  # apart, or mypy would take the overloads of the base
+    asearch = _asearch
 
     def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
         """Return which tokens of a document met those of the query, of token vectors."""

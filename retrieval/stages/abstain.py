@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number
-from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_fitted
+from sluice.retrieval.evaluation.fitted_file import damage_named, number, read_fitted, write_fitted
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import note
@@ -27,7 +27,13 @@ from sluice.retrieval.stages.adaptive_depth import (
     SignalKind,
     auroc,
 )
-from sluice.retrieval.stages.variance_exit import VARIANCE, Certainty, certainty, check_unsure
+from sluice.retrieval.stages.variance_exit import (
+    VARIANCE,
+    Certainty,
+    certainty,
+    check_unsure,
+    signal,
+)
 
 FILE = "no_answer"
 EMPTY = Ranking([], [])
@@ -128,7 +134,7 @@ def fit_abstention(
             f"kind: {kind}: expected certain=, the numbers of the queries, with kind='variance' "
             "and with no other"
         )
-    rule = _rule(kind, width, temperature)
+    rule = signal(kind, width, temperature)
     for name, run in (("answerable", answerable), ("unanswerable", unanswerable)):
         if not run:
             raise DataError(f"{name}: no queries; a threshold needs queries with and without one")
@@ -194,33 +200,17 @@ def abstain(
             "file of `sluice fit no-answer`, or a threshold with its kind"
         )
     if fitted is None:
-        own = _rule(
+        own = signal(
             "energy" if kind is None else kind,
             WIDTH if width is None else width,
             1.0 if temperature is None else temperature,
         )
         return Abstain(stage, finite_number(threshold, "threshold"), own)
     found = read_fitted(fitted, FILE)
-    try:
+    with damage_named(fitted, "threshold"):
         threshold = number(found["threshold"])
         if found["kind"] != VARIANCE:
             rule = Confidence(found["kind"], found["width"], number(found["temperature"]))
             return Abstain(stage, threshold, rule)
         finite_number(threshold, "threshold")
-    except (KeyError, ValueError, ConfigError) as error:
-        raise ConfigError(
-            f"{fitted}: not the file of a fitted threshold ({error}); fit it again"
-        ) from None
     return Abstain(stage, threshold, Certainty())
-
-
-def _rule(kind: SignalKind, width: int, temperature: float) -> Confidence | Certainty:
-    """Return what a kind means; ``ConfigError`` for settings that it does not read."""
-    if kind != "variance":
-        return Confidence(kind, width, temperature)
-    if (width, temperature) != (WIDTH, 1.0):
-        raise ConfigError(
-            f"width {width}, temperature {temperature}: a variance is the query's and reads no "
-            "scores; leave both out"
-        )
-    return Certainty()

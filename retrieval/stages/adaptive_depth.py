@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from annotated_types import Ge
@@ -17,7 +16,7 @@ from scipy.special import logsumexp
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
-from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_fitted
+from sluice.retrieval.evaluation.fitted_file import FittedFile, number
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.rerank import DepthRule
 from sluice.retrieval.runs.run import Ranking, Run
@@ -115,7 +114,6 @@ _VALUES: Final[Mapping[Kind, Callable[[NDArray[np.float64], float], Any]]] = {
 
 
 Normalise = Literal["shift", "sum"]
-KIND = "cut_off"
 SLACK = 1e-9  # of a sum of shares, for its rounding
 
 
@@ -148,12 +146,15 @@ class CumulativeScore:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictedDepth:
+class PredictedDepth(FittedFile):
     """The rank at which the first relevant document is expected, and ``extra``.
 
     A line through the shares of the first scores, rounded, clipped to ``least`` and ``most``: an
     ordinal ridge regression (``fit_cut_off``). An empty ranking has depth 0.
     """
+
+    KIND: ClassVar = "cut_off"
+    TITLE: ClassVar = "cut-off"
 
     weights: tuple[float, ...]
     intercept: float
@@ -180,31 +181,20 @@ class PredictedDepth:
         clipped: NDArray[np.int64] = np.clip(values, self.least, self.most).astype(np.int64)
         return clipped
 
-    def save(self, path: str | Path) -> None:
-        """Write a JSON file that ``cut_off='file.json'`` reads."""
-        names = [each.name for each in fields(self) if each.init]
-        values = {name: getattr(self, name) for name in names}
-        write_fitted(path, KIND, values)
-
     @classmethod
-    def load(cls, path: str | Path) -> PredictedDepth:
-        """Read a saved rule; ``ConfigError`` for any other file."""
-        facts = read_fitted(path, KIND)
-        try:
-            weights = tuple(float(number(weight)) for weight in facts["weights"])
-            least, most, extra = (
-                whole_number(facts[key], key, 0) for key in ("least", "most", "extra")
-            )
-            if not weights or facts["normalise"] not in get_args(Normalise):
-                raise ValueError("no weights, or an unknown normalisation")
-            if least > most:
-                raise ValueError(f"depths from {least} to {most}")
-            intercept = float(number(facts["intercept"]))
-            return cls(weights, intercept, least, most, extra, facts["normalise"])
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
-            raise ConfigError(
-                f"{path}: not the file of a fitted cut-off ({error}); fit it again"
-            ) from None
+    def _parsed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        weights = tuple(float(number(weight)) for weight in values["weights"])
+        least, most, extra = (
+            whole_number(values[key], key, 0) for key in ("least", "most", "extra")
+        )
+        if not weights or values["normalise"] not in get_args(Normalise):
+            raise ValueError("no weights, or an unknown normalisation")
+        if least > most:
+            raise ValueError(f"depths from {least} to {most}")
+        return {
+            "weights": weights, "intercept": float(number(values["intercept"])),
+            "least": least, "most": most, "extra": extra, "normalise": values["normalise"],
+        }  # fmt: skip
 
 
 def cut_off(value: float | str) -> DepthRule:

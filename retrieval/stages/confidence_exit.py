@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import finite_number, is_number
-from sluice.retrieval.evaluation.fitted_file import number, read_fitted, write_fitted
+from sluice.retrieval.evaluation.fitted_file import damage_named, number, read_fitted, write_fitted
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.runs.run import Ranking, Run
@@ -27,7 +27,7 @@ from sluice.retrieval.stages.adaptive_depth import (
     Kind,
     SignalKind,
 )
-from sluice.retrieval.stages.variance_exit import VARIANCE, VarianceExit
+from sluice.retrieval.stages.variance_exit import VARIANCE, Certainty, VarianceExit, signal
 
 Bound = Literal["dev", "expected", "hoeffding"]
 FILE = "exit"
@@ -101,17 +101,13 @@ def exit_rule(value: float | str) -> ConfidenceExit | VarianceExit:
     if not isinstance(value, str):
         return ConfidenceExit(value)
     found = read_fitted(value, FILE)
-    try:
+    with damage_named(value, "exit"):
         if found["kind"] == VARIANCE:
             return VarianceExit(number(found["threshold"]))
         tempered = found.get("temperature", 1.0)  # earlier files have none
         return ConfidenceExit(
             number(found["threshold"]), found["kind"], found["width"], number(tempered)
         )
-    except (KeyError, ValueError, ConfigError) as error:
-        raise ConfigError(
-            f"{value}: not the file of a fitted exit ({error}); fit it again"
-        ) from None
 
 
 def fit_exit(
@@ -198,15 +194,12 @@ def _never(
             f"kind: {kind}: expected certain=, the number of each query, with kind='variance' and "
             "with no other"
         )
-    if kind != "variance":
-        bounded = Confidence(kind, width, temperature).bounded
-        return ConfidenceExit(NEVER if bounded else sys.float_info.max, kind, width, temperature)
-    if (width, temperature) != (WIDTH, 1.0):
-        raise ConfigError(
-            f"width {width}, temperature {temperature}: a variance is the query's and reads no "
-            "scores; leave both out"
-        )
-    return VarianceExit(sys.float_info.max)
+    rule = signal(kind, width, temperature)
+    if isinstance(rule, Certainty):
+        return VarianceExit(sys.float_info.max)
+    return ConfidenceExit(
+        NEVER if rule.bounded else sys.float_info.max, rule.kind, width, temperature
+    )
 
 
 def _upper(

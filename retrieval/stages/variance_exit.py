@@ -12,7 +12,7 @@ from sluice.encoders.foundation.numbers import finite_number
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.runs.queries import Queries
-from sluice.retrieval.stages.adaptive_depth import LEAST
+from sluice.retrieval.stages.adaptive_depth import LEAST, WIDTH, Confidence, SignalKind
 
 VARIANCE: Final = "variance"
 OTHERS: Final = {"exit": "margin", "abstain": "energy"}  # the usual kind of confidence
@@ -26,6 +26,18 @@ class Certainty:
     width: ClassVar[int] = 0  # scores that are looked at
 
     kind: Literal["variance"] = VARIANCE
+
+
+def signal(kind: SignalKind, width: int, temperature: float) -> Confidence | Certainty:
+    """Return what a kind means; ``ConfigError`` for settings that it does not read."""
+    if kind != "variance":
+        return Confidence(kind, width, temperature)
+    if (width, temperature) != (WIDTH, 1.0):
+        raise ConfigError(
+            f"width {width}, temperature {temperature}: a variance is the query's and reads no "
+            "scores; leave both out"
+        )
+    return Certainty()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from sluice.retrieval.config.sections import (
     named_file,
 )
 from sluice.retrieval.config.trust import named_in
-from sluice.retrieval.evaluation.comparison import MARK, SignificanceTest, aligned
+from sluice.retrieval.evaluation.comparison import SignificanceTest, aligned
 from sluice.retrieval.evaluation.scores import Scores
-from sluice.retrieval.evaluation.table import Comparison, Table
+from sluice.retrieval.evaluation.table import Comparison, Table, mark_significant
 from sluice.retrieval.execution.plan import end_planning
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
@@ -242,9 +242,7 @@ def _table(
         averages = {s: sum(c[s] for c in datasets) / len(datasets) for s in systems}
         table.add_column(AVERAGE, dict(averages), ".4f")
     table.comparisons = testing.corrected(family)
-    for comparison in table.comparisons:
-        if comparison.significant and comparison.dataset in columns:
-            table.marks[comparison.system, comparison.dataset] = MARK
+    mark_significant(table, table.to_dict()["comparisons"])
     caption = []
     if others:
         over = f"{plural(len(others), 'system')} on {plural(len(found), 'dataset')}"

@@ -12,7 +12,6 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.evaluation.measures import Measure, at_level, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fitting.rerank_fit import (
-    KIND,
     RerankFit,
     fit_rerank,
     unjudged_rerank,
@@ -185,4 +184,4 @@ def read_fit(path: Path) -> Fit:
     """Read the file of a fit of either kind; ``ConfigError`` for another file."""
     values = read_json(path)
     kind = values.get("format") if isinstance(values, dict) else None
-    return RerankFit.load(path) if kind == f"sluice.{KIND}" else FusionFit.load(path)
+    return RerankFit.load(path) if kind == f"sluice.{RerankFit.KIND}" else FusionFit.load(path)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
-from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
+from sluice.retrieval.evaluation.fitted_file import FittedFile
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fitting.rerank_search import Array, RerankSearch, settings_up_to
@@ -26,12 +25,11 @@ from sluice.retrieval.pipelines.fusion.choice import (
 )
 from sluice.retrieval.runs.run import Run
 
-KIND = "rerank"
 DEPTH_STEP = WIDTH / 2  # how far neighbouring depths are from each other, for the smoothing
 
 
 @dataclass(frozen=True, slots=True)
-class RerankFit:
+class RerankFit(FittedFile):
     """A reranker's depth and share of the earlier score, and how well it does with them.
 
     ``value`` is the mean of ``measure`` with them, ``first`` that of the candidates as they are,
@@ -41,6 +39,10 @@ class RerankFit:
     ``parts`` are the retrievers and rerankers that found them, where these are known.
     Without judgements (``judged`` is false) the values are empty and the depth is 0.
     """
+
+    KIND: ClassVar = "rerank"
+    TITLE: ClassVar = "reranker"
+    MAKER: ClassVar = "`sluice fit rerank`"
 
     depth: int
     interpolate: float
@@ -68,32 +70,17 @@ class RerankFit:
         """Return the fit with where it was made."""
         return replace(self, origin=dict(origin))
 
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON, in one step; ``cross(fitted='path')`` of an expression reads it."""
-        write_fitted(path, KIND, asdict(self))
-
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what ``save`` wrote; ``ConfigError`` for a file that is missing or another one."""
-        values = read_fitted(path, KIND, maker="`sluice fit rerank`")
-        known = {each.name for each in fields(cls)}
-        try:
-            gain = values.pop("gain", None)
-            facts = {name: value for name, value in values.items() if name in known}
-            facts["parts"] = tuple(facts.get("parts", ()))
-            fit = cls(gain=None if gain is None else Gain(*gain), **facts)
-            whole_number(fit.depth, "depth", 0)
-            if not (isinstance(fit.scorer, str) and isinstance(fit.origin, Mapping)):
-                raise ConfigError("scorer and origin: expected a name and a mapping")
-            if not all(isinstance(part, str) for part in fit.parts):
-                raise ConfigError(f"parts: {fit.parts!r}; expected names")
-            if finite_number(fit.interpolate, "interpolate", 0) > 1:
-                raise ConfigError(f"interpolate: {fit.interpolate!r}; expected a share from 0 to 1")
-        except (ConfigError, TypeError) as error:
-            raise ConfigError(
-                f"{path}: not the file of a fitted reranker ({error}); fit it again"
-            ) from None
-        return fit
+    def _parsed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        parts, gain = tuple(values.get("parts", ())), values.get("gain")
+        whole_number(values["depth"], "depth", 0)
+        if not (isinstance(values["scorer"], str) and isinstance(values.get("origin", {}), dict)):
+            raise ConfigError("scorer and origin: expected a name and a mapping")
+        if not all(isinstance(part, str) for part in parts):
+            raise ConfigError(f"parts: {parts!r}; expected names")
+        if finite_number(share := values["interpolate"], "interpolate", 0) > 1:
+            raise ConfigError(f"interpolate: {share!r}; expected a share from 0 to 1")
+        return {**values, "parts": parts, "gain": None if gain is None else Gain(*gain)}
 
 
 def fit_rerank(

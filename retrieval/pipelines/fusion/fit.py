@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import plural
-from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
+from sluice.retrieval.evaluation.fitted_file import FittedFile
 from sluice.retrieval.evaluation.measures import Measure, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fusion.choice import Gain, bagged, gain_over, held_out, kernel
@@ -22,11 +21,9 @@ from sluice.retrieval.runs.run import Run
 
 NEAR = 100  # documents of each run that are looked at, and judged ones
 
-KIND, EARLIER = "fusion", "sluice-fusion"  # the latter before files had a version
-
 
 @dataclass(frozen=True, slots=True)
-class FusionFit:
+class FusionFit(FittedFile):
     """A fusion with the weights that judged queries support, and how well it did there.
 
     ``value`` is the mean of ``measure`` with it, ``equal`` with equal weights (of the same method),
@@ -37,6 +34,11 @@ class FusionFit:
     it has no values. ``names`` are those of the runs, ``parts`` of the stages they are of, where
     these are known; ``origin`` is where the fit was made.
     """
+
+    KIND: ClassVar = "fusion"
+    TITLE: ClassVar = "fusion"
+    MAKER: ClassVar = "`sluice fit fusion` (in Python fit_fusion(runs, qrels).save(path))"
+    EARLIER: ClassVar = "sluice-fusion"  # before files had a version
 
     fusion: Fusion
     names: tuple[str, ...]
@@ -96,29 +98,13 @@ class FusionFit:
                 "file of another pipeline; fit it again"
             )
 
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON, in one step; ``fitted='path'`` of an expression reads it."""
-        write_fitted(path, KIND, asdict(self))
-
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read what ``save`` wrote; ``ConfigError`` for a file that is missing or another one."""
-        maker = "`sluice fit fusion` (in Python fit_fusion(runs, qrels).save(path))"
-        values = read_fitted(path, KIND, maker=maker, earlier=EARLIER)
-        try:
-            fusion = Fusion(**values.pop("fusion"))
-            for name in ("names", "single", "parts"):
-                values[name] = tuple(values.get(name, ()))
-            if len(values["parts"]) not in (0, len(values["names"])):
-                raise TypeError("as many parts as names are expected")
-            gain = values.pop("gain", None)
-            known = {each.name for each in fields(cls)}
-            others = {name: value for name, value in values.items() if name in known}
-            return cls(fusion=fusion, gain=None if gain is None else Gain(*gain), **others)
-        except (ConfigError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{path}: not the file of a fitted fusion ({error}); fit it again"
-            ) from None
+    def _parsed(cls, values: dict[str, Any]) -> dict[str, Any]:
+        fusion, gain = Fusion(**values["fusion"]), values.get("gain")
+        lists = {name: tuple(values.get(name, ())) for name in ("names", "single", "parts")}
+        if len(lists["parts"]) not in (0, len(lists["names"])):
+            raise TypeError("as many parts as names are expected")
+        return {**values, **lists, "fusion": fusion, "gain": None if gain is None else Gain(*gain)}
 
 
 def shown(fusion: Fusion, names: Sequence[str]) -> str:

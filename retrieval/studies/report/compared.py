@@ -10,9 +10,9 @@ from sluice.encoders.foundation.disk.files import write_text
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import refuse_links
-from sluice.retrieval.evaluation.comparison import MARK, aligned
+from sluice.retrieval.evaluation.comparison import aligned
 from sluice.retrieval.evaluation.scores import Qrels, Scores, evaluate
-from sluice.retrieval.evaluation.table import Comparison
+from sluice.retrieval.evaluation.table import MARK, Comparison
 from sluice.retrieval.studies.report.data import short
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets
 from sluice.retrieval.studies.report.origin import origin_of

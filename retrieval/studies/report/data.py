@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.evaluation.comparison import MARK
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Scores
-from sluice.retrieval.evaluation.table import Table, add_costs
+from sluice.retrieval.evaluation.table import Table, add_costs, stored_table
 from sluice.retrieval.studies.report.evaluated import (
     EvaluatedSet,
     document_lengths,
@@ -230,17 +229,10 @@ def _per_query(
 
 def results_table(evaluated: EvaluatedSet) -> Table:
     """Return the results as a table with marks: measures first, then the recorded costs."""
-    measures = list(evaluated.systems[0]["measures"])
-    table = Table(columns=dict.fromkeys(measures, ".4f"))
-    table.rows = {
-        str(system["name"]): {m: system["measures"].get(m) for m in measures}
-        for system in evaluated.systems
-    }
-    add_costs(table, {str(system["name"]): system for system in evaluated.systems})
     tested = list(evaluated.results.get("comparisons", []))
-    for each in tested:
-        if each["significant"]:
-            table.marks[each["system"], each["measure"]] = MARK
+    systems = [{"name": str(each["name"]), **each["measures"]} for each in evaluated.systems]
+    table = stored_table({"systems": systems, "comparisons": tested})
+    add_costs(table, {str(system["name"]): system for system in evaluated.systems})
     if tested:
         table.caption = evaluated.config.evaluate.testing.table_caption(
             str(tested[0]["baseline"]), len(evaluated.systems) - 1, len(evaluated.queries)
@@ -261,23 +253,6 @@ def shown_table(table: Table) -> dict[str, Any]:
             "CSV": table.to_csv(),
         },
     }
-
-
-def overview(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a suite's tables by measure, systems by dataset, as its ``results.json`` has them."""
-    tables = {}
-    for measure, stored in (results.get("tables") or {}).items():
-        columns = [column for column in stored["systems"][0] if column != "name"]
-        table = Table(
-            columns=dict.fromkeys(columns, ".4f"),
-            rows={row["name"]: {c: row.get(c) for c in columns} for row in stored["systems"]},
-            caption=stored.get("caption", ""),
-        )
-        for each in stored.get("comparisons", []):
-            if each["significant"] and each.get("dataset") in columns:
-                table.marks[each["system"], each["dataset"]] = MARK
-        tables[measure] = shown_table(table)
-    return tables
 
 
 def trainings(folder: Path) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,22 +18,22 @@ from sluice.encoders.foundation.disk.files import write_text
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.trust import refuse_links
-from sluice.retrieval.evaluation.table import Table
+from sluice.retrieval.evaluation.table import Table, stored_table
 from sluice.retrieval.experiments.output.results import read_results
-from sluice.retrieval.studies.report.data import overview, results_table, set_data, trainings
+from sluice.retrieval.studies.report.data import results_table, set_data, shown_table, trainings
 from sluice.retrieval.studies.report.evaluated import open_sets
 
 
 def static_report(
-    sets: Sequence[tuple[str, str, Table, Mapping[str, Any]]], overview: Mapping[str, Any]
+    sets: Sequence[tuple[str, str, Table, Mapping[str, Any]]], overview: Mapping[str, Table]
 ) -> str:
     """Return HTML of datasets, each a name, its conclusion, its results and what was run.
 
-    ``overview`` has a suite's tables by measure, as the page's data.
+    ``overview`` has a suite's tables by measure, systems by dataset.
     """
     parts: list[str] = []
     for measure, table in overview.items():
-        parts += [f"<h2>{escaped(measure)} by dataset</h2>", _stored_table(table)]
+        parts += [f"<h2>{escaped(measure)} by dataset</h2>", replace(table, marks={}).to_html()]
     for name, sentence, results, origin in sets:
         parts += [f"<h2>{escaped(name)}</h2>", f'<p class="lead">{escaped(sentence)}</p>']
         parts += ['<div class="scroll">', results.to_html(), "</div>"]
@@ -56,15 +57,6 @@ def pairs_table(pairs: Iterable[Sequence[str]]) -> str:
 
 def _details(title: str, pairs: Iterable[Sequence[str]]) -> list[str]:
     return [f"<details><summary>{escaped(title)}</summary>", pairs_table(pairs), "</details>"]
-
-
-def _stored_table(stored: Mapping[str, Any]) -> str:
-    table = Table(columns=dict(stored["columns"]), caption=str(stored["caption"]))
-    table.rows = {
-        str(row["name"]): {column: row.get(column) for column in table.columns}
-        for row in stored["systems"]
-    }
-    return table.to_html()
 
 
 def escaped(value: Any) -> str:
@@ -108,12 +100,13 @@ def build_report(
         told.append((evaluated.name, sentence, results_table(evaluated), origin))
     results = read_results(folder, allow)
     origin = results.get("origin") or sets[0].results.get("origin") or {}
-    tables = overview(results)
+    stored = results.get("tables") or {}
+    tables = {measure: stored_table(table) for measure, table in stored.items()}
     parts["summary"] = {
         "folder": folder.resolve().name,
         "evaluated": str(origin.get("written") or ""),
         "sets": [evaluated.name for evaluated in sets],
-        "overview": tables,
+        "overview": {measure: shown_table(table) for measure, table in tables.items()},
         "trainings": trainings(folder) if "datasets" in results else [],
         "failed": results.get("failed") or {},
     }

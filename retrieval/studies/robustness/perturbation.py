@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.evaluation.comparison import MARK, SignificanceTest
+from sluice.retrieval.evaluation.comparison import SignificanceTest
 from sluice.retrieval.evaluation.measures import Measure, over_queries
-from sluice.retrieval.evaluation.table import Table
+from sluice.retrieval.evaluation.table import MARK, Table
 
 CLEAN = "clean"
 TOP = 10  # ranks that count as promotion

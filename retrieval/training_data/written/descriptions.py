@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sluice.encoders.foundation.disk.files import packed_file, writable
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.disk.files import packed_file
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.foundation.progress import progress
 from sluice.encoders.rerankers.prompt import Template
-from sluice.retrieval.stages.transforms.writer import Limits, Writer
-from sluice.retrieval.training_data.written.full_rankings import CHUNK, ENDINGS
+from sluice.retrieval.stages.transforms.writer import Limits
+from sluice.retrieval.training_data.written.written_corpus import (
+    answers,
+    caching_writer,
+    check_output,
+    example_line,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from sluice.retrieval.datasets.dataset import Dataset
-    from sluice.retrieval.documents.document import Document
 
 PROMPT: Final = (
     "An abstract description says what kind of thing a text is about, without its names and "
@@ -81,40 +83,22 @@ def describe_corpus(
     the same call after a kill pays for none of them again. Queries of one text have one id.
     (Ravfogel et al. 2024, Description-based text similarity, arXiv 2305.12517.)
     """
-    if not output.name.endswith(ENDINGS):
-        raise ConfigError(f"{output}: JSON lines are written; end the name in {ENDINGS[0]}")
-    writable(output)
+    check_output(output, documents)
     whole_number(count, "count", 1)
-    if documents is not None:
-        whole_number(documents, "documents", 1)
     template = Template(prompt, ["text"], ["count"])
-    limits = limits or Limits(TOKENS)
-    if limits.cache is None:
-        limits = limits._replace(cache=str(output.with_name(f"{output.name}.answers.sqlite")))
-    writer = Writer(model, limits, "describe")
-    size = dataset.corpus.size
-    total = size if documents is None else documents if size is None else min(documents, size)
+    writer = caching_writer(model, limits or Limits(TOKENS), output, "describe")
     ids: dict[str, int] = {}
     read = described = rows = misfits = 0
-    rest = islice(dataset.corpus, documents)
-    with packed_file(output) as stream, progress("describe", total, "documents") as advance:
-        while chunk := list(islice(rest, CHUNK)):
-            asked = [each for each in chunk if each.full_text.strip()]
-            answers = writer.write(
-                [template.fill({"text": each.full_text, "count": count}) for each in asked]
-            )
-            for document, answer in zip(asked, answers, strict=True):
-                good, bad = read_descriptions(answer, count)
-                described += bool(good)
-                rows += len(good)
-                misfits += len(bad) if good else 0
-                for text in good:
-                    number = ids.setdefault(same_text_key(text), len(ids))
-                    stream.write(_row(document, number, text, bad))
-            read += len(chunk)
-            advance(len(chunk))
-        if not read:
-            raise DataError(f"{dataset.name}: the corpus has no documents to describe")
+    with packed_file(output) as stream:
+        for document, answer in answers(writer, template, {"count": count}, dataset, documents):
+            good, bad = read_descriptions(answer, count)
+            read += 1
+            described += bool(good)
+            rows += len(good)
+            misfits += len(bad) if good else 0
+            for text in good:
+                name = f"described-{ids.setdefault(same_text_key(text), len(ids))}"
+                stream.write(example_line(name, text, document, negative_queries=bad))
         if not rows:
             raise DataError(
                 f"{dataset.name}: no answer about {read:,} documents has descriptions; expected "
@@ -122,15 +106,6 @@ def describe_corpus(
                 "--tokens"
             )
     return Described(output, read, described, rows, misfits, writer.tokens_spent)
-
-
-def _row(document: Document, number: int, text: str, misfits: Sequence[str]) -> bytes:
-    row = {
-        "query_id": f"described-{number}", "query": text,
-        "pos": [document.full_text], "neg": [], "pos_ids": [document.id], "neg_ids": [],
-        "negative_queries": list(misfits),
-    }  # fmt: skip
-    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
 def read_descriptions(answer: str, most: int) -> tuple[list[str], list[str]]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluice.encoders.foundation.build import build
-from sluice.encoders.foundation.disk.files import packed_file, writable
+from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import whole_number
@@ -23,6 +21,13 @@ from sluice.retrieval.retrievers.dataset_runs import run_on
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
 from sluice.retrieval.training_data.files.examples import document_texts
 from sluice.retrieval.training_data.teachers.language import parsed_component
+from sluice.retrieval.training_data.written.written_corpus import (
+    answers,
+    caching_writer,
+    check_output,
+    corpus_line,
+    json_line,
+)
 
 if TYPE_CHECKING:
     from sluice.encoders.rerankers.language_model import LanguageModel
@@ -37,8 +42,6 @@ PROMPT = (
     "Say in a few plain sentences what this document says, in the words that somebody would use "
     "who looks for it.\n\nDocument: {text}\n\nIn other words:"
 )
-ENDINGS = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
-CHUNK = 64  # documents asked about together
 
 
 class Rewritten(NamedTuple):
@@ -89,41 +92,16 @@ def rewrite_corpus(
     ``<output>.answers.sqlite`` unless ``limits`` names a file, so that the same call after a kill
     pays for none of them again. (Li et al. 2024, Rewriting the Code, arXiv 2401.04514.)
     """
-    if not output.name.endswith(ENDINGS):
-        raise ConfigError(f"{output}: JSON lines are written; end the name in {ENDINGS[0]}")
-    writable(output)
-    if documents is not None:
-        whole_number(documents, "documents", 1)
+    check_output(output, documents)
     template = Template(prompt, ["text"])
-    limits = limits or Limits()
-    if limits.cache is None:
-        limits = limits._replace(cache=str(output.with_name(f"{output.name}.answers.sqlite")))
-    writer = Writer(model, limits, "rewrite")
-    size = dataset.corpus.size
-    total = size if documents is None else documents if size is None else min(documents, size)
+    writer = caching_writer(model, limits or Limits(), output, "rewrite")
     count = rewritten = 0
-    rest = islice(dataset.corpus, documents)
-    with packed_file(output) as stream, progress("rewrite", total, "documents") as advance:
-        while chunk := list(islice(rest, CHUNK)):
-            with_text = [each for each in chunk if each.full_text.strip()]
-            texts = writer.write([template.fill({"text": each.full_text}) for each in with_text])
-            new = {each.id: text for each, text in zip(with_text, texts, strict=True)}
-            for document in chunk:
-                text = new.get(document.id, "")
-                rewritten += bool(text)
-                kept = "" if replace and text else document.text
-                line: dict[str, Any] = {
-                    "_id": document.id,
-                    "title": document.title,
-                    "text": f"{kept} {text}".strip(),
-                }
-                if document.metadata:
-                    line["metadata"] = dict(document.metadata)
-                stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-            count += len(chunk)
-            advance(len(chunk))
-        if not count:
-            raise DataError(f"{dataset.name}: the corpus has no documents to rewrite")
+    with packed_file(output) as stream:
+        for document, text in answers(writer, template, {}, dataset, documents):
+            count += 1
+            rewritten += bool(text)
+            own = "" if replace and text else document.text
+            stream.write(corpus_line(document, f"{own} {text}"))
     return Rewritten(output, count, rewritten, writer.tokens_spent)
 
 
@@ -209,9 +187,7 @@ def rank_dataset(
     output, so that the same call after a kill pays for none of them again.
     (Liu et al. 2025, Sliding windows are not the end, arXiv 2412.14574.)
     """
-    if not output.name.endswith(ENDINGS):
-        raise ConfigError(f"{output}: JSON lines are written; end the name in {ENDINGS[0]}")
-    writable(output)
+    check_output(output)
     over.checked()
     whole_number(depth, "depth", 2)
     template = Template(prompt, ["query", "documents"], ["count"])
@@ -238,9 +214,7 @@ def rank_dataset(
         )
     longest = min(over.width, max(map(len, lists.values())))
     limits = (limits or Limits())._replace(tokens=answer_room(longest))
-    if limits.cache is None:
-        limits = limits._replace(cache=str(output.with_name(f"{output.name}.answers.sqlite")))
-    writer = Writer(model, limits, "rank")
+    writer = caching_writer(model, limits, output, "rank")
     asking = _Asking(writer, template, over, dataset.queries, texts)
     ranked = 0
     with packed_file(output) as stream, progress("rank", len(lists), "queries") as advance:
@@ -323,4 +297,4 @@ def _row(query: str, text: str, order: Sequence[str], texts: Mapping[str, str]) 
         "documents": [texts[document] for document in order], "doc_ids": list(order),
         "grades": [1 / math.log2(1 + rank) for rank in range(1, len(order) + 1)],
     }  # fmt: skip
-    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    return json_line(row)

@@ -13,6 +13,13 @@ from sluice.encoders.foundation.disk.files import fingerprint_of, packed_file, w
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.same_text import same_text_key
 from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.training_data.written.written_corpus import (
+    CHUNK,
+    corpus_line,
+    example_line,
+    json_line,
+    least,
+)
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-CHUNK = 64  # documents that a kill may lose
 SEARCHED = 1024  # queries searched together
 
 
@@ -126,16 +132,14 @@ def _generate(
         generator.fingerprint, dataset.name, most, *([] if only is None else [sorted(only)])
     )
     done = _begun(written, key)
-    size = dataset.corpus.size if only is None else len(only)
-    total = size if most is None else most if size is None else min(most, size)
+    total = least(dataset.corpus.size if only is None else len(only), most)
     with progress("generate", total, "documents") as advance, written.open("ab") as stream:
         advance(done)
         rest = islice(_asked_for(dataset, only), done, most)
         while chunk := list(islice(rest, CHUNK)):
             generated = generator.queries([Passage(d.id, d.title, d.text) for d in chunk])
             for document, queries in zip(chunk, generated, strict=True):
-                line = {"_id": document.id, "queries": queries}
-                stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+                stream.write(json_line({"_id": document.id, "queries": queries}))
             stream.flush()
             done += len(chunk)
             advance(len(chunk))
@@ -161,7 +165,7 @@ def _begun(written: Path, key: str) -> int:
             log.info("%s: made with other settings; generation starts again", written)
             lines = []
     if not lines:
-        lines = [json.dumps({"key": key}).encode() + b"\n"]
+        lines = [json_line({"key": key})]
     write_text(written, b"".join(lines).decode())
     return len(lines) - 1
 
@@ -204,25 +208,9 @@ def _write_rows(
                 queries = [query for query, keep in zip(queries, own, strict=True) if keep]
             kept += len(queries)
             for query in queries:
-                number = ids.setdefault(same_text_key(query), len(ids))
-                row = {
-                    "query_id": f"generated-{number}", "query": query,
-                    "pos": [document.full_text], "neg": [],
-                    "pos_ids": [document.id], "neg_ids": [],
-                }  # fmt: skip
+                name = f"generated-{ids.setdefault(same_text_key(query), len(ids))}"
                 if document.full_text:
-                    rows.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+                    rows.write(example_line(name, query, document))
             if longer is not None:
-                longer.write(_expanded(document, queries))
+                longer.write(corpus_line(document, " ".join([document.text, *queries])))
     return total, kept
-
-
-def _expanded(document: Document, queries: Sequence[str]) -> bytes:
-    line: dict[str, Any] = {
-        "_id": document.id,
-        "title": document.title,
-        "text": " ".join([document.text, *queries]).strip(),
-    }
-    if document.metadata:
-        line["metadata"] = dict(document.metadata)
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
