@@ -50,7 +50,7 @@ from sluice.retrieval.training_data.mining import (
     write_mined,
 )
 from sluice.retrieval.training_data.own_pairs import check_without_dataset
-from sluice.retrieval.training_data.teachers.teachers import check_there
+from sluice.retrieval.training_data.teachers.spec import check_teachers_exist
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
@@ -295,8 +295,8 @@ def check_train(settings: TrainConfig) -> None:
             check_lists(lists, place, ())
     if isinstance(searched_with(settings.examples), str):
         check_lists(str(searched_with(settings.examples)), "examples.retriever", ())
-    check_there(settings.teacher, "teacher")
-    check_there((settings.negatives or {}).get("judge"), "negatives.judge")
+    check_teachers_exist(settings.teacher, "teacher")
+    check_teachers_exist((settings.negatives or {}).get("judge"), "negatives.judge")
     if isinstance(dataset, dict) and dataset.get("split", "train") != "train":
         raise ConfigError(
             f"dataset.split: {dataset['split']!r}: training on the test is refused: "

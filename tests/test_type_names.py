@@ -32,7 +32,6 @@ REMAINING = {
     "retrieval/retrievers/quality/scorers.py": 2,
     "retrieval/stages/hubs.py": 2,
     "retrieval/studies/upgrades.py": 1,
-    "retrieval/training_data/teachers/batch_teacher.py": 1,
 }
 
 

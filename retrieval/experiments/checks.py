@@ -88,7 +88,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
                 "SPLADE model",
             )
     from sluice.retrieval.experiments.training.checks import check_training
-    from sluice.retrieval.training_data.teachers.teachers import check_there
+    from sluice.retrieval.training_data.teachers.spec import check_teachers_exist
 
     for name, section in config.train.items():
         check_training(section, f"train.{name}", allow)
@@ -102,8 +102,8 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         if negatives.get("judge") is not None:
             known = [*config.rerankers, *config.train]
             check_judge(negatives["judge"], f"{key}.judge", known=known)
-        check_there(section.teacher, f"train.{name}.teacher", config.train)
-        check_there(negatives.get("judge"), f"{key}.judge")
+        check_teachers_exist(section.teacher, f"train.{name}.teacher", config.train)
+        check_teachers_exist(negatives.get("judge"), f"{key}.judge")
     _check_parts(config, allow)
     Dependencies(config).check()
 

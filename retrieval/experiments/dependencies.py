@@ -27,13 +27,9 @@ from sluice.retrieval.config.trust import without_keys
 from sluice.retrieval.pipelines.expression import names_in
 from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
-from sluice.retrieval.training_data.example_sources import (
-    example_files,
-    example_models,
-    searched_with,
-)
+from sluice.retrieval.training_data.example_sources import example_source, searched_with
 from sluice.retrieval.training_data.refreshing.settings import decisive
-from sluice.retrieval.training_data.teachers.teachers import teacher_models
+from sluice.retrieval.training_data.teachers.spec import teacher_spec
 
 # Training settings that were added later, by their section ("" is the training's own).
 LATER: dict[str, dict[str, Any]] = {
@@ -211,8 +207,8 @@ class Dependencies:
             dataset = self.config.dataset  # {}: of a training run without one
             trained = section.datasets or ([dataset] if dataset else [])
             files += [training_contents(each) for each in trained]
-            files += [path_contents(str(file)) for file in example_files(section.examples)]
-            files += [path_contents(model) for model in example_models(section.examples)]
+            source = example_source(section.examples)
+            files += [path_contents(str(each)) for each in (*source.paths, *source.models)]
             files += [path_contents(folder) for folder in _adapters(section.loss)]
             if section.answered is not None:
                 files += [path_contents(file) for file in listed(section.answered)]
@@ -302,10 +298,9 @@ def _components(section: Any) -> Iterator[Mapping[str, Any]]:
         for lists in _named_lists(section):
             if isinstance(lists, Mapping) and isinstance(lists.get("encoder"), Mapping):
                 yield lists["encoder"]  # a name alone, as bm25, has no model
-        yield from ({"model": name} for name in teacher_models(section.teacher))
-        for judge in _of_negatives(section, "judge"):
-            if isinstance(judge, Mapping):
-                yield from ({"model": name} for name in teacher_models(judge))
+        judges = [each for each in _of_negatives(section, "judge") if isinstance(each, Mapping)]
+        for spec in [*([] if section.teacher is None else [section.teacher]), *judges]:
+            yield from ({"model": name} for name in teacher_spec(spec).sources)
 
 
 def _drop_later(plain: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.source import find_split
-from sluice.retrieval.training_data.example_sources import example_models
+from sluice.retrieval.training_data.example_sources import example_source
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 # Types whose `model` is loaded.
@@ -34,7 +34,7 @@ def models(config: Any) -> Iterator[tuple[str, str]]:
                 if name not in trained_here(config) and each.get("start") in (None, True):
                     yield where, name
     for place, section in trainings(config):
-        for name in example_models(section.examples):
+        for name in example_source(section.examples).models:
             yield f"{place}examples.model", name
 
 

@@ -11,7 +11,7 @@ from sluice.encoders.table import RERANKERS
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.experiments.training.dev_evaluation import PAIR_DEPTH
-from sluice.retrieval.training_data.example_sources import example_files, source_of
+from sluice.retrieval.training_data.example_sources import example_source, source_of
 from sluice.retrieval.training_data.files.corpus_examples import splits_of
 
 PER_QUERY = 4  # mined negatives, unless the section says how many
@@ -96,7 +96,7 @@ def _examples(section: TrainingSection, dataset: Dataset | None, seed: int) -> i
         return min(size, spec.get("documents") or size) * int(spec.get("per_document", PAIRS))
     if spec is not None and spec.get("type") == "generated" and size is not None:  # at most
         return min(size, spec.get("documents") or size) * int(spec.get("queries", 1))
-    files = example_files(spec)
+    files = example_source(spec).paths
     if spec is not None and spec.get("type") == "clicks":  # rows are impressions
         return None
     if not files or any(file.suffix not in (".csv", ".tsv", ".jsonl", ".txt") for file in files):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import build
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.runs.run import Run
-    from sluice.retrieval.training_data.files.rows import Row
     from sluice.training import Example
 
 
@@ -27,6 +26,15 @@ MORE_NEGATIVES = (
     "give rows with negatives, or mine some (with a dataset): negatives: {type: mined, "
     "retriever: ...}"
 )
+
+
+def example_source(
+    spec: Mapping[str, Any] | None, where: str = "examples", allow: Allow = None
+) -> ExampleSource:
+    """Return what a section ``examples`` says; without one, a source that names and has nothing."""
+    if spec is None:
+        return ExampleSource()
+    return as_source(build({"type": "file", **spec}, EXAMPLES, where=where, allow=allow), where)
 
 
 def file_examples(
@@ -46,7 +54,7 @@ def file_examples(
     ``open_lists`` opens what the section searches with, by its key path. ``folder`` is where a
     source keeps what took long to make (generated).
     """
-    source = _source(section_examples, where, None)
+    source = example_source(section_examples, where)
     lists = None
     if source.lists is not None:
         if open_lists is None:
@@ -68,41 +76,13 @@ def source_of(section: TrainingSection) -> Mapping[str, Any] | None:
 
 def check_examples(spec: Mapping[str, Any], where: str, allow: Allow = None) -> None:
     """Check a section ``examples`` before any work: its keys, its files and their first rows."""
-    source = _source(spec, where, allow)
+    source = example_source(spec, where, allow)
     for path in source.paths:
         if not path.is_file():
             names = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
             raise ConfigError(f"{where}.file: no file {path}{suggest(path.name, names)}")
     for _ in source.first_rows():
         pass
-
-
-def first_rows(spec: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield the first row of every file that a section ``examples`` names.
-
-    ``DataError`` for a file that is empty or of no known format.
-    """
-    return _source(spec, "examples", None).first_rows()
-
-
-def stream(spec: Mapping[str, Any] | None, where: str, allow: Allow = None) -> Iterator[Row] | None:
-    """Return all rows of a section's files; None where there are none, or examples are made."""
-    return None if spec is None else _source(spec, where, allow).stream()
-
-
-def example_files(spec: Mapping[str, Any] | None) -> list[Path]:
-    """Return the files that a section ``examples`` names; they decide what is learnt."""
-    return [] if spec is None else list(_source(spec, "examples", None).paths)
-
-
-def example_models(spec: Mapping[str, Any] | None) -> Sequence[str]:
-    """Return the models that a section ``examples`` opens; they decide what is learnt."""
-    return () if spec is None else _source(spec, "examples", None).models
-
-
-def changes(spec: Mapping[str, Any] | None) -> bool:
-    """Return whether a section ``examples`` draws new examples in every epoch."""
-    return spec is not None and _source(spec, "examples", None).changes
 
 
 def refuse_unlearnable(
@@ -123,8 +103,3 @@ def refuse_unlearnable(
     graded = any(len(own) > 1 for own in grades) or (across and len(set().union(*grades)) > 1)
     if not negative and not graded:
         raise DataError(f"{where}: no example has {NEGATIVE}; {alone}; {MORE_NEGATIVES}")
-
-
-def _source(spec: Mapping[str, Any], where: str, allow: Allow) -> ExampleSource:
-    source = build({"type": "file", **spec}, EXAMPLES, where=where, allow=allow)
-    return as_source(source, where)

@@ -14,10 +14,8 @@ from sluice.retrieval.datasets.held_out import SHARE
 from sluice.retrieval.datasets.source import MemorySource, Qrels, find_split
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.training_data.example_sources import (
-    changes,
-    example_files,
+    example_source,
     file_examples,
-    first_rows,
     source_of,
 )
 from sluice.retrieval.training_data.files.corpus_examples import splits_of
@@ -93,11 +91,11 @@ def training_data(
             spec or {}, corpus, seed, where=place, open_lists=open_lists, folder=folder
         )
         if (spec or {}).get("type") in OF_CORPUS:
-            once = not changes(spec)
+            once = not example_source(spec).changes
             return _documents_held_out(examples, corpus, seed, where, section, once=once)
         _, dev = _held_out(examples, dataset.name, seed, where)
         return TrainingData(corpus, dev, _without(examples, dev), held_out=True)
-    name = ", ".join(path.name for path in example_files(spec)) or "pairs"
+    name = ", ".join(path.name for path in example_source(spec).paths) or "pairs"
     empty = Dataset(MemorySource(name, (), {}), None)
     examples = file_examples(spec or {}, empty, seed, where=place)
     if section.evaluate is None:
@@ -129,7 +127,7 @@ def check_without_dataset(section: TrainingSection, prefix: str = "") -> None:
             f"{missing}: evaluate.by: judgements: they are a dataset's; {REMEDY}, or leave by out, "
             "and a tenth of the examples is held out"
         )
-    for row in first_rows(spec):
+    for row in example_source(spec).first_rows():
         texts = [row.query.text, *(one.document.text for one in row.documents)]
         if None in texts:
             raise ConfigError(

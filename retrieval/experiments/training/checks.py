@@ -44,15 +44,14 @@ from sluice.retrieval.training_data.example_sources import (
     MORE_NEGATIVES,
     NEGATIVE,
     check_examples,
-    first_rows,
+    example_source,
     searched_with,
-    stream,
 )
 from sluice.retrieval.training_data.mining import mining_of
 from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
 from sluice.retrieval.training_data.teachers.scoring_tasks import JUDGE, check_judge
-from sluice.retrieval.training_data.teachers.teachers import check_teacher
+from sluice.retrieval.training_data.teachers.spec import teacher_spec
 from sluice.training.losses.base import compares_own
 from sluice.training.rules import judge
 
@@ -110,7 +109,7 @@ def parts_of(
         files = {"type": "file", "file": listed(section.answered)}
         yield partial(check_examples, files, f"{prefix}answered", allow)
     if section.teacher is not None:
-        yield partial(check_teacher, section.teacher, f"{prefix}teacher", allow)
+        yield partial(teacher_spec(section.teacher, f"{prefix}teacher").check, allow)
     if section.negatives is not None:
         yield partial(check_negatives, section.negatives, f"{prefix}negatives", allow)
     if section.evaluate is not None:
@@ -321,7 +320,7 @@ def check_rows(run: RunFacts, prefix: str, allow: Allow) -> None:
     section, loss, name, where = run.section, run.loss, run.name, f"{prefix}examples"
     if run.examples == "file" and not loss.wants_negative_queries:
         _refuse_unread(run, prefix)
-    rows = stream(section.examples, where, allow)
+    rows = example_source(section.examples, where, allow).stream()
     needs: dict[str, str] = {}  # what a row has, what is learnt from it
     batch = section.trainer.get("per_device_train_batch_size")
     paired = not compares_own(loss) and "scores" in run.learns
@@ -361,7 +360,7 @@ def _refuse_unread(run: RunFacts, prefix: str) -> None:
     spec, name = run.own_examples, run.name
     if spec.get("negative_queries") == 0:
         return
-    row = next((row for row in first_rows(spec) if row.negative_queries), None)
+    row = next((row for row in example_source(spec).first_rows() if row.negative_queries), None)
     if row is not None:
         raise ConfigError(
             f"{prefix}loss: {name} reads no negative_queries, which {row.place} has; train with "

@@ -49,7 +49,7 @@ from sluice.retrieval.training_data.contamination import (
     contamination_of,
     warn_of,
 )
-from sluice.retrieval.training_data.example_sources import changes, refuse_unlearnable
+from sluice.retrieval.training_data.example_sources import example_source, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge
 from sluice.retrieval.training_data.refreshing.miner import COPIES, OtherMiner
 from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
@@ -392,7 +392,7 @@ def _refreshed(job: TrainingJob, encoder: Any, parts: Sequence[Part]) -> Iterato
     from sluice.training.loop.refresh import Beside
 
     value = (job.section.negatives or {}).get("refresh")
-    if value is None and not changes(job.section.examples):
+    if value is None and not example_source(job.section.examples).changes:
         yield {}
         return
     where = f"{job.where}negatives.refresh"

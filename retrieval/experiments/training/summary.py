@@ -14,7 +14,7 @@ from sluice.encoders.table import KNOWN, RERANKERS
 from sluice.retrieval.config.components import START_KEY, towers_in, trained_kind
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.parts import judged, judged_by
-from sluice.retrieval.training_data.example_sources import example_files, source_of
+from sluice.retrieval.training_data.example_sources import example_source, source_of
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.sections import TrainingSection
@@ -171,7 +171,7 @@ def base_of(section: TrainingSection) -> str:
 def source_words(section: TrainingSection, dataset: str) -> str:
     """Return where the examples are from: files, a corpus, or a dataset's judgements."""
     spec = source_of(section)
-    files = example_files(spec)
+    files = example_source(spec).paths
     if files:
         return ", ".join(path.name for path in files)
     return dataset if spec is None else f"{spec.get('type')} over {dataset}"

@@ -28,7 +28,7 @@ from sluice.retrieval.studies.judging.generative_judge import (
     Method,
     Order,
 )
-from sluice.retrieval.training_data.teachers.teachers import Teacher
+from sluice.retrieval.training_data.teachers.ensemble import Teacher
 from sluice.training.negatives.judge import JudgedPair, judged
 
 if TYPE_CHECKING:
@@ -255,9 +255,9 @@ def open_grading_judge(
 
 def cross_encoder_judge(model: str, *, thresholds: list[float] | None = None) -> ThresholdJudge:
     """Open a judge that cuts the scores of a cross-encoder or an encoder into grades."""
-    from sluice.retrieval.training_data.teachers.teachers import open_teacher
+    from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 
-    return ThresholdJudge(open_teacher(model), thresholds, models=known_as(model))
+    return ThresholdJudge(teacher_spec(model).make(Context()), thresholds, models=known_as(model))
 
 
 def _judge(

@@ -14,16 +14,9 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
-from sluice.retrieval.pipelines.table import LANGUAGE_MODELS
-from sluice.retrieval.training_data.teachers.ensemble import ENSEMBLE, Mixture, mixture_of
-from sluice.retrieval.training_data.teachers.teachers import (
-    BM25,
-    STORED,
-    ModelTeacher,
-    Texts,
-    is_score_file,
-    make_teacher,
-)
+from sluice.retrieval.training_data.teachers.ensemble import Mixture
+from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
+from sluice.retrieval.training_data.teachers.teachers import ModelTeacher, Texts
 from sluice.training.protocol import Side
 
 if TYPE_CHECKING:
@@ -163,17 +156,14 @@ def make_batch_teacher(
 
     Raises ``ConfigError`` for one that only scores pairs: a cross-encoder, a run, a file.
     """
-    several = isinstance(spec, Mapping) and spec.get("type") == ENSEMBLE
-    specs = spec["teachers"] if several else [spec]  # type: ignore[index]
-    mixture = mixture_of(spec, where) if several else Mixture(1)  # type: ignore[arg-type]
+    parsed = teacher_spec(spec, where)
     encoders = []
-    for number, each in enumerate(specs):
-        place = f"{where}.teachers.{number}" if several else where
-        made = make_teacher(each, where=place, model=model, corpus=corpus)
-        if not isinstance(made, ModelTeacher) or made.encoder is None:
-            raise ConfigError(f"{place}: {made.name}: {PAIRS_ONLY}")
-        encoders.append((made.encoder, made.name))
-    return EncodedTeacher(encoders, mixture, where)
+    for member in parsed.members:
+        teacher = member.make(Context(model, corpus))
+        if not isinstance(teacher, ModelTeacher) or teacher.encoder is None:
+            raise ConfigError(f"{member.where}: {teacher.name}: {PAIRS_ONLY}")
+        encoders.append((teacher.encoder, teacher.name))
+    return EncodedTeacher(encoders, parsed.mixture, where)
 
 
 PAIRS_ONLY = (
@@ -182,19 +172,13 @@ PAIRS_ONLY = (
 )
 
 
-# That have not one dense vector a text.
-OTHERS = ("concepts", "csr", "gaussian", "splade", "tokens")
-
-
 def check_batch_teacher(spec: str | Mapping[str, Any], where: str, *, vectors: bool) -> None:
     """Refuse before any work what the section shows cannot teach whole batches."""
-    members = spec["teachers"] if isinstance(spec, Mapping) and "teachers" in spec else [spec]
+    members = teacher_spec(spec, where).members
     for member in members:
-        stored = isinstance(member, str) and (member == STORED or is_score_file(member))
-        kind = member.get("type") if isinstance(member, Mapping) else None
-        if stored or kind == "cross_encoder" or kind in LANGUAGE_MODELS:
-            raise ConfigError(f"{where}: {member if stored else kind}: {PAIRS_ONLY}")
-        if vectors and (len(members) > 1 or kind in (*OTHERS, BM25) or member == BM25):
+        if member.pairs_only:
+            raise ConfigError(f"{where}: {member.pairs_only}: {PAIRS_ONLY}")
+        if vectors and (len(members) > 1 or not member.one_vector):
             raise ConfigError(
                 f"{where}: this loss learns the vectors of one dense encoder; name one"
             )

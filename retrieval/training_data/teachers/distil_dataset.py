@@ -24,9 +24,9 @@ from sluice.retrieval.training_data.teachers.distillation import (
     distil,
     parts_of,
 )
-from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Mixture
+from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Mixture, Teacher
 from sluice.retrieval.training_data.teachers.scoring_tasks import Ids
-from sluice.retrieval.training_data.teachers.teachers import Teacher, open_teacher
+from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 from sluice.training.negatives.judge import JudgedPair
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def distil_dataset(
     def corpus() -> Iterator[str]:
         return (document.full_text for document in data.corpus)
 
-    opened = [open_teacher(name, corpus=corpus) for name in teachers]
+    opened = [teacher_spec(name).make(Context(corpus=corpus)) for name in teachers]
     if len(opened) == 1 and mixture.facts == Mixture(1).facts:
         teacher: Teacher = opened[0]
     else:

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,22 +30,22 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.training_data.teachers.ensemble import Teacher
+from sluice.retrieval.training_data.teachers.score_files import (
+    open_parquet,
+    read_scores,
+    table_of,
+)
 from sluice.retrieval.training_data.teachers.scoring_tasks import (
-    COLUMNS,
     INPUTS,
     TEACHER,
     Ids,
     Shards,
     Texts,
     score_shards,
-    table_of,
 )
-from sluice.retrieval.training_data.teachers.teachers import (
-    Teacher,
-    Texts as CorpusTexts,
-    is_score_file,
-    make_teacher,
-)
+from sluice.retrieval.training_data.teachers.spec import Context, ScoreFileSpec, teacher_spec
+from sluice.retrieval.training_data.teachers.teachers import Texts as CorpusTexts
 from sluice.training.negatives.judge import JudgedPair
 
 if TYPE_CHECKING:
@@ -114,54 +114,12 @@ def parts_of(output: Path) -> Path:
 
 def read_facts(path: Path) -> dict[str, Any]:
     """Return the facts in a file of scores; empty if another program wrote it."""
-    metadata = _opened(path).schema_arrow.metadata or {}
+    metadata = open_parquet(path).schema_arrow.metadata or {}
     try:
         facts = json.loads(metadata.get(METADATA, b"{}"))
     except ValueError:
         facts = None
     return facts if isinstance(facts, dict) else {}
-
-
-def read_scores(path: Path) -> Iterator[tuple[list[str], list[str], np.ndarray]]:
-    """Stream query ids, document ids and scores (float64) of a file of scores, by blocks.
-
-    Raises ``DataError`` for a file that is not parquet, lacks a column, or holds a null or a score
-    that is not finite.
-    """
-    import pyarrow as pa
-
-    file = open_scores(path)
-    row = 0
-    try:
-        for batch in file.iter_batches(65_536, columns=list(COLUMNS)):
-            for column in COLUMNS:
-                if batch[column].null_count:
-                    raise DataError(f"{path}: a null in column {column!r}, after row {row:,}")
-            scores = batch["score"].cast(pa.float64()).to_numpy(zero_copy_only=False)
-            bad = np.flatnonzero(~np.isfinite(scores))
-            if len(bad):
-                raise DataError(
-                    f"{path}: row {row + int(bad[0]):,}: the score is {scores[bad[0]]}, expected a "
-                    "finite number; leave out pairs without one"
-                )
-            queries, documents = (batch[name].cast(pa.string()).to_pylist() for name in COLUMNS[:2])
-            yield queries, documents, scores
-            row += len(batch)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: row {row:,}: not readable ({error}); score again") from None
-
-
-def open_scores(path: Path) -> Any:
-    """Open a parquet file of scores; ``DataError`` if it is another file or lacks a column."""
-    file = _opened(path)
-    names = file.schema_arrow.names
-    for column in COLUMNS:
-        if column not in names:
-            raise DataError(
-                f"{path}: no column {column!r} among {', '.join(names)}; a file of teacher's "
-                f"scores has {', '.join(COLUMNS)}, as `sluice teach distil` writes it"
-            )
-    return file
 
 
 def _remove_parts(parts: Path) -> None:
@@ -218,18 +176,6 @@ def _merge(files: Sequence[Path], output: Path, facts: Mapping[str, Any], pairs:
     return scored
 
 
-def _opened(path: Path) -> Any:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        return parquet.ParquetFile(path)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not readable as parquet ({error})") from None
-
-
 FILE = "teacher.parquet"  # in the work folder of a training run
 
 
@@ -249,11 +195,10 @@ def taught(
     ``executor``: the scores of a killed call are reused. ``corpus`` streams the texts that
     ``bm25`` is fitted on.
     """
-    if isinstance(teacher, str) and is_score_file(teacher):
-        return attach_scores(examples, expanded(teacher))
-    scorer = make_teacher(
-        teacher, where=where, model=model, corpus=corpus, stored=lambda: own_scores(examples)
-    )
+    spec = teacher_spec(teacher, where)
+    if isinstance(spec, ScoreFileSpec):
+        return attach_scores(examples, expanded(spec.value))
+    scorer = spec.make(Context(model, corpus, stored=lambda: own_scores(examples)))
     distilled = score_examples(scorer, examples, work_path / FILE, executor=executor)
     log.info("teacher %s: %s", scorer.name, distilled)
     return attach_scores(examples, distilled.path)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.numbers import is_number
 from sluice.training.negatives.judge import Judge, JudgedPair, judged
 
 Scores = NDArray[np.float64]
@@ -134,34 +133,3 @@ class Ensemble:
         for own in places.values():
             mixed[own] = self.mixture.of_query(list(members[:, own]))
         return mixed
-
-
-def check_mixture(spec: Mapping[str, Any], where: str) -> None:
-    """Raise ``ConfigError`` for a fault in ``{type: ensemble, ...}``, its members aside."""
-    for key in spec:
-        if key not in ("type", *SETTINGS):
-            raise ConfigError(
-                f"{where}.{key}: ensemble takes {', '.join(SETTINGS)}{suggest(str(key), SETTINGS)}"
-            )
-    members = spec.get("teachers")
-    if not isinstance(members, list) or not members:
-        raise ConfigError(f"{where}.teachers: {members!r:.60}; expected a list of teachers")
-    weights = spec.get("weights", [1.0] * len(members))
-    numbers = isinstance(weights, list) and all(is_number(w) and w > 0 for w in weights)
-    if not numbers or len(weights) != len(members):
-        raise ConfigError(f"{where}.weights: {weights!r:.60}; expected a number above 0 for each")
-    scale = spec.get("scale", 1.0)
-    if not is_number(scale):
-        raise ConfigError(f"{where}.scale: {scale!r:.60}; expected a finite number above 0")
-    Mixture(len(members), weights, spec.get("normalise", "none"), scale, where)
-
-
-def mixture_of(spec: Mapping[str, Any], where: str) -> Mixture:
-    """Return what ``{type: ensemble, ...}`` says of how its members are mixed."""
-    return Mixture(
-        len(spec["teachers"]),
-        spec.get("weights"),
-        spec.get("normalise", "none"),
-        spec.get("scale", 1.0),
-        where,
-    )

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.retrieval.execution.executor import Executor
 from sluice.retrieval.execution.plan import begin_alone
-from sluice.retrieval.training_data.teachers.distillation import SHARD, read_scores
+from sluice.retrieval.training_data.teachers.distillation import SHARD
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble
 from sluice.retrieval.training_data.teachers.language import LanguageTeacher
+from sluice.retrieval.training_data.teachers.score_files import read_scores
 from sluice.retrieval.training_data.teachers.scoring_tasks import Ids, Shards, score_shards
 from sluice.retrieval.training_data.teachers.teachers import ModelTeacher
 from sluice.training.negatives.judge import Judge, JudgedPair

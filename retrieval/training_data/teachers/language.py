@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.remembered_scores import remembered
-from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE, SCORERS
+from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS
 from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.stages.generative.word_logit import WordLogit
 from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
 from sluice.training.negatives.judge import JudgedPair
-
-if TYPE_CHECKING:
-    from sluice.retrieval.config.components import Allow
 
 Scores = NDArray[np.float64]
 PairScorer: TypeAlias = Pointwise | WordLogit
@@ -59,14 +55,14 @@ class LanguageTeacher:
             known = np.flatnonzero(~np.isnan(scores))
             cache.put(identity, [some[place] for place in known.tolist()], scores[known])
 
-        found, _ = remembered(
+        scores, _ = remembered(
             texts,
-            lambda asked: cache.get(identity, asked),
+            lambda some: cache.get(identity, some),
             lambda places: self._scorer.known([texts[p] for p in places]).astype(np.float32),
             keep,
             block=BLOCK,
         )
-        return found.astype(np.float64)
+        return scores.astype(np.float64)
 
 
 def parsed_component(text: str, where: str) -> Mapping[str, Any]:
@@ -85,41 +81,3 @@ def parsed_component(text: str, where: str) -> Mapping[str, Any]:
             "url: ..., model: ...}'"
         )
     return spec
-
-
-def is_language_model(spec: Any) -> bool:
-    """Return whether a component is a language model that scores pairs."""
-    return isinstance(spec, Mapping) and spec.get("type") in LANGUAGE_MODELS
-
-
-def local_model_of(spec: Mapping[str, Any]) -> list[str]:
-    """Return the folder or hub id of a component's model, nothing for one behind an endpoint."""
-    return [] if spec.get("type") in REMOTE else [str(spec.get("model"))]
-
-
-def check_language_model(spec: Mapping[str, Any], where: str, allow: Allow = None) -> None:
-    """Check ``{type: generative, ...}`` or ``{type: http, ...}`` with ``cache`` before any work."""
-    check({key: spec[key] for key in spec if key != CACHE}, TYPES, where=where, allow=allow)
-    style = spec.get("style", "yes_no")
-    if style not in STYLES:
-        raise ConfigError(
-            f"{where}.style: {style} orders lists, and here each pair needs a score of its own; "
-            f"expected one of {', '.join(STYLES)}"
-        )
-    cache = spec.get(CACHE)
-    if CACHE in spec and (not isinstance(cache, str) or not cache):
-        raise ConfigError(
-            f"{where}.cache: {cache!r:.60}; expected a file, as 'runs/answers.sqlite'"
-        )
-
-
-def make_language_teacher(
-    spec: Mapping[str, Any], where: str, model: Callable[[str], str] = str
-) -> LanguageTeacher:
-    """Open what ``check_language_model`` checks; ``model`` maps names of models to folders."""
-    check_language_model(spec, where)
-    arguments = {key: spec[key] for key in spec if key != CACHE}
-    for name in local_model_of(spec):
-        arguments["model"] = model(name)
-    scorer: PairScorer = build(arguments, TYPES, where=where)
-    return LanguageTeacher(scorer, str(spec["model"]), spec.get(CACHE))

@@ -31,16 +31,13 @@ from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.stages.generative.word_logit import WordLogit
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Teacher
 from sluice.retrieval.training_data.teachers.language import LanguageTeacher
-from sluice.retrieval.training_data.teachers.teachers import (
-    BM25,
-    STORED,
-    ModelTeacher,
-    RunTeacher,
-    check_teacher,
-    is_score_file,
-    make_teacher,
-    score_file,
+from sluice.retrieval.training_data.teachers.score_files import run_of_scores, table_of
+from sluice.retrieval.training_data.teachers.spec import (
+    Context,
+    ScoreFileSpec,
+    teacher_spec,
 )
+from sluice.retrieval.training_data.teachers.teachers import ModelTeacher, RunTeacher
 from sluice.training.negatives.judge import Judge, JudgedPair, judged
 
 if TYPE_CHECKING:
@@ -83,15 +80,15 @@ def open_judge(
         opened = scorer(named)
         kind = LanguageTeacher if isinstance(opened, Pointwise | WordLogit) else ModelTeacher
         return kind(opened, named)
-    if isinstance(named, str) and is_score_file(named):
-        return RunTeacher(score_file(Path(named)), Path(named).name, "")
     if isinstance(named, (str, Mapping)):
-        judge: Judge = make_teacher(named, where=where, model=model)
-        return judge
+        spec = teacher_spec(named, where)
+        if isinstance(spec, ScoreFileSpec):
+            return RunTeacher(run_of_scores(Path(spec.value)), Path(spec.value).name, "")
+        return spec.make(Context(model))
     if isinstance(named, Rerank):
         return ModelTeacher(named.scorer, named.name)
     if _judges(named):
-        judge = named
+        judge: Judge = named
         return judge
     return ModelTeacher(named, type(named).__name__)
 
@@ -108,10 +105,16 @@ def check_judge(named: Any, where: str, *, known: Sequence[str] = (), allow: All
         for place, each in enumerate(named):
             check_judge(each, f"{where}[{place}]", known=known, allow=allow)
     elif isinstance(named, Mapping) and not isinstance(named, Run):
-        check_teacher(named, where, allow)
-        _refuse_unjudging(named, where)
+        spec = teacher_spec(named, where)
+        spec.check(allow)
+        for part in spec.parts():  # mining has no corpus or examples
+            if part.needs:
+                raise ConfigError(
+                    f"{where}: {part.needs} cannot judge candidates; name a model, or a run of its "
+                    "scores"
+                )
     elif isinstance(named, str):
-        file = is_score_file(named) or named.endswith((".trec", ".gz"))
+        file = isinstance(teacher_spec(named), ScoreFileSpec) or named.endswith((".trec", ".gz"))
         plain = known and named not in known and "/" not in named  # no hub id
         if not named or ((file or plain) and not Path(named).exists()):
             near = suggest(named, known)
@@ -120,18 +123,6 @@ def check_judge(named: Any, where: str, *, known: Sequence[str] = (), allow: All
         _judges(named) or ScorerHooks(named).scores_pairs or encodes(named)
     ):
         raise ConfigError(f"{where}: {named!r}; expected {JUDGE}")
-
-
-def _refuse_unjudging(spec: Mapping[str, Any], where: str) -> None:
-    """Raise ``ConfigError`` for teachers that mining cannot ask: it has no corpus or examples."""
-    for member in spec.get("teachers", [spec]):
-        kind = member.get("type") if isinstance(member, Mapping) else member
-        if kind in (BM25, STORED):
-            raise ConfigError(
-                f"{where}: {kind} cannot judge candidates; name a model, or a run of its scores"
-            )
-        if isinstance(member, Mapping) and member is not spec:
-            _refuse_unjudging(member, where)
 
 
 INSTEAD = "executor: local"
@@ -204,33 +195,27 @@ def stays_here(teacher: Teacher) -> str:
     return ""
 
 
+@lru_cache(maxsize=1)
 def open_sent(form: str) -> Teacher:
     """Open what ``SentTeacher.form`` describes, as JSON; the last one stays open."""
-    return _opened(form)
-
-
-@lru_cache(maxsize=1)
-def _opened(form: str) -> Teacher:
-    import json
-
     facts = json.loads(form)
-    teacher = _made(facts)
+    teacher = _reopen(facts)
     check_reopened(
         teacher.name, teacher.fingerprint, facts["fingerprint"], where="executor", instead=INSTEAD
     )
     return teacher
 
 
-def _made(facts: Mapping[str, Any]) -> Teacher:
+def _reopen(facts: Mapping[str, Any]) -> Teacher:
     from sluice.encoders.vectors.worker import reopened
 
     if "teachers" in facts:
-        members = [_made(each) for each in facts["teachers"]]
+        members = [_reopen(each) for each in facts["teachers"]]
         return Ensemble(
             members, facts["weights"], normalise=facts["normalise"], scale=facts["scale"]
         )
     if "run" in facts:
-        return RunTeacher(score_file(Path(facts["run"])), facts["name"], facts["as"])
+        return RunTeacher(run_of_scores(Path(facts["run"])), facts["name"], facts["as"])
     model = reopened(facts["model"], facts["own"], facts["options"])
     return ModelTeacher(model, facts["name"])
 
@@ -248,7 +233,6 @@ def _write_run(path: Path, run: Run) -> None:
             writer.write_batch(pa.record_batch(rows, schema=writer.schema))
 
 
-COLUMNS = ("query_id", "doc_id", "score")
 TEACHER, INPUTS = "teacher", "inputs"  # folders beside the shards
 
 Ids = list[tuple[str, str]]  # (query id, document id) of a shard's pairs
@@ -367,15 +351,3 @@ def write_scores(teacher: Teacher, pairs: Sequence[JudgedPair], file: Path) -> N
     with replaced_file(file) as stream:
         table = table_of([pairs[place] for place in finite], scores[finite])
         parquet.write_table(table, stream, compression="zstd")
-
-
-def table_of(pairs: Sequence[JudgedPair], scores: np.ndarray) -> Any:
-    """Return pairs and their scores as an Arrow table."""
-    import pyarrow as pa
-
-    columns = [
-        pa.array([pair.query_id for pair in pairs], pa.string()),
-        pa.array([pair.document_id for pair in pairs], pa.string()),
-        pa.array(np.asarray(scores, np.float64), pa.float64()),
-    ]
-    return pa.table(columns, names=list(COLUMNS))

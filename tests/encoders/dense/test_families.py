@@ -20,7 +20,7 @@ from sluice.encoders import DenseEncoder, as_encoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.transformer.end_token import end_texts, ends_specially
-from sluice.retrieval.training_data.teachers.teachers import open_teacher
+from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 
 ROWS = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "make_models_docs.py"))["DENSE"]
 TEXTS = [
@@ -117,7 +117,10 @@ def test_a_language_model_is_no_encoder_without_a_word(opened_as: Any, tmp_path:
     folder = bare_decoder(tmp_path / "m")
     assert kind_of(folder) == "language_model"
     with pytest.raises(ModelError, match=r"does not say what it encodes by; .*type: generative"):
-        open_teacher(folder) if opened_as == "teacher" else opened_as(str(folder))
+        if opened_as == "teacher":
+            teacher_spec(folder).make(Context())
+        else:
+            opened_as(str(folder))
 
 
 def test_last_token_pooling_and_the_end_of_text(

@@ -26,7 +26,7 @@ from sluice.retrieval.retrievers.gather_recall import gather_recalls
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.studies.robustness.replaced_document import side_index
 from sluice.retrieval.training_data.lists.list_tasks import missed_scores
-from sluice.retrieval.training_data.teachers.teachers import open_teacher
+from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 
 TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 
@@ -136,7 +136,7 @@ def test_exhaustive_searches_of_a_graph_miss_nothing() -> None:
 def test_it_is_no_teacher(encoder: Hypencoder, tmp_path: Path) -> None:
     encoder.save_pretrained(tmp_path / "nets")
     with pytest.raises(ConfigError, match=r"a Hypencoder has a score of its own \(q_net\)"):
-        open_teacher(tmp_path / "nets")
+        teacher_spec(tmp_path / "nets").make(Context())
 
 
 def test_a_dense_query_walks_too() -> None:

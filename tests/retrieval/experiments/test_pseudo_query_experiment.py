@@ -26,7 +26,7 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.hub_normaliser import Normaliser
 from sluice.retrieval.studies.robustness.replaced_document import side_index
 from sluice.retrieval.training_data.lists.list_tasks import missed_scores
-from sluice.retrieval.training_data.teachers.teachers import open_teacher
+from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 
 TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 
@@ -98,7 +98,7 @@ def test_what_compares_single_vectors_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=r"a score of its own \(attention\)"):
         encoder.save_pretrained(tmp_path / "m")
-        open_teacher(tmp_path / "m")
+        teacher_spec(tmp_path / "m").make(Context())
     with pytest.raises(ConfigError, match="does not score by attention"):
         Retriever.build(encoder, documents(3), index=FlatIndex())
     with pytest.raises(ConfigError, match="several vectors a document"):

@@ -10,9 +10,9 @@ from sluice.encoders.foundation.errors import suggest
 from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF
 from sluice.retrieval.retrievers.folder import HEAD
-from sluice.retrieval.training_data.example_sources import changes
+from sluice.retrieval.training_data.example_sources import example_source
 from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
-from sluice.retrieval.training_data.teachers.teachers import teacher_models
+from sluice.retrieval.training_data.teachers.spec import teacher_spec
 from sluice.training.losses.base import writes
 from sluice.training.rules import Fault, Rule, first_of
 
@@ -57,7 +57,7 @@ def _scores_of_one(run: RunFacts) -> Fault:
             ("teacher", run.section.teacher), ("negatives.judge", run.negatives.get("judge")),
         ):  # fmt: skip
             if isinstance(spec, str | dict):
-                yield from ({"place": place, "file": name} for name in teacher_models(spec))
+                yield from ({"place": place, "file": name} for name in teacher_spec(spec).sources)
 
     return run.section.datasets is not None and first_of(
         each for each in named() if Path(each["file"]).is_file()
@@ -104,7 +104,8 @@ def _idle_scale(run: RunFacts) -> Fault:
 
 def _same_again(run: RunFacts) -> bool:
     """Return whether mining again would find the same negatives."""
-    drawn = run.mining is None or run.mining.sampling == "random" or changes(run.section.examples)
+    drawn = run.mining is None or run.mining.sampling == "random"
+    drawn = drawn or example_source(run.section.examples).changes
     return run.refreshed and not drawn and not {SELF, RANDOM} & set(map(str, run.retrievers))
 
 

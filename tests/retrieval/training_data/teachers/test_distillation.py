@@ -28,11 +28,10 @@ from sluice.retrieval.training_data.teachers.distillation import (
     score_examples,
     taught,
 )
+from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 from sluice.retrieval.training_data.teachers.teachers import (
     ModelTeacher,
     RunTeacher,
-    check_teacher,
-    open_teacher,
 )
 from sluice.training.example import Example, Text
 from sluice.training.negatives.judge import JudgedPair
@@ -165,7 +164,7 @@ class TestTeachers:
     def test_a_bi_encoder_is_a_teacher(self, bert: Path, masked_bert: Path) -> None:
         pairs = [JudgedPair("q", "gold river", n, t) for n, t in (("a", "gold"), ("b", "deep sea"))]
         for folder in (bert, masked_bert):
-            teacher = open_teacher(str(folder))
+            teacher = teacher_spec(folder).make(Context())
             from sluice.encoders.model_files.registry import open_encoder
 
             encoder = open_encoder(folder)
@@ -211,7 +210,7 @@ class TestTeachers:
     )
     def test_a_bad_section(self, spec: Any, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            check_teacher(spec, "teacher")
+            teacher_spec(spec).check()
 
 
 def example(query: str, *documents: str) -> Example:

@@ -17,10 +17,9 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.distillation import own_scores, score_examples, taught
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Mixture
 from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
+from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 from sluice.retrieval.training_data.teachers.teachers import (
     RunTeacher,
-    open_teacher,
-    teacher_models,
 )
 from sluice.training.example import Example, Text
 from sluice.training.negatives.judge import JudgedPair
@@ -141,14 +140,14 @@ class TestKinds:
     def test_bm25_counts_the_corpus(self) -> None:
         from sluice.encoders.lexical.bm25 import BM25Encoder
 
-        teacher = open_teacher("bm25", corpus=lambda: iter(CORPUS))
+        teacher = teacher_spec("bm25").make(Context(corpus=lambda: iter(CORPUS)))
         pairs = [JudgedPair("q", "gold river", str(n), text) for n, text in enumerate(CORPUS)]
         encoder = BM25Encoder().fit(CORPUS)
         expected = encoder.encode_queries(["gold river"]) @ encoder.encode_documents(CORPUS).T
         np.testing.assert_allclose(teacher.scores(pairs), expected.toarray()[0], rtol=1e-6)
         assert teacher.scores(pairs)[0] > teacher.scores(pairs)[3] > teacher.scores(pairs)[1] == 0
         with pytest.raises(ConfigError, match="bm25 counts words in a corpus; name the dataset"):
-            open_teacher("bm25")
+            teacher_spec("bm25").make(Context())
 
     def test_every_kind_in_one(self, bert: Path, pair_bert: Path, tmp_path: Path) -> None:
         """A dense encoder, a cross-encoder, BM25, a file of scores and the examples' own."""
@@ -163,7 +162,7 @@ class TestKinds:
         assert spec == {
             "type": "ensemble", "teachers": names, "normalise": "min-max", "scale": 30.0,
         }  # fmt: skip
-        assert teacher_models(spec) == [str(bert), str(pair_bert), str(stored)]
+        assert teacher_spec(spec).sources == [str(bert), str(pair_bert), str(stored)]
         found = taught(own, spec, work_path=tmp_path, corpus=lambda: iter(CORPUS))
         members = [
             taught(own, {**spec, "teachers": [each]}, work_path=tmp_path / str(number),
@@ -181,7 +180,7 @@ class TestKinds:
         with pytest.raises(DataError, match="no training example brings a score"):
             own_scores(examples(()))
         with pytest.raises(ConfigError, match="the scores of a training file's rows, and here are"):
-            open_teacher("examples")
+            teacher_spec("examples").make(Context())
 
     @pytest.mark.parametrize("member", ["bm25", "examples", {"type": "bm25"}])
     def test_what_needs_a_corpus_cannot_judge_candidates(self, member: Any) -> None:

@@ -21,7 +21,7 @@ from sluice.retrieval.training_data.mining import mine_negatives
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
 from sluice.retrieval.training_data.teachers.language import LanguageTeacher
 from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge, open_judge
-from sluice.retrieval.training_data.teachers.teachers import check_teacher, open_teacher
+from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 from sluice.training import JudgedPair
 from sluice.training.negatives.judge import judged
 
@@ -75,7 +75,7 @@ def test_a_local_models_score_is_its_softmax_over_yes_and_no(tmp_path: Path) -> 
         by_logit = judged(open_judge(one_word, "negatives.judge"), [pair])
         assert by_logit == pytest.approx([logits[one]], rel=1e-5)
     with pytest.raises(ModelError, match=r"language model without modules\.json.*type: generative"):
-        open_teacher(folder)
+        teacher_spec(folder).make(Context())
 
 
 def test_pairs_without_an_answer_have_no_score(server: Server) -> None:
@@ -140,7 +140,7 @@ def test_a_judge_drops_what_it_says_is_relevant(server: Server) -> None:
 )
 def test_what_cannot_judge_is_refused(server: Server, changes: Any, fault: str) -> None:
     named = {**spec(server), **changes}
-    for check in (check_judge, check_teacher):
+    for check in (check_judge, lambda value, where: teacher_spec(value, where).check()):
         with pytest.raises(ConfigError, match=fault):
             check(named, "judge")
     with pytest.raises(ConfigError, match=r"http: scores single pairs"):
