@@ -11,6 +11,7 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
+    from sluice.encoders.dense.error_adapter import PairHead as PairHead
     from sluice.encoders.dense.experts.encoder import ExpertEncoder as ExpertEncoder
     from sluice.encoders.dense.gaussian.encoder import GaussianEncoder as GaussianEncoder
     from sluice.encoders.dense.given.function import FunctionEncoder as FunctionEncoder
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )
     from sluice.encoders.dense.hypencoder.encoder import Hypencoder as Hypencoder
-    from sluice.encoders.dense.pair_head import PairHead as PairHead
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
     from sluice.encoders.dense.pseudo_queries.encoder import (
         PseudoQueryEncoder as PseudoQueryEncoder,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
     from sluice.encoders.splade.start import fit_idf as fit_idf, start_splade as start_splade
     from sluice.encoders.towers import TowerEncoder as TowerEncoder
-    from sluice.encoders.transformer.token_states import (
+    from sluice.encoders.transformer.text_encoder import (
         TokenStates as TokenStates,
         token_states as token_states,
     )

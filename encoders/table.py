@@ -183,13 +183,13 @@ def traits_of(thing: Any) -> EncoderTraits | None:
 
 
 TUNINGS: Final[Mapping[str, str]] = {
-    "adapter": "sluice.encoders.tuning.bottleneck:Bottlenecks",
+    "adapter": "sluice.encoders.tuning.adapters:Bottlenecks",
     "bitfit": "sluice.encoders.tuning.tune:Biases",
-    "experts": "sluice.encoders.dense.experts.tuning:ExpertsAlone",
+    "experts": "sluice.encoders.dense.experts.encoder:ExpertsAlone",
     "gated_prefix": "sluice.encoders.tuning.prefix:GatedPrefix",
-    "ia3": "sluice.encoders.tuning.low_rank:LearnedScales",
-    "iaa": "sluice.encoders.tuning.aside:InsideAndAside",
+    "ia3": "sluice.encoders.tuning.adapters:LearnedScales",
+    "iaa": "sluice.encoders.tuning.adapters:InsideAndAside",
     "ln_tuning": "sluice.encoders.tuning.tune:Norms",
-    "lora": Core("sluice.encoders.tuning.low_rank:LowRank"),
+    "lora": Core("sluice.encoders.tuning.adapters:LowRank"),
     "prefix": "sluice.encoders.tuning.prefix:Prefix",
 }

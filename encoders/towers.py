@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import ChosenBackend
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import ChosenBackend, Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.dense.static.encoder import StaticEncoder
 from sluice.encoders.encoder import EncoderBase, Side, Vectors
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import write_sidecar
 from sluice.encoders.model_files.locate import model_folder

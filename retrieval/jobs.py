@@ -14,7 +14,6 @@ from sluice.encoders.model_files.registry import kind_of
 from sluice.familiar import renamed
 from sluice.retrieval.config.components import make_launcher
 from sluice.retrieval.config.file_keys import corpus_contents
-from sluice.retrieval.config.recipes import recipe_or_file
 from sluice.retrieval.config.sections import (
     ConfigSource,
     ExperimentConfig,
@@ -24,6 +23,7 @@ from sluice.retrieval.config.sections import (
     load_values,
     named_file,
 )
+from sluice.retrieval.config.yaml_file import recipe_or_file
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.execution.group import refuse_within
@@ -193,7 +193,7 @@ def planned(
     The first open task of each is carried out and measured; what it wrote is kept, and the job
     itself continues from there. Missing models of the experiment's own are trained.
     """
-    from sluice.retrieval.execution.plan import Planned, planning
+    from sluice.retrieval.execution.executor import Planned, planning
 
     with planning():
         try:

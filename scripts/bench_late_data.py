@@ -44,7 +44,7 @@ def _texts(path: Path) -> list[str]:
 
 def _encoded(texts: list[str], work: Path) -> TokenVectors:
     from sluice.encoders import DenseEncoder
-    from sluice.encoders.transformer.token_states import token_states
+    from sluice.encoders.transformer.text_encoder import token_states
 
     encoder = DenseEncoder.from_pretrained(MODEL)
     axes_file = work / "axes.npy"

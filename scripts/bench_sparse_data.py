@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 
 log = logging.getLogger("sluice")
 

@@ -49,7 +49,7 @@ def judged(
     import numpy as np
 
     from sluice.retrieval import Retriever, Run, load_dataset
-    from sluice.retrieval.retrievers.dataset_runs import run_on
+    from sluice.retrieval.retrievers.candidate_lists import run_on
 
     retriever = Retriever.open(asked.retriever)
     splits = [load_dataset(asked.dataset, name) for name in ("train", "test")]

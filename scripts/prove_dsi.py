@@ -81,7 +81,7 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     from sluice.encoders.foundation.disk.files import write_json
     from sluice.retrieval import Retriever, load_dataset
     from sluice.training import fit
-    from sluice.training.losses.identifiers import Identifiers
+    from sluice.training.losses.written import Identifiers
 
     most = None if asked.documents < 0 else asked.documents
     documents = list(islice(load_dataset("pydocs", None).corpus, most))
@@ -184,7 +184,7 @@ def fresh_t5(work: Path, documents: Any, width: int) -> tuple[Any, Any]:
     import torch
     import transformers
 
-    from sluice.encoders.transformer.from_scratch import fresh_model
+    from sluice.encoders.transformer.text_encoder import fresh_model
 
     home = work / "t5"
     if not home.exists():

@@ -83,8 +83,8 @@ def train(model: Any, pairs: list[tuple[str, str, int]], asked: argparse.Namespa
     """Train on (query, document, place of the right answer), all but the word vectors."""
     import torch
 
+    from sluice.encoders.rerankers.language_model import Template
     from sluice.encoders.rerankers.next_tokens import NextTokens
-    from sluice.encoders.rerankers.prompt import Template
 
     template = Template(PROMPT, ["query", "document"])
     prompts = [template.fill({"query": query, "document": text}) for query, text, _ in pairs]
@@ -127,9 +127,8 @@ def main() -> None:
     from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
     from sluice.retrieval import Rerank, Run, evaluate, load_dataset
     from sluice.retrieval.runs.run import Ranking
-    from sluice.retrieval.stages.generative.listwise import Listwise
-    from sluice.retrieval.stages.generative.pairwise import Pairwise
     from sluice.retrieval.stages.generative.pointwise import Pointwise
+    from sluice.retrieval.stages.generative.rerankers import Listwise, Pairwise
 
     asked = arguments()
     torch.manual_seed(asked.seed)

@@ -41,7 +41,7 @@ def decoder(asked: argparse.Namespace, corpus: Any) -> Path:
     import torch
     import transformers
 
-    from sluice.encoders.transformer.from_scratch import fresh_model
+    from sluice.encoders.transformer.text_encoder import fresh_model
 
     home = asked.work / f"gpt2-{asked.width}"
     if (home / "config.json").exists():
@@ -81,7 +81,7 @@ def written(encoder: Any, examples: list[Any]) -> dict[str, float]:
     """Return how often the positive is rather written, and the cross-entropy of its tokens."""
     import torch
 
-    from sluice.encoders.generative.own_writing import OwnWriting
+    from sluice.encoders.generative.constrained import OwnWriting
 
     own, means = OwnWriting(encoder), []
     encoder.module.eval()
@@ -104,7 +104,7 @@ def main() -> None:
     from sluice.retrieval import Retriever, evaluate, load_dataset
     from sluice.training import fit
     from sluice.training.losses.composed.grl import GRL
-    from sluice.training.losses.contrastive.info_nce import InfoNCE
+    from sluice.training.losses.contrastive.softmax import InfoNCE
 
     asked = arguments()
     asked.work.mkdir(parents=True, exist_ok=True)

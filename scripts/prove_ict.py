@@ -44,11 +44,11 @@ def measured(encoder: Any, dataset: Any, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     from sluice.encoders import DenseEncoder
-    from sluice.encoders.transformer.from_scratch import fresh_model
+    from sluice.encoders.transformer.text_encoder import fresh_model
     from sluice.retrieval import load_dataset
     from sluice.retrieval.training_data.example_sources import file_examples
     from sluice.training import fit
-    from sluice.training.losses.contrastive.info_nce import InfoNCE
+    from sluice.training.losses.contrastive.softmax import InfoNCE
 
     asked = arguments()
     dataset = load_dataset(asked.dataset, "test")

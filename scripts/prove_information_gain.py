@@ -149,7 +149,7 @@ def weighed(asked: str, corpus: Corpus, lengths: NDArray[np.float64], documents:
     from sluice.encoders import BM25Encoder
     from sluice.encoders.lexical.analyzer import analyzer
     from sluice.retrieval import Retriever, evaluate, load_dataset
-    from sluice.retrieval.retrievers.dataset_runs import asked as queries_of
+    from sluice.retrieval.retrievers.candidate_lists import asked as queries_of
 
     data, analyse = load_dataset(asked, "test"), analyzer("en")
     retriever = Retriever.build(BM25Encoder(), data.corpus)

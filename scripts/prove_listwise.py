@@ -45,7 +45,7 @@ def decoder(asked: argparse.Namespace, texts: Sequence[str]) -> Path:
     import torch
     import transformers
 
-    from sluice.encoders.transformer.from_scratch import fresh_model
+    from sluice.encoders.transformer.text_encoder import fresh_model
 
     home: Path = asked.work / f"gpt2-{asked.width}"
     if (home / "config.json").exists():
@@ -152,7 +152,7 @@ def main() -> None:
     from sluice.encoders.generative.listwise import ListwiseRanker
     from sluice.retrieval import load_dataset
     from sluice.training import fit
-    from sluice.training.losses.rankings import Rankings
+    from sluice.training.losses.written import Rankings
 
     asked = arguments()
     if asked.cost:

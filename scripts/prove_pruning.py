@@ -76,7 +76,7 @@ def main() -> None:
     from sluice.indexing import FlatIndex
     from sluice.retrieval import Retriever, evaluate, load_dataset
     from sluice.retrieval.evaluation.significance import equivalence, paired_t_test
-    from sluice.retrieval.retrievers.dataset_runs import run_on
+    from sluice.retrieval.retrievers.candidate_lists import run_on
     from sluice.retrieval.retrievers.quality.scores import PrunedCorpus
 
     asked = arguments()

@@ -66,13 +66,13 @@ def trained(count: int, steps: int, seed: int) -> None:
     import transformers
 
     from sluice.encoders import BM25Encoder, SealEncoder
-    from sluice.encoders.transformer.from_scratch import fresh_model
+    from sluice.encoders.transformer.text_encoder import fresh_model
     from sluice.retrieval import Retriever, load_dataset
     from sluice.training import fit
     from sluice.training.example import Example, Text
     from sluice.training.generation.corpus_pairs import PairMaker
     from sluice.training.generation.inverse_cloze import Passage
-    from sluice.training.losses.spans import Spans
+    from sluice.training.losses.written import Spans
 
     documents = list(islice(load_dataset("pydocs", None).corpus, count))
     passages = [Passage(each.id, each.title, each.text) for each in documents]

@@ -73,10 +73,10 @@ def language_model(asked: argparse.Namespace, corpus: Any) -> Path:
     import torch
     import transformers
 
-    from sluice.encoders.transformer.from_scratch import fresh_model
+    from sluice.encoders.transformer.text_encoder import fresh_model
     from sluice.training.generation.corpus_pairs import PairMaker
+    from sluice.training.generation.decoding import QueryPrompt, Shot
     from sluice.training.generation.inverse_cloze import Passage
-    from sluice.training.generation.query_prompt import QueryPrompt, Shot
 
     home = asked.work / f"gpt2-{asked.width}-{asked.steps}-{asked.seed}"
     if (home / "config.json").exists():
@@ -133,7 +133,7 @@ def searched(asked: argparse.Namespace, examples: Any, test: Any, name: str) -> 
     from sluice.encoders import DenseEncoder
     from sluice.retrieval import Retriever, evaluate
     from sluice.training import fit
-    from sluice.training.losses.contrastive.info_nce import InfoNCE
+    from sluice.training.losses.contrastive.softmax import InfoNCE
 
     encoder = DenseEncoder.from_pretrained(MINILM, document_length=64, query_length=32)
     if examples:

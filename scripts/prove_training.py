@@ -224,8 +224,8 @@ def vectors_of(system: str, model: Any, name: str, dim: int | None = None) -> An
 
 def tested(encoder: Any, name: str) -> Spec:
     from sluice.retrieval import Retriever, evaluate, load_dataset
+    from sluice.retrieval.retrievers.candidate_lists import run_on
     from sluice.retrieval.retrievers.corpus.encoding import Encoding
-    from sluice.retrieval.retrievers.dataset_runs import run_on
 
     data = load_dataset(name)
     built = Retriever.build(encoder, data.corpus, encoding=Encoding())
@@ -246,8 +246,8 @@ def reranked(name: str, work: Path, first: Path, depth: int = 10) -> tuple[Spec,
     """Test a dense model alone and under the trained cross-encoder."""
     from sluice.encoders import CrossEncoder
     from sluice.retrieval import Rerank, Retriever, evaluate, load_dataset
+    from sluice.retrieval.retrievers.candidate_lists import run_on
     from sluice.retrieval.retrievers.corpus.encoding import Encoding
-    from sluice.retrieval.retrievers.dataset_runs import run_on
 
     data = load_dataset(name)
     encoder = vectors_of("dense", first, name)

@@ -137,7 +137,7 @@ def groups(bench: Bench, seed: int, negatives: int, teacher: Teacher | None) -> 
 
 def residual_loss() -> Any:
     from sluice.training import LossBase
-    from sluice.training.losses.contrastive.contrast import contrast
+    from sluice.training.losses.contrastive.softmax import contrast
 
     class Residual(LossBase):
         """The softmax over a group of the sum of the encoder's scores and those it was given."""

@@ -292,7 +292,7 @@ class Measured(NamedTuple):
 def searched(lists: Lists, qrels: Mapping[str, Any], scores: Scores) -> Any:
     from sluice.retrieval import Run
     from sluice.retrieval.evaluation import parse_measure
-    from sluice.retrieval.pipelines.fitting.rerank_search import RerankSearch
+    from sluice.retrieval.pipelines.fitting.rerank_fit import RerankSearch
 
     first = {q: dict(zip(lists[q]["documents"], lists[q]["first"], strict=True)) for q in qrels}
     head = {q: dict(zip(lists[q]["documents"], s, strict=False)) for q, s in scores.items()}
@@ -312,8 +312,7 @@ def measured(lists: Lists, qrels: Mapping[str, Any], scores: Scores) -> Measured
     and scored on the other, and the reverse; the mean of ``HALVINGS`` random halvings. As in a
     fitted pipeline the choice is by smoothed bagging; depth 0 is taken where it is no better.
     """
-    from sluice.retrieval.pipelines.fitting.rerank_fit import DEPTH_STEP
-    from sluice.retrieval.pipelines.fitting.rerank_search import settings_up_to
+    from sluice.retrieval.pipelines.fitting.rerank_fit import DEPTH_STEP, settings_up_to
     from sluice.retrieval.pipelines.fusion.choice import bagged, kernel
 
     depth = max(map(len, scores.values()))

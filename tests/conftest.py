@@ -135,7 +135,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute in bfloat16 where it is asked for, also where the processor only imitates it."""
-    for module in ("encoders.backends.devices", "training.loop.arguments"):
+    for module in ("encoders.backends.backend", "training.loop.arguments"):
         monkeypatch.setattr(f"sluice.{module}.has_bfloat16", lambda device: True)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sluice.training.loop.trainer import RetrievalTrainer as RetrievalTrainer
     from sluice.training.losses import LOSSES as LOSSES
     from sluice.training.losses.base import LossBase as LossBase
-    from sluice.training.losses.contrastive.info_nce import InfoNCE as InfoNCE
+    from sluice.training.losses.contrastive.softmax import InfoNCE as InfoNCE
     from sluice.training.negatives.audit import (
         MiningAudit as MiningAudit,
         audit_mining as audit_mining,
@@ -27,13 +27,11 @@ if TYPE_CHECKING:
     from sluice.training.negatives.judge import Judge as Judge, JudgedPair as JudgedPair
     from sluice.training.negatives.mining import mine as mine, mine_lists as mine_lists
     from sluice.training.negatives.provenance import Provenance as Provenance
-    from sluice.training.negatives.provenance_file import (
-        read_provenance as read_provenance,
-        write_provenance as write_provenance,
-    )
     from sluice.training.negatives.report import (
         MinedNegatives as MinedNegatives,
         MiningReport as MiningReport,
+        read_provenance as read_provenance,
+        write_provenance as write_provenance,
     )
     from sluice.training.negatives.settings import Mining as Mining
 else:

@@ -16,9 +16,9 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.example import Example
 
 if TYPE_CHECKING:
-    from sluice.training.batches.teacher import BatchTeacher
+    from sluice.training.batches.collator import BatchTeacher
     from sluice.training.batches.token_scores import TokenScoring
-    from sluice.training.loop.live_candidates import LiveCandidates
+    from sluice.training.loop.objective import LiveCandidates
     from sluice.training.loop.refresh import Beside, NegativesAge, Refresh
     from sluice.training.loop.trainer import Evaluate
     from sluice.training.losses.base import LossBase
@@ -107,7 +107,7 @@ def fit(
     of their pairs, or from vectors. ``gradient_cache`` is how many texts are encoded at a time,
     whatever the batch size; the loss still sees the full batch.
     Examples of several sources (``Example.source``) are drawn by ``sampling_temperature``, 2 by
-    default: every batch is of one source (``sluice.training.batches.mixed_sampler``). ``scoring``
+    default: every batch is of one source (``sluice.training.batches.sampler``). ``scoring``
     says how token vectors make scores, MaxSim by default; it is for encoders of these alone.
 
     Under ``torchrun`` every process calls this with the same arguments; the batch size in
@@ -128,12 +128,11 @@ def fit(
         result_settings,
         training_arguments,
     )
+    from sluice.training.loop.callbacks import reported_kill
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
-    from sluice.training.loop.dev_values import VALUES
     from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
-    from sluice.training.loop.memory_watch import reported_kill
     from sluice.training.loop.refresh import RECORD, Beside
-    from sluice.training.loop.trainer import RetrievalTrainer
+    from sluice.training.loop.trainer import VALUES, RetrievalTrainer
     from sluice.training.losses.base import as_loss, describe
 
     chosen = list(examples)
@@ -314,9 +313,8 @@ def _regulariser(
     examples: Sequence[Example],
 ) -> Regulariser | None:
     from sluice.training.protocol import WithoutTerms
+    from sluice.training.sparsity.controller import Sparsity, document_idf
     from sluice.training.sparsity.regulariser import Regulariser
-    from sluice.training.sparsity.settings import Sparsity
-    from sluice.training.sparsity.term_frequency import document_idf
 
     if sparsity is None:
         return None

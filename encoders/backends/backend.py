@@ -3,26 +3,86 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import logging
+import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sluice.encoders.backends.devices import Dtype, Engine, pick_dtype
 from sluice.encoders.backends.graph import MODEL_FILE, graph_path
 from sluice.encoders.foundation.disk.files import file_hash
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.model_files.identity import versions
+from sluice.encoders.model_files.locate import versions
 from sluice.encoders.table import KNOWN
+
+Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]
+Engine: TypeAlias = Literal["torch", "onnx", "openvino"]
+
+log = logging.getLogger("sluice")
+
+
+def pick_device(device: str) -> torch.device:
+    """Return the device of a name; ``auto`` is CUDA, else MPS, else the CPU."""
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen).cpu()  # fails if torch or the machine has no such device
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        line = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"device: {device!r} cannot be used here ({line}); leave device out, or write cpu"
+        ) from error
+    return chosen
+
+
+def pick_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
+    """Return the arithmetic type: float32, or bfloat16 (``auto``: if the hardware computes in it).
+
+    A CPU that only imitates bfloat16 is several times slower and less exact in it than in
+    float32, so float32 is used there whatever was asked, and a warning says so once.
+    """
+    if dtype not in get_args(Dtype):
+        raise ConfigError(f"dtype: {dtype!r}; expected 'float32', 'bfloat16' or 'auto'")
+    wanted = dtype == "bfloat16" or (dtype == "auto" and has_bfloat16(device.type))
+    if wanted and device.type == "cpu" and not has_bfloat16("cpu"):
+        warn_of_float32("dtype: bfloat16")
+        return torch.float32
+    return torch.bfloat16 if wanted else torch.float32
+
+
+@functools.cache
+def has_bfloat16(device: str) -> bool:
+    """Return whether a type of device multiplies in bfloat16 itself and does not imitate it."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    if device != "cpu":
+        return False
+    if platform.machine().lower() in ("x86_64", "amd64", "i686"):
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@functools.cache
+def warn_of_float32(setting: str) -> None:
+    """Say, once for each setting, that float32 is used in place of bfloat16."""
+    log.warning(
+        "%s: this processor has no bfloat16 arithmetic and is slower in it; float32 is used",
+        setting,
+    )
+
 
 Output: TypeAlias = Literal["last_hidden_state", "head_states", "logits"]
 ENGINES = ("torch", "onnx", "openvino")
@@ -84,10 +144,10 @@ def open_backend(
     graph = read_graph(Path(folder), output, file=file, weights=weights)
     count = threads or torch.get_num_threads()
     if engine == "onnx":
-        from sluice.encoders.backends.onnx import OnnxBackend
+        from sluice.encoders.backends.graph import OnnxBackend
 
         return OnnxBackend(graph, threads=count)
-    from sluice.encoders.backends.openvino import OpenVinoBackend
+    from sluice.encoders.backends.graph import OpenVinoBackend
 
     return OpenVinoBackend(graph, threads=count, half=half)
 
@@ -200,8 +260,6 @@ def _cosines(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> NDAr
 # How far another tool's graph may be from the weights beside it without a warning.
 NEAR, FAR = 0.99, 0.05  # the smallest cosine; of scores, the share of the largest
 PROBES = ("what is a sluice", "The gold lies at the bottom of the river.", "x")
-
-log = logging.getLogger("sluice")
 
 
 class BackedModel(Protocol):

@@ -24,7 +24,7 @@ from sluice.encoders.backends.backend import (
 )
 from sluice.encoders.backends.graph import MODEL_FILE, WEIGHTS_KEY
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.loading import quiet_transformers

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sluice.encoders.foundation.disk.files import file_hash
+from sluice.encoders.foundation.disk.files import OwnLock, file_hash
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import transformer_folder
 
@@ -168,3 +172,149 @@ def _input_names(graph: Any, path: Path) -> tuple[str, ...]:
         if value.type.tensor_type.elem_type != onnx.TensorProto.INT64:
             raise ModelError(f"{path}: {value.name} is not of type int64; export the model again")
     return tuple(names)
+
+
+_ERRORS_ONLY = 3
+
+
+class OnnxBackend:
+    """A ``Backend`` on ONNX Runtime's CPU provider with all graph optimisations."""
+
+    def __init__(self, graph: OnnxGraph, *, threads: int) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.log_severity_level = _ERRORS_ONLY
+        self._graph, self._threads = graph, threads
+        self.own = graph.own
+        self.name = f"onnx {graph.name}"  # part of what cached vectors depend on
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(graph.path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its errors have no common class
+            raise ModelError(
+                f"{graph.path}: ONNX Runtime cannot open it: {_first_line(error)}"
+            ) from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what opens the graph again; a session cannot be copied."""
+        return partial(type(self), threads=self._threads), (self._graph,)
+
+    def __call__(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Run padded features: see ``Backend``."""
+        try:
+            output = self._session.run([self._graph.output], self._graph.feed(features))[0]
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"{self._graph.path}: ONNX Runtime failed on a batch of "
+                f"{tuple(features['input_ids'].shape)} tokens: {_first_line(error)}"
+            ) from error
+        return torch.from_numpy(output).float()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]
+
+
+_TELEMETRY = "openvino_telemetry"
+
+
+class OpenVinoBackend:
+    """A ``Backend`` on OpenVINO's CPU plug-in, one stream; ``half`` is bfloat16."""
+
+    def __init__(self, graph: OnnxGraph, *, threads: int, half: bool) -> None:
+        openvino = import_openvino()
+        self._graph = graph
+        self._settings = threads, half
+        # Part of what cached vectors depend on.
+        self.own = graph.own
+        self.name = f"openvino {graph.name} {'bfloat16' if half else 'float32'}"
+        settings = {
+            # By default it uses bfloat16 if the processor supports it.
+            "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        core = openvino.Core()
+        try:
+            with kept_signal_stack():
+                model = core.read_model(str(graph.path))
+                self._request = core.compile_model(model, "CPU", settings).create_infer_request()
+        except RuntimeError as error:
+            raise ModelError(
+                f"{graph.path}: OpenVINO cannot open it: {_last_line(error)}"
+            ) from error
+        self._running = OwnLock()  # a request holds the tensors of one run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what opens the graph again; a session cannot be copied."""
+        threads, half = self._settings
+        return partial(type(self), threads=threads, half=half), (self._graph,)
+
+    def __call__(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Run padded features: see ``Backend``."""
+        feed = self._graph.feed(features)
+        with self._running:
+            try:
+                self._request.infer(feed, share_inputs=True)
+            except RuntimeError as error:
+                raise ModelError(
+                    f"{self._graph.path}: OpenVINO failed on a batch of "
+                    f"{tuple(features['input_ids'].shape)} tokens: {_last_line(error)}"
+                ) from error
+            output = self._request.get_tensor(self._graph.output).data
+            return torch.tensor(output, dtype=torch.float32)  # the next run overwrites it
+
+
+class _SignalStack(ctypes.Structure):
+    """``stack_t`` of Linux."""
+
+    _fields_ = (("place", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@contextmanager
+def kept_signal_stack() -> Iterator[None]:
+    """Give this thread the stack of its signals back that OpenVINO's CPU plug-in replaces.
+
+    The plug-in unmaps its own when the last model is freed. Where another thread frees it, this one
+    keeps the address: the next signal, a Ctrl-C say, ends the process with SIGSEGV.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    set_stack, before = ctypes.CDLL(None).sigaltstack, _SignalStack()
+    known = set_stack(None, ctypes.byref(before)) == 0
+    try:
+        yield
+    finally:
+        if known:
+            set_stack(ctypes.byref(before), None)
+
+
+def import_openvino() -> Any:
+    """Import OpenVINO without its telemetry, which would report to its maker on import.
+
+    It works without the telemetry package; this hides the package, for this import only.
+    """
+    if "openvino" in sys.modules or _TELEMETRY in sys.modules:
+        import openvino
+
+        return openvino
+    sys.modules[_TELEMETRY] = None  # type: ignore[assignment]
+    try:
+        import openvino
+    finally:
+        del sys.modules[_TELEMETRY]
+    return openvino
+
+
+def _last_line(error: Exception) -> str:
+    """Return the last line; those before are places in OpenVINO's source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else repr(error)

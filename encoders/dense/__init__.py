@@ -13,12 +13,12 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
+    from sluice.encoders.dense.error_adapter import PairHead as PairHead
     from sluice.encoders.dense.gaussian.encoder import GaussianEncoder as GaussianEncoder
     from sluice.encoders.dense.given.function import FunctionEncoder as FunctionEncoder
     from sluice.encoders.dense.given.sentence_transformer import (
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )
-    from sluice.encoders.dense.pair_head import PairHead as PairHead
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
     from sluice.encoders.dense.pseudo_queries.encoder import (
         PseudoQueryEncoder as PseudoQueryEncoder,

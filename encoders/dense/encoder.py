@@ -11,16 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import choose_backend
-from sluice.encoders.backends.devices import Dtype, Engine
+from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
 from sluice.encoders.dense.checks import check_top_layers, dims_noted, warn_of_decoder
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
 from sluice.encoders.dense.pooling import Pooling, Poolings, checked_pooling, pooled, pooling_names
 from sluice.encoders.encoder import Dense, Side
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.model_files.adapters import noted_weights
-from sluice.encoders.model_files.layers import cut_layers, layer_outputs
+from sluice.encoders.model_files.adapters import cut_layers, layer_outputs, noted_weights
 from sluice.encoders.model_files.layout import (
     read_layout,
     refuse_others,
@@ -33,11 +31,10 @@ from sluice.encoders.model_files.weights.quantised import Weights
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
 from sluice.encoders.transformer.end_token import end_texts
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import as_projection, cut_vectors, draw_projection
-from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.text_parts import Parts, encode_parts
 from sluice.encoders.transformer.tokens import TokenBatch, is_plain
 from sluice.encoders.transformer.vector_layers import (

@@ -13,7 +13,7 @@ import numpy as np
 from sluice.encoders.encoder import Dense, EncoderBase
 from sluice.encoders.foundation.disk.arrays import map_array
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, suggest
 from sluice.encoders.model_files.layout import read_sidecar, write_sidecar
 

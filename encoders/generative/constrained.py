@@ -2,16 +2,211 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import inspect
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.encoders.generative.continuations import Continuations
+from sluice.encoders.dense.encoder import DenseEncoder
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.model_files.loading import lengths_of
+from sluice.encoders.model_files.weights.quantised import QuantisedEmbedding, QuantisedLinear
+from sluice.encoders.transformer.decoder_attention import (
+    cache_name,
+    causal_attention,
+    reads_as_decoder,
+)
+from sluice.encoders.transformer.model import Features
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Continuations:
+    """The rows of one batch that a transformers model continues, ``copies`` for each text.
+
+    ``ids`` and ``mask`` ``[texts, length]`` are the texts' tokens: what an encoder reads, or what a
+    decoder continues (padded on the left). Keys and values of earlier tokens are kept. ``before``
+    ``[tokens, width]`` are vectors that stand before the embeddings of each text (a soft prompt).
+    """
+
+    def __init__(
+        self, model: Any, ids: Tensor, mask: Tensor, copies: int, before: Tensor | None = None
+    ) -> None:
+        self._model = model
+        self._copies = copies
+        self._cache: Any = None
+        self._cache_name = cache_name(model)
+        self._encoder_decoder = bool(model.config.is_encoder_decoder)
+        self._texts, mask = read_features(model, ids, mask, before)
+        self._mask = mask.repeat_interleave(copies, dim=0)
+        self._first_mask = mask
+        self._states: Tensor | None = None
+        self._positions = "position_ids" in inspect.signature(model.forward).parameters
+
+    def first(self) -> Tensor:
+        """Return the log-probabilities ``[texts * copies, vocabulary]`` of each first token."""
+        if self._encoder_decoder:
+            encoder = self._model.get_encoder()
+            states = encoder(**self._texts, attention_mask=self._first_mask)
+            hidden = states.last_hidden_state.repeat_interleave(self._copies, dim=0)
+            self._states = hidden
+            start = self._model.config.decoder_start_token_id
+            start = self._model.config.pad_token_id if start is None else start
+            return self._decoded(torch.full((len(hidden),), int(start), device=hidden.device))
+        output = self._forward(self._texts, self._first_mask)
+        self._cache.batch_repeat_interleave(self._copies)
+        following = torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+        return following.repeat_interleave(self._copies, dim=0)
+
+    def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Return log-probabilities after ``tokens`` ``[n]``, appended to the old rows ``rows``."""
+        self._cache.reorder_cache(rows)
+        if self._encoder_decoder:
+            return self._decoded(tokens)
+        mask = self._mask[rows]
+        self._mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+        output = self._forward({"input_ids": tokens[:, None]}, self._mask)
+        return torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+
+    def _decoded(self, tokens: Tensor) -> Tensor:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        output = self._model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=self._states),
+            attention_mask=self._mask,
+            decoder_input_ids=tokens[:, None],
+            use_cache=True,
+            **{self._cache_name: self._cache},
+        )
+        self._cache = output.get(self._cache_name)
+        return torch.log_softmax(output.logits[:, -1].float(), dim=-1)
+
+    def _forward(self, texts: dict[str, Tensor], mask: Tensor) -> Any:
+        width = next(iter(texts.values())).shape[1]
+        places = {}
+        if self._positions:  # padding on the left takes no place
+            positions = (mask.cumsum(dim=1) - 1).clamp_min(0)
+            places["position_ids"] = positions[:, -width:]
+        output = self._model(
+            attention_mask=mask,
+            use_cache=True,
+            **{self._cache_name: self._cache},
+            **texts,
+            **places,
+        )
+        self._cache = output.get(self._cache_name)
+        return output
+
+
+def read_features(
+    model: Any, ids: Tensor, mask: Tensor, before: Tensor | None
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return what a model reads, tokens or vectors, and its mask ``[texts, length]``.
+
+    With ``before`` these are the vectors of each text's tokens behind those ``[tokens, width]``.
+    """
+    if before is None:
+        return {"input_ids": ids}, mask
+    vectors = model.get_input_embeddings()(ids)
+    own = before.to(vectors.dtype).expand(len(ids), -1, -1)
+    seen = mask.new_ones((len(mask), len(before)))
+    return {"inputs_embeds": torch.cat([own, vectors], dim=1)}, torch.cat([seen, mask], dim=1)
+
+
+def writes_in_order(model: Any) -> bool:
+    """Return whether a decoder's logits of a token depend on nothing that comes after it."""
+    size = model.get_input_embeddings().num_embeddings
+    pairs = torch.tensor([[1, 2], [1, 3]], device=model.device) % size
+    with torch.inference_mode():
+        first = model(input_ids=pairs).logits[:, 0].float()
+    return torch.allclose(first[0], first[1], rtol=1e-3, atol=1e-4)
+
+
+class OwnWriting:
+    """The network of a dense encoder under the head of its family's language model.
+
+    Head and token embeddings are one matrix, so that nothing is added to the encoder.
+    ``ConfigError`` for a network that is not a decoder, or whose head has weights of its own.
+    """
+
+    def __init__(self, encoder: Any) -> None:
+        from transformers import AutoModelForCausalLM
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+        if not isinstance(encoder, DenseEncoder):
+            raise ConfigError(
+                f"grl: trains one dense encoder, whose network writes, not {type(encoder).__name__}"
+            )
+        network = encoder.model
+        name = type(network).__name__
+        known = type(network.config) in MODEL_FOR_CAUSAL_LM_MAPPING
+        if not (known and reads_as_decoder(network)):
+            raise ConfigError(
+                f"grl: {name} is not a decoder and cannot write; take one (GPT-2, Llama, Qwen, "
+                "...) with attention: bidirectional"
+            )
+        with torch.device("meta"):
+            whole = AutoModelForCausalLM.from_config(network.config)
+        setattr(whole, whole.base_model_prefix, network)
+        table, head = network.get_input_embeddings(), whole.get_output_embeddings()
+        if not isinstance(table, QuantisedEmbedding):
+            whole.tie_weights()
+        elif whole.config.tie_word_embeddings:
+            whole.set_output_embeddings(QuantisedLinear(table.matrix, head.bias))
+        apart = [name for name, value in whole.named_parameters() if value.is_meta]
+        if apart:
+            raise ConfigError(
+                f"grl: the head of {type(whole).__name__} has weights of its own "
+                f"({', '.join(apart[:2])}), which an encoder's folder has no room for; take a "
+                "model with tie_word_embeddings"
+            )
+        self._network = network
+        self._whole = whole
+        self._longest = lengths_of(encoder.tokenizer, network.config)[1]
+
+    @property
+    def architecture(self) -> str:
+        """The name of the language model's class in transformers."""
+        return type(self._whole).__name__
+
+    def log_probabilities(
+        self, features: Mapping[str, Features], queries: Tensor, documents: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-probability of each document after its query, and its tokens, ``[n]``.
+
+        ``queries`` and ``documents`` are rows of the features of both sides. Attention is causal:
+        the same network, another mask. Queries are cut to half of what the model reads at once,
+        documents to the rest.
+        """
+        sides = (features["query"], queries), (features["document"], documents)
+        parts = [
+            [own["input_ids"][row][own["attention_mask"][row].bool()] for row in rows.tolist()]
+            for own, rows in sides
+        ]
+        parts[0] = [query[: self._longest // 2] for query in parts[0]]
+        texts = [torch.cat(pair)[: self._longest] for pair in zip(*parts, strict=True)]
+        width = max(map(len, texts))
+        ids = texts[0].new_zeros((len(texts), width))
+        mask = torch.zeros_like(ids)
+        wanted = torch.zeros_like(ids, dtype=torch.bool)
+        for row, (text, query) in enumerate(zip(texts, parts[0], strict=True)):
+            ids[row, : len(text)] = text
+            mask[row, : len(text)] = 1
+            wanted[row, len(query) : len(text)] = True
+        device = self._network.device
+        ids, mask, wanted = ids.to(device), mask.to(device), wanted.to(device)
+        with causal_attention(self._network):
+            logits = self._whole(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        chances = logits[:, :-1].float().log_softmax(dim=2)
+        tokens = chances.gather(2, ids[:, 1:, None])[:, :, 0] * wanted[:, 1:]
+        return tokens.sum(dim=1), wanted.sum(dim=1).clamp(min=1)
+
 
 Ngram = tuple[int, ...]
 Keys = dict[Ngram, float]  # n-grams with their log-probability

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgrams
 from sluice.encoders.generative.constrained import (
     ConstrainedBeams,
+    Continuations,
     Keys,
     Ngram,
     NgramIndex,
     key_weight,
     likelihoods,
 )
-from sluice.encoders.generative.continuations import Continuations
 from sluice.encoders.generative.writer import BATCH, SHOWN_FROM, Writer
 from sluice.encoders.transformer.tokens import check_texts
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.rerankers.language_model import LanguageModel
-from sluice.encoders.rerankers.prompt import Prompt, Template
+from sluice.encoders.rerankers.language_model import LanguageModel, Prompt, Template
 
 LISTWISE: Final = (
     "Below are {count} documents, each behind its number in brackets. Rank them by how relevant "

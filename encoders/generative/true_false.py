@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_ranker, write_sidecar
 from sluice.encoders.model_files.loading import save
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
+from sluice.encoders.rerankers.cross_encoder import check_pairs
+from sluice.encoders.rerankers.language_model import Prompt, Template
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 from sluice.encoders.rerankers.next_tokens import first_token_of
-from sluice.encoders.rerankers.pairs import check_pairs
-from sluice.encoders.rerankers.prompt import Prompt, Template
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.tokens import Ids
 

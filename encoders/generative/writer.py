@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Final, NoReturn
 import torch
 from torch import Tensor
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.generative.continuations import writes_in_order
+from sluice.encoders.generative.constrained import writes_in_order
 from sluice.encoders.model_files.layout import (
     append_module,
     read_object,

@@ -12,29 +12,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import Side
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.late_interaction.choices import (
+from sluice.encoders.late_interaction.folder import write_token_folder
+from sluice.encoders.late_interaction.layout import (
     Given,
+    TokenLayout,
     check_words,
     expansion_of,
     lengths_of,
     new_parts,
+    read_token_layout,
 )
-from sluice.encoders.late_interaction.folder import write_token_folder
-from sluice.encoders.late_interaction.layout import TokenLayout, read_token_layout
 from sluice.encoders.late_interaction.pooling import pooled_tokens
-from sluice.encoders.model_files.layers import cut_layers
+from sluice.encoders.model_files.adapters import cut_layers
 from sluice.encoders.model_files.loading import load, lowers, save
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
 from sluice.encoders.transformer.vector_layers import VectorLayer
 from sluice.familiar import Similarity

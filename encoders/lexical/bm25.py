@@ -31,8 +31,14 @@ from sluice.encoders.foundation.disk.generations import new_generation, open_gen
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.encoders.lexical.analyzer import analyzer
-from sluice.encoders.lexical.fields import Fields, Totals
-from sluice.encoders.lexical.term_counts import Column, CountSpool, TermCounts, counted
+from sluice.encoders.lexical.term_counts import (
+    Column,
+    CountSpool,
+    Fields,
+    TermCounts,
+    Totals,
+    counted,
+)
 
 log = logging.getLogger("sluice")
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import DataError, ModelError
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.model_files.layout import read_sidecar, write_sidecar

@@ -23,8 +23,27 @@ from sluice.encoders.foundation.errors import ModelError, SluiceError
 from sluice.encoders.foundation.provenance import versions
 from sluice.encoders.foundation.token_counts import counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.model_files.layout import read_object
+from sluice.encoders.model_files.layout import (
+    OWN_HOME,
+    SIDECAR,
+    append_module,
+    read_object,
+    read_sidecar,
+)
 from sluice.encoders.table import RERANKERS, traits_of
+
+
+def add_module(folder: Path, kind: str, facts: dict[str, Any], *, target: str = "") -> Path:
+    """Add a module to ``modules.json`` and ``facts`` to ``sluice.json``; return its own folder.
+
+    ``target`` is the name of sentence-transformers' class. It has none of the modules that are ours
+    alone and refuses the folder, where it would make other vectors.
+    """
+    place = append_module(folder, kind, target or f"{OWN_HOME}.{kind}")
+    write_json(place / "config.json", {"opened_by": "sluice"})
+    write_json(folder / SIDECAR, {**read_sidecar(folder), **facts})
+    return place
+
 
 PROBES = "probes.json"
 VERSION = 1

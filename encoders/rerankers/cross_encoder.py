@@ -12,16 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import choose_backend
-from sluice.encoders.backends.devices import Dtype, Engine
+from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.model_files.adapters import added_modules, noted_weights
 from sluice.encoders.model_files.layout import (
     ADAPTER,
     read_layout,
+    read_object,
+    transformer_folder,
     write_lower_case,
     write_ranker,
     write_sidecar,
@@ -39,17 +40,64 @@ from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.model_files.weights.quantised import Weights
-from sluice.encoders.rerankers.labels import label_count, one_score, relevant_label
-from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.rerankers.recipes import recipe_of
 from sluice.encoders.rerankers.similarity_head import SimilarityHead, draw_similarity_head, sides
 from sluice.encoders.table import RERANKERS
 from sluice.encoders.transformer.model import Features, TransformerModel
-from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.families import classification_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
+from sluice.encoders.transformer.text_encoder import with_modules
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
 from sluice.familiar import FamiliarScorer
+
+RELEVANT = ("relevant", "true", "yes", "positive", "1", "label_1", "entailment", "is_relevant")
+
+
+def label_count(folder: Path) -> int:
+    """Return the labels of a folder's classifier; 1, a new head's, for another model.
+
+    A configuration that does not say has two, transformers' default. ``ModelError`` for more.
+    """
+    path = transformer_folder(folder) / "config.json"
+    config = read_object(path)
+    if "SequenceClassification" not in str(config.get("architectures")):
+        return 1
+    names = config.get("id2label")
+    count = len(names) if isinstance(names, dict) else config.get("num_labels", 2)
+    if count not in (1, 2):
+        raise ModelError(f"{path}: a classifier of {count} labels; a reranker has one or two")
+    return int(count)
+
+
+def relevant_label(config: Any) -> int:
+    """Return which of two labels says relevant: the one of that name, else the second."""
+    names = getattr(config, "id2label", None) or {}
+    first = str(names.get(0, "")).strip().lower()
+    second = str(names.get(1, "")).strip().lower()
+    return 0 if first in RELEVANT and second not in RELEVANT else 1
+
+
+def one_score(logits: Tensor, relevant: int) -> Tensor:
+    """Return one number a pair ``[n]`` of logits ``[n, 1]`` or ``[n, 2]``, float32.
+
+    Of two it is their difference, the log-odds of relevance: its sigmoid is the probability that a
+    softmax gives. (Nogueira and Cho, 2019, arXiv 1901.04085, train two labels so.)
+    """
+    scores = logits.float()
+    if scores.shape[-1] == 1:
+        return scores.squeeze(-1)
+    signs = torch.full((2,), -1.0, device=scores.device)
+    signs[relevant] = 1.0
+    return (scores * signs).sum(dim=-1)
+
+
+def check_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise ``ModelError`` for anything but pairs of strings."""
+    for number, pair in enumerate(pairs):
+        parts = pair if isinstance(pair, list | tuple) else ()
+        if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+            raise ModelError(f"pair {number} is {pair!r:.80}, expected (query, document): strings")
+
 
 log = logging.getLogger("sluice")
 

@@ -12,18 +12,18 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.dense.remote.apis import (
+from sluice.encoders.dense.remote.encoder import (
     RERANK,
     RERANKING,
     Answer,
     Api,
+    Usage,
     address,
     check_service,
     rerank_body,
     scores_in,
 )
 from sluice.encoders.dense.remote.http_json import HttpJson
-from sluice.encoders.dense.remote.usage import Usage
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.numbers import whole_number
 

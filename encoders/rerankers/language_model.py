@@ -1,15 +1,152 @@
-"""The protocol of language models that rerank: probabilities of answers, and completions."""
+"""Prompts for language models: templates, the texts filled in, and cutting these to fit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.rerankers.prompt import Prompt
+from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
+
+Filling: TypeAlias = str | int | Sequence[str]  # a text, a number, a numbered list of texts
+
+
+class Prompt(NamedTuple):
+    """The input of a language model: ``frame[0] slots[0] frame[1] ... frame[n]``.
+
+    The slots are queries and documents, the only parts that are ever cut.
+    """
+
+    frame: tuple[str, ...]
+    slots: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The complete text."""
+        parts = [self.frame[0]]
+        for slot, words in zip(self.slots, self.frame[1:], strict=True):
+            parts += [slot, words]
+        return "".join(parts)
+
+    def having(self, slots: Sequence[str]) -> Prompt:
+        """Return the prompt with other texts in its slots."""
+        return Prompt(self.frame, tuple(slots))
+
+
+class Template:
+    """A prompt with names in braces, such as ``{query}`` and ``{document}``, for texts.
+
+    Each name in ``needed`` occurs at least once, those in ``known`` may; other braces are text.
+    Raises ``ConfigError`` for a template without a name it needs. Names in the texts filled in are
+    ignored.
+    """
+
+    def __init__(self, text: str, needed: Sequence[str], known: Sequence[str] = ()) -> None:
+        names = [*needed, *known]
+        if not isinstance(text, str):
+            raise ConfigError(f"prompt: {text!r}; expected text with {_braced(needed)}")
+        self.text = text
+        self._parts = re.split(r"\{(" + "|".join(map(re.escape, names)) + r")\}", text)
+        used = self._parts[1::2]
+        for name in needed:
+            if name not in used:
+                others = [other for other in re.findall(r"\{(\w+)\}", text) if other not in names]
+                near = next((other for other in others if suggest(other, [name])), None)
+                hint = f"; {{{near}}} is unknown" if near else ""
+                raise ConfigError(
+                    f"prompt: has no {{{name}}}; expected text with {_braced(needed)}{hint}"
+                )
+
+    def fill(self, values: Mapping[str, Filling]) -> Prompt:
+        """Return the prompt with the values of its names.
+
+        A list of texts is written one per line, each after its number in brackets, from 1.
+        """
+        frame, slots = [self._parts[0]], list[str]()
+        for name, words in zip(self._parts[1::2], self._parts[2::2], strict=True):
+            value = values[name]
+            if isinstance(value, int):
+                frame[-1] += str(value)
+            elif isinstance(value, str):
+                slots.append(_encodable(value))
+                frame.append("")
+            else:
+                for number, text in enumerate(value, 1):
+                    frame[-1] += f"[{number}] " if number == 1 else f"\n[{number}] "
+                    slots.append(_encodable(text))
+                    frame.append("")
+            frame[-1] += words
+        return Prompt(tuple(frame), tuple(slots))
+
+
+def _encodable(text: str) -> str:
+    """Return a text with the replacement character for lone surrogates, which JSON may hold."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _braced(names: Sequence[str]) -> str:
+    return " and ".join(f"{{{name}}}" for name in names)
+
+
+class Measure(Protocol):
+    """Measures texts and prompts in tokens."""
+
+    def whole(self, prompt: Prompt) -> int:
+        """Return the number of tokens of a prompt, with those added around it."""
+        ...
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text."""
+        ...
+
+    def cut(self, texts: Sequence[str], length: int) -> list[str]:
+        """Return the beginnings of texts, ``length`` tokens of each at most."""
+        ...
+
+
+def common_length(lengths: Sequence[int], room: int) -> int:
+    """Return the largest length such that texts cut to it take at most ``room`` together.
+
+    Shorter texts stay complete, and leave more room for the others.
+    """
+    left = max(0, room)
+    ordered = sorted(lengths)
+    for place, length in enumerate(ordered):
+        share = left // (len(ordered) - place)
+        if length > share:
+            return share
+        left -= length
+    return ordered[-1] if ordered else 0
+
+
+def fitted(prompt: Prompt, room: int, measure: Measure) -> Prompt:
+    """Return the prompt with its texts cut, as little as needed, so that it takes ``room`` tokens.
+
+    ``ConfigError`` if its fixed words alone take more.
+    """
+    over = measure.whole(prompt) - room
+    if over <= 0:
+        return prompt
+    lengths = measure.lengths(prompt.slots)
+    space = sum(lengths) - over
+    while True:
+        length = common_length(lengths, space)
+        shorter = prompt.having(measure.cut(prompt.slots, length))
+        over = measure.whole(shorter) - room
+        if over <= 0:
+            return shorter
+        if length == 0:
+            raise ConfigError(
+                f"prompt: {room + over:,} tokens without any query or document, but there is room "
+                f"for {max(room, 0):,} only; shorten it, or raise context_length"
+            )
+        # Words may join at a cut, which may then need one more token than counted.
+        space = min(space, sum(min(own, length) for own in lengths)) - over
 
 
 class LanguageModel(Protocol):

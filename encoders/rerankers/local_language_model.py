@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.loading import lengths_of, load, weights_type
 from sluice.encoders.model_files.weights.quantised import Weights
+from sluice.encoders.rerankers.language_model import Prompt, fitted
 from sluice.encoders.rerankers.next_tokens import NextTokens, end_tokens
-from sluice.encoders.rerankers.prompt import Prompt, fitted
 from sluice.encoders.transformer.model import TransformerModel
 from sluice.encoders.transformer.tokens import Ids, TokenBatch, Tokens, token_batches
 

@@ -15,17 +15,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.encoders.backends.backend import choose_backend
-from sluice.encoders.backends.devices import Dtype, Engine
+from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
 from sluice.encoders.encoder import Side
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.loading import load, side_settings
-from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.locate import model_folder, versions
 from sluice.encoders.model_files.probes import write_probes
-from sluice.encoders.splade.folder import SpladeFolder, has_mlm_head, save_splade
+from sluice.encoders.splade.folder import (
+    Activation,
+    Lexical,
+    Pooling,
+    QueryModel,
+    SpladeFolder,
+    check_choices,
+    check_pruning,
+    check_trained_idf,
+    has_mlm_head,
+    save_splade,
+)
 from sluice.encoders.splade.pooling import (
     VocabularyProduct,
     last_layer,
@@ -33,24 +42,18 @@ from sluice.encoders.splade.pooling import (
     splade_max,
     splade_sum,
 )
-from sluice.encoders.splade.settings import (
-    Activation,
-    Lexical,
-    Pooling,
-    QueryModel,
-    check_choices,
-    check_pruning,
-    check_trained_idf,
-)
 from sluice.encoders.splade.static_queries import StaticQueries, bags
-from sluice.encoders.splade.term_frequency import TermFrequency
-from sluice.encoders.splade.term_selection import joined_rows, prune_terms, selections
+from sluice.encoders.splade.term_selection import (
+    TermFrequency,
+    joined_rows,
+    prune_terms,
+    selections,
+)
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.families import vocabulary_head
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.text_encoder import TextEncoder, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
 from sluice.familiar import Similarity
 

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import ChosenBackend
-from sluice.encoders.backends.devices import Dtype, pick_device, pick_dtype
+from sluice.encoders.backends.backend import ChosenBackend, Dtype, pick_device, pick_dtype
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.machine import trim_memory
@@ -23,7 +22,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import report_tokens
 from sluice.encoders.model_files.adapters import merged_state
-from sluice.encoders.model_files.identity import (
+from sluice.encoders.model_files.locate import (
     architecture_of,
     modules_of,
     parameters_of,
@@ -31,8 +30,7 @@ from sluice.encoders.model_files.identity import (
     versions,
 )
 from sluice.encoders.transformer.packed.families import is_changed
-from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.packed.training_pass import TrainingPass
+from sluice.encoders.transformer.packed.model import PackedTransformer, TrainingPass
 from sluice.encoders.transformer.tokens import (
     Ids,
     TokenBatch,

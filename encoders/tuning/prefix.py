@@ -19,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.adapters import AddedModule
-from sluice.encoders.tuning.places import places_of
+from sluice.encoders.tuning.adapters import places_of
 
 # Standard deviation of keys and values at the start: of gated ones, with 0.2 the gates open five
 # times slower; of joined ones, where a prefix token gets about as much attention as a token.

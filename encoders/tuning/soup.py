@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sluice.encoders.foundation.disk.files import read_model_json, write_json
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
-from sluice.encoders.foundation.disk.generations import MANIFEST
+from sluice.encoders.foundation.disk.generations import MANIFEST, replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import FLOORS, SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder

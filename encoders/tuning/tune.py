@@ -18,10 +18,10 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.adapters import (
     Tuned,
     added_modules,
+    layer_list,
     low_rank_layers,
     merge_layer,
 )
-from sluice.encoders.model_files.layers import layer_list
 from sluice.encoders.table import TUNINGS
 from sluice.encoders.tuning.learning import learning_of, refused_tuning
 
@@ -33,8 +33,8 @@ def tune(
 ) -> Tuned:
     """Train only the parameters that ``{type: lora, ...}`` chooses, in place; log their share.
 
-    Types: ``lora`` (``sluice.encoders.tuning.low_rank``), ``ia3``, ``adapter``
-    (``sluice.encoders.tuning.bottleneck``), ``iaa`` (``sluice.encoders.tuning.aside``), ``prefix``,
+    Types: ``lora`` (``sluice.encoders.tuning.adapters``), ``ia3``, ``adapter``
+    (``sluice.encoders.tuning.adapters``), ``iaa`` (``sluice.encoders.tuning.adapters``), ``prefix``,
     ``gated_prefix``, ``bitfit``, ``ln_tuning``, ``experts``. The vectors do not change until the
     encoder is trained, but with ``prefix`` they do. A dense encoder's projection and a
     cross-encoder's head are trained as before, SPLADE's head is not (``bitfit``: its biases are).

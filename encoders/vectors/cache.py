@@ -19,12 +19,13 @@ from sluice.encoders.encoder import Side, Vectors, hooks_of
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import (
     fingerprint_of,
+    lock,
+    lock_file,
     read_json,
     remove_abandoned,
     write_json,
 )
 from sluice.encoders.foundation.disk.generations import MANIFEST
-from sluice.encoders.foundation.disk.locks import lock, lock_file
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.token_vectors import TokenVectors

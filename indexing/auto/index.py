@@ -14,9 +14,8 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.indexing.auto.choice import Choice, Limits
-from sluice.indexing.auto.trials import Trials
-from sluice.indexing.auto.vector_source import ArrayVectors, Vectors, vectors_of_rows
+from sluice.indexing.auto.candidates import ArrayVectors, Vectors, vectors_of_rows
+from sluice.indexing.auto.trials import Choice, Limits, Trials
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.index import Recipe
 from sluice.indexing.live_rows import Rows

@@ -2,18 +2,83 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sluice.encoders.foundation.disk.files import read_json
+from sluice.encoders.foundation.disk.generations import MANIFEST
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.indexing.databases.conditions import Condition
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index, Parameters
 from sluice.indexing.live_rows import Mask, Rows
+
+Operator: TypeAlias = Literal["any", "not", "gte", "gt", "lte", "lt"]
+
+
+class Condition(NamedTuple):
+    """One condition on a key of the metadata; orders have one value. All conditions must hold.
+
+    ``any`` is equality with one of the values: of numbers as numbers, integer or float, where a
+    boolean does not count as one; a list of texts equals each of its texts; None matches a missing
+    value. ``not`` is its negation, missing values included. ``gte``, ``gt``, ``lte`` and ``lt``
+    hold for a number and a number, or a text and a text by code point, and never for a missing
+    value.
+    """
+
+    key: str
+    operator: Operator
+    values: tuple[Any, ...]
+
+
+SECRETS = re.compile(r"(?i)(pass(word)?|pwd|sslpassword|(api[-_]?)?key|token|secret)$")
+PAIR = re.compile(r"(\w[\w-]*)\s*=\s*('(?:[^'\\]|\\.)*'|[^\s'][^\s]*)")
+
+
+def refuse_secrets(address: str, where: str, remedy: str) -> None:
+    """Raise ``ConfigError`` for a URL, or ``key=value`` text, with a password or key in it.
+
+    A setting is saved beside what is built with it, and printed in errors. The message names
+    ``where`` and the ``remedy``, never the address.
+    """
+    try:
+        parts = urlsplit(address)
+        secret = bool(parts.password)
+        pairs = parse_qsl(parts.query)
+    except ValueError:  # such as a bracket of an IPv6 address left open
+        secret, pairs = "@" in address, []
+    if "://" not in address:
+        pairs = PAIR.findall(address)
+    elif address.partition("://")[2].partition("/")[0].count("@") > 1:
+        secret = True  # a password with an @ of its own
+    if secret or any(SECRETS.match(name) and value.strip("'") for name, value in pairs):
+        raise ConfigError(f"{where}: holds a password or a key, which would be saved; {remedy}")
+
+
+def former_facts(folder: Path, type_name: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the facts of the indexes of a type in the state before that of ``folder``.
+
+    Of an index inside another the outer one's manifest has them.
+    """
+    manifests = (parent / MANIFEST for parent in list(folder.parents)[:3])
+    manifest = next((each for each in manifests if each.exists()), None)
+    yield from _facts(read_json(manifest) if manifest else {}, type_name)
+
+
+def _facts(value: Any, type_name: str) -> Iterator[Mapping[str, Any]]:
+    if isinstance(value, dict):
+        if value.get("type") == type_name and isinstance(value.get("index"), dict):
+            yield value["index"]
+        for inner in value.values():
+            yield from _facts(inner, type_name)
+
 
 # The ids and the metadata of some rows, in their order.
 Described: TypeAlias = Callable[[Rows], tuple[Sequence[str], Sequence[Mapping[str, Any]]]]

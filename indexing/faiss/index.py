@@ -23,8 +23,7 @@ from sluice.indexing.faiss.factory import (
     probe,
 )
 from sluice.indexing.faiss.filtered_search import exact_pays, masked_search, whole_search
-from sluice.indexing.faiss.reading_back import compacted, decoded_documents
-from sluice.indexing.faiss.structure import POINTS_PER_CENTROID
+from sluice.indexing.faiss.structure import POINTS_PER_CENTROID, compacted, decoded_documents
 from sluice.indexing.flat.index import FlatIndex
 from sluice.indexing.hits import LARGEST_SCORE, MISSING_SCORE, Hits
 from sluice.indexing.index import Index

@@ -12,13 +12,41 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.compressed_rows import CompressedRows, FirstPass, checked_first_pass
-from sluice.indexing.flat.numpy_search import search_in_numpy
-from sluice.indexing.hits import Hits
+from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
-from sluice.indexing.kernels.calls import notice_once, numpy_suffices
+from sluice.indexing.kernels.threads import notice_once, numpy_suffices
 from sluice.indexing.live_rows import Mask, Rows
-from sluice.indexing.storage.exact_scores import NUMPY_SECONDS, Metric, checked_metric
+from sluice.indexing.storage.exact_scores import (
+    NUMPY_SECONDS,
+    Metric,
+    checked_metric,
+    norms_of,
+    numpy_scores,
+)
 from sluice.indexing.storage.rows import DenseRows, fact
+
+
+def search_in_numpy(
+    held: DenseRows,
+    metric: Metric,
+    queries: Dense,
+    k: int,
+    allowed: Mask | None,
+    places: Rows | None = None,
+) -> Hits:
+    """Return the best allowed documents of each query, bit for bit as ``FlatSearch`` does.
+
+    ``places`` are the documents' rows, if they are not consecutive.
+    """
+    hits = Hits.missing(len(queries), k)
+    rows = np.arange(len(held)) if allowed is None else np.flatnonzero(allowed)
+    for place, (query, norm) in enumerate(zip(queries, norms_of(queries), strict=True)):
+        parts = [numpy_scores(query, chunk[0], metric, norm, chunk[1]) for chunk in held.chunks()]
+        scores = np.concatenate(parts)[rows] + np.float32(0)  # no -0.0
+        best, scores = best_first(rows if places is None else places[rows], scores, k)
+        hits.rows[place, : len(best)], hits.scores[place, : len(best)] = best, scores
+    return hits
+
 
 # Candidates of a binary first pass: at least, and for each of k. With the MiniLM vectors of 30,000
 # MS MARCO passages they hold all of the true 10 and the true 100 for its 97 queries, and .998 and

@@ -11,14 +11,14 @@ from typing import Annotated, Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.disk.locks import OwnLock
+from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.token_vectors import Ngram, TokenSequences, WeightedNgrams
 from sluice.indexing.fm import segment_list
-from sluice.indexing.fm.intersection import Part, by_first_token, document_parts, ranked_keys
 from sluice.indexing.fm.segment import Keep, Occurrences
 from sluice.indexing.fm.segment_list import MOST_TOKENS, Continuations, Ranges, Remembered, Segments
+from sluice.indexing.fm.trie import Part, by_first_token, document_parts, ranked_keys
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import LiveRows, Mask, Rows

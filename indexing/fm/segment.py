@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenSequences
-from sluice.indexing.kernels.calls import lent, notice_once
+from sluice.indexing.kernels.threads import lent, notice_once
 from sluice.indexing.storage.rows import fact, write_array
 
 MARK: Final = 0  # the symbol before each text; that of a token is its id and 1
@@ -75,8 +75,7 @@ class Segment:
     @classmethod
     def build(cls, texts: TokenSequences, keep: Keep = lambda array: array) -> Self:
         """Sort texts, at least one; ``keep`` puts the three large arrays where they are to stay."""
-        from sluice.indexing.fm.kernels import finish
-        from sluice.indexing.fm.suffix_sort import suffix_array
+        from sluice.indexing.fm.kernels import finish, suffix_array
 
         reverse = _marked(texts)[::-1].copy()
         symbols = int(reverse.max()) + 1

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sluice.encoders.foundation.disk.locks import OwnLock
+from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
@@ -25,8 +25,8 @@ from sluice.indexing.inverted.placed import (
     open_segments,
     write_segments,
 )
+from sluice.indexing.inverted.search.block_engine import BLOCKS, LAZY_BLOCKS, RECORD
 from sluice.indexing.inverted.search.numpy_engine import expected_work, search_query
-from sluice.indexing.inverted.search.record import BLOCKS, LAZY_BLOCKS, RECORD
 from sluice.indexing.inverted.segments.segment import LAST_ROW
 from sluice.indexing.inverted.settings import (
     SEARCH_PARAMETERS,
@@ -37,8 +37,7 @@ from sluice.indexing.inverted.settings import (
 )
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics, Plan, plan_of
-from sluice.indexing.kernels.calls import kernels_loaded, notice_once, numpy_suffices
-from sluice.indexing.kernels.threads import in_pieces
+from sluice.indexing.kernels.threads import in_pieces, kernels_loaded, notice_once, numpy_suffices
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact
 

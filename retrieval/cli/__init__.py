@@ -23,11 +23,11 @@ from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.cli.app import app
 from sluice.retrieval.cli.terminal.messages import (
     disk_message,
+    echo,
     os_message,
     usage_message,
     write_error,
 )
-from sluice.retrieval.cli.terminal.output import echo
 
 __all__ = ["app", "main"]
 

@@ -27,7 +27,7 @@ from sluice.retrieval.cli.fitting import stages
 from sluice.retrieval.cli.outputs import plot, score
 from sluice.retrieval.cli.searching import changes, explain, search
 from sluice.retrieval.cli.teaching import training_data
-from sluice.retrieval.cli.terminal.output import LogFormatter, echo
+from sluice.retrieval.cli.terminal.messages import LogFormatter, echo
 from sluice.retrieval.cli.terminal.verbs import Command, with_options
 
 EXPERIMENTS = "Experiments, from a YAML file"

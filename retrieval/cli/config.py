@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import ConfigFile, Overrides, plural
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 
@@ -123,8 +123,7 @@ def check(
       sluice config check quickstart
       sluice config check experiment.yaml dataset=scifact --fast
     """
-    from sluice.retrieval.config.reading import load_values
-    from sluice.retrieval.config.recipes import recipe_or_file
+    from sluice.retrieval.config.yaml_file import load_values, recipe_or_file
     from sluice.retrieval.planning.problems import problems
 
     file = recipe_or_file(config)
@@ -200,7 +199,7 @@ def schema(
     Example:
       sluice config schema --output sluice.schema.json
     """
-    from sluice.retrieval.config.recipes import SCHEMA, configs
+    from sluice.retrieval.config.yaml_file import SCHEMA, configs
 
     text = (configs() / SCHEMA).read_text(encoding="utf-8")
     if output is None:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
     IdColumn,
     Links,
@@ -17,7 +18,6 @@ from sluice.retrieval.cli.terminal.options import (
     TitleColumn,
     named_columns,
 )
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 

@@ -16,6 +16,7 @@ import typer
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
     Allow,
     Form,
@@ -26,7 +27,6 @@ from sluice.retrieval.cli.terminal.options import (
     show_table,
     split_measures,
 )
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _hubness_of_retriever(
 ) -> Hubness:
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.evaluation.hub_counts import hubness as hubness_of
-    from sluice.retrieval.retrievers.dataset_runs import run_on
+    from sluice.retrieval.retrievers.candidate_lists import run_on
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if dataset is None:

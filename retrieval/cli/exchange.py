@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import Allow, allowed, plural, refuse_options
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 DENSE = "Dense vectors"
@@ -138,7 +138,7 @@ def export(
     from sluice.retrieval.exchange.own_index import FORM, export_home
     from sluice.retrieval.exchange.token_retrievers import export_tokens
     from sluice.retrieval.exchange.tokens.vectors import FORMS as TOKEN_FORMS
-    from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
+    from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if form == "onnx":

@@ -13,9 +13,8 @@ import typer
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError, suggest
 from sluice.encoders.foundation.numbers import duration, spelled_bytes
-from sluice.retrieval.cli.outputs.report import report
-from sluice.retrieval.cli.outputs.reproduce import reproduce
-from sluice.retrieval.cli.terminal.messages import say, show
+from sluice.retrieval.cli.outputs.report import report, reproduce
+from sluice.retrieval.cli.terminal.messages import echo, say, show
 from sluice.retrieval.cli.terminal.options import (
     DOCUMENTS,
     ConfigFile,
@@ -31,7 +30,6 @@ from sluice.retrieval.cli.terminal.options import (
     plural,
     refuse_options,
 )
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 if TYPE_CHECKING:
@@ -136,7 +134,7 @@ def index(
       sluice index configs/index-splade.yaml --dry-run
     """
     from sluice.retrieval.cli.terminal.own_documents import is_documents, own_experiment
-    from sluice.retrieval.config.recipes import SUFFIXES, recipe_or_file, recipes
+    from sluice.retrieval.config.yaml_file import SUFFIXES, recipe_or_file, recipes
 
     columns = named_columns(id=id, text=text, title=title, metadata=metadata, allow=allow)
     config: str | Path | dict[str, Any] = Path(source)
@@ -256,7 +254,7 @@ def tune(
       sluice tune configs/tune.yaml dataset=scifact tune.budget.p95_ms=20
       sluice evaluate runs/tune/tune/tuned.yaml
     """
-    from sluice.retrieval.execution.plan import estimate_of
+    from sluice.retrieval.execution.executor import estimate_of
     from sluice.retrieval.jobs import tune as tune_parts
 
     if plan:

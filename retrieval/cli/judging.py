@@ -14,8 +14,8 @@ import typer
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import Json, Measures, plural, split_measures
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 

@@ -12,6 +12,7 @@ import typer
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
     Allow,
     Form,
@@ -22,7 +23,6 @@ from sluice.retrieval.cli.terminal.options import (
     show_table,
     split_measures,
 )
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 

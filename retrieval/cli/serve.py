@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import Allow, allowed, refuse_options
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _indexed(
 ) -> Path:
     """Return the folder to serve; documents that are not indexed yet are indexed first."""
     from sluice.retrieval.cli.terminal.own_documents import is_documents, own_experiment, short_name
-    from sluice.retrieval.serving.content.opening import kind_of
+    from sluice.retrieval.serving.content.content import kind_of
 
     options: dict[str, Any] = {"output": output, "model": model, "bm25": bm25 or None}
     folder = Path(source)

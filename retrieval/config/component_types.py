@@ -43,7 +43,7 @@ EXAMPLES: Final = {
     "file": Core("sluice.retrieval.training_data.files.examples:FileExamples"),
     "generated": "sluice.retrieval.training_data.written.generated_examples:GeneratedExamples",
     "ict": "sluice.retrieval.training_data.files.corpus_examples:ClozeExamples",
-    "indexing": "sluice.retrieval.training_data.files.indexing_examples:IndexingExamples",
+    "indexing": "sluice.retrieval.training_data.files.corpus_examples:IndexingExamples",
     "quality": "sluice.retrieval.training_data.files.quality_examples:QualityExamples",
     "texts": "sluice.retrieval.training_data.files.corpus_examples:TextExamples",
     "wlp": "sluice.retrieval.training_data.files.corpus_examples:LinkedExamples",

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.input.bounded import expanded
-from sluice.retrieval.datasets.beir import BeirFolder
+from sluice.retrieval.datasets.beir import BeirFolder, LooseFiles
 from sluice.retrieval.datasets.dataset import load_dataset
-from sluice.retrieval.datasets.loose_files import LooseFiles
 from sluice.retrieval.datasets.source import find_split
 
 CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")

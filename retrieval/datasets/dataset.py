@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, listed, suggest
-from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import expanded, same_text_key
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.retrieval.datasets.source import Corpus, MemorySource, Qrels, Source, find_split
 from sluice.retrieval.documents.document import Document
@@ -231,7 +230,7 @@ def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test
     ``beir/scifact/test``, selects its family). A mapping is the YAML form
     ``{name: ..., split: ..., ignore_identical_ids: auto | true | false, level: 1}``, or
     ``{corpus: ..., queries: ..., qrels: ..., columns: ..., allow: ...}`` for files of one's own,
-    see ``sluice.retrieval.datasets.loose_files.LooseFiles``; only the corpus is needed.
+    see ``sluice.retrieval.datasets.beir.LooseFiles``; only the corpus is needed.
 
     ``split=None`` opens the corpus alone. Raises ``DataError`` for an unknown name or split.
     """
@@ -252,7 +251,7 @@ def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test
 
 def _source_of(settings: Mapping[str, Any]) -> Source:
     """Return the source of a mapping: loose files where it has a corpus, otherwise by name."""
-    from sluice.retrieval.datasets.loose_files import LooseFiles
+    from sluice.retrieval.datasets.beir import LooseFiles
 
     if "corpus" in settings:
         parts = {key: settings[key] for key in ("corpus", *LOOSE, "name") if key in settings}
@@ -312,7 +311,7 @@ def find_source(name: str | Path) -> Source:
     if text and is_beir_folder(path):
         return BeirFolder(path)
     if text and path.is_file():
-        from sluice.retrieval.datasets.loose_files import LooseFiles
+        from sluice.retrieval.datasets.beir import LooseFiles
 
         return LooseFiles(path)
     if isinstance(name, Path) or path.is_absolute() or text.startswith(("./", "../", "~")):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.datasets.source import Places, Qrels, Source
 from sluice.retrieval.documents.document import Document

@@ -11,8 +11,8 @@ from typing import Any
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.progress import progress
+from sluice.retrieval.datasets.beir import LooseFiles
 from sluice.retrieval.datasets.dataset import UNJUDGED, Dataset, IdenticalIdCheck, load_dataset
-from sluice.retrieval.datasets.loose_files import LooseFiles
 from sluice.retrieval.datasets.source import Qrels
 from sluice.retrieval.documents.readers.source import is_source
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.indexing.databases.conditions import Condition as Condition, Operator
+from sluice.indexing.databases.index import Condition as Condition, Operator
 from sluice.retrieval.documents.columns import (
     COMMA_TOLD,
     DECIMAL_COMMA,

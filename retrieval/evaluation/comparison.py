@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.disk.csv_text import csv_text
+from sluice.encoders.foundation.disk.figures import csv_text
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural
 from sluice.familiar import renamed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from sluice.encoders.foundation.disk.csv_text import csv_text
+from sluice.encoders.foundation.disk.figures import csv_text
 from sluice.encoders.foundation.errors import ConfigError
 
 Value = float | int | str | None

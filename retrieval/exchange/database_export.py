@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sluice.encoders.foundation.build import resolve
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.exchange.databases.form import Form, Shape
 from sluice.retrieval.exchange.databases.sides import DenseSide, SparseSide, records, sides_of

@@ -25,7 +25,7 @@ from sluice.retrieval.exchange.dense.vectors import (
     read_dense_vectors,
     write_dense_vectors,
 )
-from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 from sluice.retrieval.retrievers.retriever import Retriever
 
 if TYPE_CHECKING:

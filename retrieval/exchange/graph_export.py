@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.reservoir import Reservoir
+from sluice.encoders.foundation.input.bounded import Reservoir
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document

@@ -14,7 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.jsonl import read_objects
 from sluice.retrieval.exchange.sparse.impact_json import id_of, matrix_of, weights_of
-from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from sluice.retrieval.pipelines.expression import names_in
 from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
 from sluice.retrieval.training_data.example_sources import example_source, searched_with
-from sluice.retrieval.training_data.refreshing.settings import decisive
+from sluice.retrieval.training_data.refreshing.miner import decisive
 from sluice.retrieval.training_data.teachers.spec import teacher_spec
 
 # Training settings that were added later, by their section ("" is the training's own).

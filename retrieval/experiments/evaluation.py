@@ -19,8 +19,7 @@ from sluice.retrieval.evaluation.measures import depth_for, parse_measure
 from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs, escaped_markdown
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.output.folder import SETTINGS
-from sluice.retrieval.experiments.output.made_parts import made_parts, parts_table
+from sluice.retrieval.experiments.output.folder import SETTINGS, made_parts, parts_table
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
 from sluice.retrieval.retrievers.gather_recall import GatherRecall

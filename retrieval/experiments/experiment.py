@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.disk.files import read_json, write_text
-from sluice.encoders.foundation.disk.folder_swap import settle
-from sluice.encoders.foundation.disk.generations import MANIFEST
+from sluice.encoders.foundation.disk.generations import MANIFEST, settle
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.familiar import refused
 from sluice.retrieval.config.components import make_encoder, make_executor
@@ -53,8 +52,7 @@ from sluice.retrieval.experiments.output.folder import (
     refuse_other_dataset,
     remove_other_dataset,
 )
-from sluice.retrieval.experiments.output.retrievers import ExperimentRetrievers
-from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
+from sluice.retrieval.experiments.output.retrievers import ExperimentRetrievers, open_pipeline
 from sluice.retrieval.experiments.training.job import TrainingJob, order_of, train_model
 from sluice.retrieval.experiments.training.parts import FOLDER, TrainingSet, names_of
 from sluice.retrieval.experiments.training.tested_queries import (

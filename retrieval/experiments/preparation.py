@@ -86,7 +86,7 @@ def _find(key: str, component: Mapping[str, Any], *, trained: Iterable[str], all
         except SluiceError as error:
             raise ModelError(f"{key}.model: {error}") from error
     if isinstance(device, str) and device not in ("auto", "cpu"):
-        from sluice.encoders.backends.devices import pick_device
+        from sluice.encoders.backends.backend import pick_device
 
         try:
             pick_device(device)

@@ -26,7 +26,7 @@ from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.changes import retrievers_of
 from sluice.retrieval.experiments.output.folder import RETRIEVERS
 from sluice.retrieval.pipelines.expression import caches_in, texts_in
-from sluice.retrieval.retrievers.dataset_runs import asked, run_on
+from sluice.retrieval.retrievers.candidate_lists import asked, run_on
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.gather_recall import gather_recalls
 from sluice.retrieval.retrievers.latency import Latency, alone, measure_latency

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import write_json
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.table import SAVED, STAGES
 

@@ -23,9 +23,8 @@ from sluice.retrieval.pipelines.searchable import (
     searched,
 )
 from sluice.retrieval.pipelines.tracing import Span
-from sluice.retrieval.runs.notebook import html_table
 from sluice.retrieval.runs.queries import DEPTH, Queries
-from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.runs.run import Ranking, Run, html_table
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where

@@ -14,7 +14,7 @@ from sluice.retrieval.retrievers.corpus.token_scores import (
     exact_params,
     measured_recall,
 )
-from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 
 if TYPE_CHECKING:
     from sluice.indexing.inverted.statistics import Plan

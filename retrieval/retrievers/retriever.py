@@ -39,20 +39,21 @@ from sluice.retrieval.pipelines.searchable import (
 )
 from sluice.retrieval.pipelines.stage import Fuse, Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
-from sluice.retrieval.retrievers.corpus.encoding import READING, Reading, warn_of_cuts
-from sluice.retrieval.retrievers.corpus.fill_index import filled_index
-from sluice.retrieval.retrievers.corpus.passages import Passages, keep_vectors
-from sluice.retrieval.retrievers.corpus.sources import (
+from sluice.retrieval.retrievers.corpus.encoding import (
+    READING,
+    Reading,
     documents_of_all,
     encoder_and_corpus,
     encoder_for,
+    warn_of_cuts,
 )
-from sluice.retrieval.retrievers.corpus.vectors.given_vectors import (
+from sluice.retrieval.retrievers.corpus.fill_index import filled_index
+from sluice.retrieval.retrievers.corpus.passages import Passages, keep_vectors
+from sluice.retrieval.retrievers.corpus.vectors.index_tasks import (
     as_matrices,
     holds_tokens,
     one_query,
 )
-from sluice.retrieval.retrievers.filtered import Filtered
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,
     ENCODING,
@@ -62,9 +63,9 @@ from sluice.retrieval.retrievers.folder import (
     refuse_foreign,
     usual_name,
 )
-from sluice.retrieval.retrievers.shards.committing import committed
+from sluice.retrieval.retrievers.shards.folder import committed
 from sluice.retrieval.retrievers.state import RetrieverState
-from sluice.retrieval.retrievers.updates import Updatable, Updated as Updated
+from sluice.retrieval.retrievers.updates import Filtered, Updatable, Updated as Updated
 from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
 
@@ -184,7 +185,7 @@ class Retriever(FamiliarRetriever, Updatable):
             if shards is None and shard_size is None:
                 documents = write_documents(folder / DOCUMENTS, corpus)
             else:
-                from sluice.retrieval.retrievers.shards.building import new_shards
+                from sluice.retrieval.retrievers.shards.folder import new_shards
 
                 documents, index, shard_set = new_shards(
                     folder, encoder, corpus, index, shards=shards, shard_size=shard_size

@@ -89,7 +89,7 @@ class _Parts:
 
         path, generation = self._state.path, self.head.index_generation
         if self.head.shards is not None:
-            from sluice.retrieval.retrievers.shards.opening import open_sharded_index
+            from sluice.retrieval.retrievers.shards.folder import open_sharded_index
 
             return open_sharded_index(
                 path, self.head, self.store, self._state.allow, self._state.workers
@@ -111,7 +111,7 @@ class _Parts:
     def store(self) -> DocumentStore:
         path, generation = self._state.path, self.head.documents_generation
         if self.head.shards is not None:
-            from sluice.retrieval.retrievers.shards.opening import open_sharded_store
+            from sluice.retrieval.retrievers.shards.folder import open_sharded_store
 
             return open_sharded_store(path, self.head)
         return open_documents(path / DOCUMENTS, generation=generation)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sluice.encoders.encoder import hooks_of
+from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.disk.generations import writer_lock
-from sluice.encoders.foundation.disk.locks import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import refuse_links, refuse_writing
@@ -23,7 +23,10 @@ from sluice.retrieval.documents.difference import Difference, Rows, difference
 from sluice.retrieval.documents.document import of_texts
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.documents.store import DocumentStore, write_documents
+from sluice.retrieval.documents.where import Where, conditions
+from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.one_state import kept_state
+from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
 from sluice.retrieval.retrievers.corpus.index_queries import chooses
@@ -35,12 +38,81 @@ from sluice.retrieval.retrievers.folder import (
     roll_back,
 )
 from sluice.retrieval.retrievers.folder.changes import KINDS, Changes, noted_in
-from sluice.retrieval.retrievers.shards.committing import committed
+from sluice.retrieval.retrievers.shards.folder import committed
 from sluice.retrieval.retrievers.state import RetrieverState
+from sluice.retrieval.runs.queries import Queries
+from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:
     from sluice.indexing import Index
+    from sluice.retrieval.pipelines.hit import Hit
+    from sluice.retrieval.pipelines.stage import Texts
+    from sluice.retrieval.retrievers.retriever import Retriever
     from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
+
+
+class Filtered(Stage):
+    """``retriever.filtered(where)``: ``where`` holds for every hit."""
+
+    def __init__(self, retriever: Retriever, where: Where) -> None:
+        conditions(where)  # raises for an invalid condition now, not at the first query
+        self.retriever, self.where = retriever, dict(where)
+        self.name = retriever.name
+
+    @property
+    def documents(self) -> Texts:
+        """The store of the retriever, which has all documents."""
+        return self.retriever.documents
+
+    @property
+    def base_retriever(self) -> Retriever:
+        """The retriever without its filter."""
+        return self.retriever
+
+    @property
+    def base_where(self) -> Where:
+        """The condition as it was given."""
+        return self.where
+
+    @property
+    def names_passages(self) -> bool:
+        """Whether the retriever searches documents by their passages."""
+        return self.retriever.names_passages
+
+    def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
+        """Return which tokens met, as the retriever does."""
+        return self.retriever.matches_of(query, doc_id)
+
+    @property
+    def least_score(self) -> float | None:
+        """The least score of the retriever."""
+        return self.retriever.least_score
+
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Search every query among the documents that match."""
+        return self.retriever.run(queries, given, k, where=self.where)
+
+    def filtered(self, where: Where) -> Filtered:
+        """Return the stage for which both hold; ``ConfigError`` for two conditions on one key."""
+        conditions(where)
+        for key in self.where:
+            if key in where and where[key] != self.where[key]:
+                raise ConfigError(
+                    f"where: {key!r} is filtered by {self.where[key]!r} already; expected one "
+                    "condition on a key"
+                )
+        return Filtered(self.retriever, {**self.where, **where})
+
+    def written(self, name_of: NameOf) -> str:
+        """Return a name: the filter is saved with the retriever."""
+        return name_of(self)
+
+    def _hits(self, query: str, k: int) -> list[Hit]:
+        return self.retriever.search(query, k, where=self.where)
+
+    def _hits_of_all(self, queries: Queries, k: int) -> list[list[Hit]]:
+        return self.retriever.search(list(queries.values()), k, where=self.where)
+
 
 GIVEN = ".given"  # documents that are compared with those of the folder
 
@@ -202,7 +274,7 @@ class Updatable(Stage):
     def _fill(self, state: RetrieverState, index: Index, rows: Rows | None = None) -> None:
         """Index a state's documents anew; ``rows`` are those of vectors that the old index has."""
         from sluice.retrieval.retrievers.corpus.encoding import Encoding
-        from sluice.retrieval.retrievers.shards.moving import stored_vectors
+        from sluice.retrieval.retrievers.shards.folder import stored_vectors
 
         vectors = encoding = None
         if section := self.head.section:  # else maybe a function, whose fingerprint is its name
@@ -252,7 +324,7 @@ class Updatable(Stage):
         experiment that made it. ``index`` is an empty one of the shards' kind, for a kind
         that cannot make one of its settings.
         """
-        from sluice.retrieval.retrievers.shards.building import new_shards
+        from sluice.retrieval.retrievers.shards.folder import new_shards
 
         with self._changing() as (state, _):
             held = state.store.live_rows

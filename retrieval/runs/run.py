@@ -6,6 +6,7 @@ It is trec_eval's order, and trec_eval reads scores as float32, so scores are co
 from __future__ import annotations
 
 import gzip
+import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,8 +19,18 @@ from sluice.encoders.foundation.disk.files import write_bytes
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.familiar import Answering, Familiar
 from sluice.retrieval.runs.columns import RunColumns
-from sluice.retrieval.runs.notebook import html_table
 from sluice.retrieval.runs.trec_files import read_run, run_text
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table with a caption; every text is escaped."""
+    top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
+    )
+    titles = f"<thead><tr>{top}</tr></thead>" if head else ""
+    return f"<table><caption>{html.escape(caption)}</caption>{titles}<tbody>{body}</tbody></table>"
+
 
 Scores = NDArray[np.float32]
 LOWEST = -0x7F7FFFFF  # the ordered key of the most negative finite float32

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import read_json, replaced_file, writable
-from sluice.encoders.foundation.disk.folder_swap import swap_lock
+from sluice.encoders.foundation.disk.generations import swap_lock
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError, suggest
 
 log = logging.getLogger("sluice.serve")

@@ -17,13 +17,17 @@ from sluice.encoders.foundation.errors import UnknownDocumentError
 from sluice.encoders.foundation.machine import cores
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.serving.content.content import Content, needs_model, query_cost, reranks
-from sluice.retrieval.serving.content.live import LiveFolder, Written
-from sluice.retrieval.serving.content.opening import WARM
-from sluice.retrieval.serving.content.peers import Peers
-from sluice.retrieval.serving.content.warming import change_documents
+from sluice.retrieval.serving.content.content import (
+    WARM,
+    Content,
+    change_documents,
+    needs_model,
+    query_cost,
+    reranks,
+)
+from sluice.retrieval.serving.content.live import LiveFolder, Peers, Written
 from sluice.retrieval.serving.faults import Fault, late, not_written, overloaded, too_large
-from sluice.retrieval.serving.judging.opening import open_judging
+from sluice.retrieval.serving.judging.judging import open_judging
 from sluice.retrieval.serving.metrics import Metrics
 from sluice.retrieval.serving.settings import MOST_QUERY, ServeSettings
 from sluice.retrieval.serving.shapes.search import (
@@ -32,13 +36,18 @@ from sluice.retrieval.serving.shapes.search import (
     SearchAnswer,
     SearchRequest,
 )
-from sluice.retrieval.serving.tasks.embedding import Vector, cost_of, encode_all
+from sluice.retrieval.serving.tasks.embedding import (
+    Pair,
+    Vector,
+    cost_of,
+    encode_all,
+    pair_cost,
+    score_all,
+)
 from sluice.retrieval.serving.tasks.explaining import explained
-from sluice.retrieval.serving.tasks.reranking import Pair, pair_cost, score_all
 from sluice.retrieval.serving.tasks.searching import answer, is_quick, search_all
-from sluice.retrieval.serving.work.budget import Budget
 from sluice.retrieval.serving.work.lane import Job, Lane
-from sluice.retrieval.serving.work.mailbox import Mailbox
+from sluice.retrieval.serving.work.pace import Budget, Mailbox
 
 log = logging.getLogger("sluice.serve")
 

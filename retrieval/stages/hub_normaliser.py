@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
-from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 
 if TYPE_CHECKING:
     from sluice.indexing import AugmentedIndex, Index

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.locks import OwnLock
+from sluice.encoders.foundation.disk.files import OwnLock, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.stage import Stage

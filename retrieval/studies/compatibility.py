@@ -11,7 +11,7 @@ from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.measures import Measure, depth_of, parse_measure
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.evaluation.table import Table
-from sluice.retrieval.retrievers.dataset_runs import asked
+from sluice.retrieval.retrievers.candidate_lists import asked
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.queries import DEPTH
 

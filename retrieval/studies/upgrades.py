@@ -12,8 +12,12 @@ import numpy as np
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import read_json, write_json
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder, settle
-from sluice.encoders.foundation.disk.generations import MANIFEST, pin_generation
+from sluice.encoders.foundation.disk.generations import (
+    MANIFEST,
+    pin_generation,
+    replaced_folder,
+    settle,
+)
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.given import EncoderLike, as_encoder
 from sluice.retrieval.datasets.dataset import Dataset
@@ -21,7 +25,7 @@ from sluice.retrieval.evaluation.measures import Measure, depth_of, parse_measur
 from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.significance import Effect, effect, paired_t_test
 from sluice.retrieval.evaluation.table import Table
-from sluice.retrieval.retrievers.dataset_runs import asked
+from sluice.retrieval.retrievers.candidate_lists import asked
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,
     HEAD,

@@ -24,8 +24,7 @@ from sluice.retrieval.testing.loss_batches import (
     without_row,
 )
 from sluice.retrieval.testing.rules import expect, verify
-from sluice.training.batches.targets import Negatives
-from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.batches.vector_batch import Negatives, VectorBatch
 from sluice.training.losses.base import HOOKS, as_loss, writes
 
 STEP = 1e-6  # of finite differences

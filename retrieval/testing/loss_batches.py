@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from sluice.training.batches.targets import group_targets, matrix_targets
-from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.batches.vector_batch import VectorBatch, group_targets, matrix_targets
 from sluice.training.example import Example, Text
 from sluice.training.losses.base import LossBase, as_loss
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.retrieval.training_data.example_sources import file_examples
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.config.component_types import EXAMPLES
-from sluice.retrieval.training_data.files.source import ExampleSource, as_source
+from sluice.retrieval.training_data.files.rows import ExampleSource, as_source
 
 if TYPE_CHECKING:
     from pathlib import Path

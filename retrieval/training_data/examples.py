@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import Qrels
@@ -201,7 +201,7 @@ class TrainingExamples:
 
     def _mine(self, encoder: Any, step: int, dataset: Dataset) -> MinedNegatives:
         from sluice.training.batches.processes import rank
-        from sluice.training.negatives.provenance_file import write_provenance
+        from sluice.training.negatives.report import write_provenance
 
         lists = self._all_lists(encoder, step, dataset)
         spec = {k: v for k, v in (self.section.negatives or {}).items() if k != "refresh"}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.rerankers.rrra import AdaptedScorer, check_dense
-from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.retrievers.candidate_lists import run_on
 from sluice.retrieval.retrievers.retriever import Retriever
 
 if TYPE_CHECKING:

@@ -17,11 +17,15 @@ from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.store import DocumentStore
-from sluice.retrieval.execution.executor import LOCAL, Executor
-from sluice.retrieval.execution.plan import end_planning
+from sluice.retrieval.execution.executor import LOCAL, Executor, end_planning
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.candidate_lists import RandomRun, Sources, random_run
-from sluice.retrieval.retrievers.dataset_runs import asked_on, run_on
+from sluice.retrieval.retrievers.candidate_lists import (
+    RandomRun,
+    Sources,
+    asked_on,
+    random_run,
+    run_on,
+)
 from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.lists.list_tasks import INPUTS, LISTS, SOURCE, Asked, lists_of
@@ -297,7 +301,7 @@ def write_mined(output: Path, dataset: Dataset, mined: MinedNegatives) -> None:
     the line's documents has none. Queries without text, documents that are not in the corpus, and
     positives that the ranking-consistency filter drops are left out.
     """
-    from sluice.training.negatives.provenance_file import write_provenance
+    from sluice.training.negatives.report import write_provenance
 
     with packed_file(output) as stream:
         stream.writelines(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import fingerprint_of, write_json
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.indexing.table import INDEXES
 from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
 from sluice.retrieval.exchange.sparse_retrievers import export_retriever, import_retriever

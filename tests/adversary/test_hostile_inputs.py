@@ -11,11 +11,10 @@ import pytest
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.encoders.foundation.input import bounded
-from sluice.retrieval.config.reading import load_values
+from sluice.retrieval.config.yaml_file import load_values
 from sluice.retrieval.datasets.dataset import load_dataset
-from sluice.retrieval.documents.readers.files.html_file import html_text
-from sluice.retrieval.documents.readers.files.kinds import Unreadable
-from sluice.retrieval.documents.readers.files.pdf_file import pdf_text
+from sluice.retrieval.documents.readers.files.folder import pdf_text
+from sluice.retrieval.documents.readers.files.kinds import Unreadable, html_text
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.documents.where import parse_where
 from sluice.retrieval.runs.run import Run
@@ -125,7 +124,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("kind", VIEWS)
 def test_views_of_sqlite_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    module = "sluice.retrieval.documents.readers.sqlite_file"
+    module = "sluice.retrieval.documents.readers.tables"
     monkeypatch.setattr(f"{module}.STEPS", 100_000)
     monkeypatch.setattr(f"{module}.BETWEEN", 10_000)
     monkeypatch.setattr(f"{module}.STEPS_PER_BYTE", 10)
@@ -161,7 +160,7 @@ def test_an_ordinary_page_is_read_to_its_end(part: bytes) -> None:
 
 
 def test_a_small_pdf_that_names_one_page_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.retrieval.documents.readers.files.pdf_file.STEPS", 0)
+    monkeypatch.setattr("sluice.retrieval.documents.readers.files.folder.STEPS", 0)
     drawn = b"BT (gold) Tj ET " * 100
     objects = [
         b"<</Type/Catalog/Pages 2 0 R>>",

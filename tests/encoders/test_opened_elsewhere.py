@@ -27,7 +27,7 @@ import sluice.encoders.sentence_transformers as modules
 from sluice.encoders import BM25Encoder, CrossEncoder as Ranker, as_encoder, as_scorer
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.model_files.layout.modules import OWN
+from sluice.encoders.model_files.layout.read import OWN
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.table import ENCODERS, KNOWN, RANKERS, RERANKERS
 from sluice.encoders.tuning.tune import tune

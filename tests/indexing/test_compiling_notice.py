@@ -10,11 +10,11 @@ import pytest
 
 FIRST_CALL = """
 import logging, threading
-from sluice.indexing.kernels import calls
+from sluice.indexing.kernels import threads
 {before}
-calls.PATIENCE = 0
+threads.PATIENCE = 0
 for _ in range(2):
-    with calls.notice_once():
+    with threads.notice_once():
         for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
                 thread.join()

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.retrieval.documents.document import Document
 
 

@@ -15,8 +15,8 @@ import torch  # noqa: E402
 from sluice.training import fit  # noqa: E402
 from sluice.training.batches.processes import rank, world  # noqa: E402
 from sluice.training.batches.token_scores import TokenScoring  # noqa: E402
-from sluice.training.losses.contrastive.bce import BCE  # noqa: E402
-from sluice.training.losses.contrastive.info_nce import InfoNCE  # noqa: E402
+from sluice.training.losses.contrastive.pairs import BCE  # noqa: E402
+from sluice.training.losses.contrastive.softmax import InfoNCE  # noqa: E402
 from sluice.training.losses.masked_language import MaskedLanguage  # noqa: E402
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sluice.encoders.rerankers.prompt import Prompt
+from sluice.encoders.rerankers.language_model import Prompt
 
 
 class FakeModel:

@@ -11,7 +11,7 @@ import tiny  # noqa: E402
 import torch  # noqa: E402
 
 from sluice.training import fit  # noqa: E402
-from sluice.training.losses.contrastive.info_nce import InfoNCE  # noqa: E402
+from sluice.training.losses.contrastive.softmax import InfoNCE  # noqa: E402
 
 torch.set_num_threads(1)
 

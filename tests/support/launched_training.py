@@ -16,7 +16,7 @@ from small_training import BM25, MINED, TRAINER, short_training
 
 from sluice.retrieval import train
 from sluice.training.batches.processes import rank
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 
 @dataclass(eq=False)

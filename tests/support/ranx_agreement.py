@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from sluice.retrieval import Ranking, Run
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
-from sluice.retrieval.pipelines.fusion.ranx_fusion import RANX
+from sluice.retrieval.pipelines.fusion.search import RANX
 
 
 def distinct_runs(count: int = 3, seed: int = 0, overlap: float = 0.6) -> list[Run]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.retrieval.documents.document import Document
 
 SUBJECTS = ("gold", "river", "stone", "water", "sluice", "vector", "index", "term", "rank", "score")

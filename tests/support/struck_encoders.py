@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from batch_encoder import BatchEncoder, many
 
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.retrieval import Encoding, Retriever
 from sluice.retrieval.execution import Executor, ProcessExecutor, RayExecutor, on_ray
 from sluice.retrieval.execution.executor import LOCAL

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.retrieval.execution import Executor, ProcessExecutor
 from sluice.retrieval.execution.executor import LOCAL
 from sluice.retrieval.training_data.teachers.distillation import distil

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.build import build
-from sluice.training.batches.targets import matrix_targets
-from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
 from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from sluice.retrieval.retrievers.shards.workers import ShardWorkers
-from sluice.retrieval.retrievers.shards.workers.searcher import ShardSearcher
+from sluice.retrieval.retrievers.shards.workers.crew import ShardSearcher
 
 
 class WorkersHere(ShardWorkers):

@@ -7,25 +7,68 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import multiprocessing
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn.functional import pad
+from torch.utils.data import DataLoader, Dataset
+from transformers import TrainingArguments
 
 from sluice.encoders.encoder import encoder_of
+from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.processes import rank, shares, world
-from sluice.training.batches.targets import (
+from sluice.training.batches.vector_batch import (
     Negatives,
     Targets,
     group_targets,
     matrix_targets,
     row_weights,
 )
-from sluice.training.batches.teacher import BatchTeacher
-from sluice.training.example import Example
+from sluice.training.example import Example, Text
 from sluice.training.protocol import BiEncoder, PairEncoder, Side
+
+
+class BatchTeacher(Protocol):
+    """Bi-encoders whose vectors of all training texts are at hand.
+
+    A cross-encoder cannot be one: every query of a batch is scored with every document.
+    """
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that changes whenever a score would."""
+        ...
+
+    def prepare(self, examples: Sequence[Example]) -> None:
+        """Make ready for the texts of these examples, and of those of the first call."""
+        ...
+
+    def scores(
+        self, queries: Sequence[Text], documents: Sequence[Text]
+    ) -> NDArray[np.floating[Any]]:
+        """Return ``[B, N]``: every query with every document."""
+        ...
+
+    def vectors(self, texts: Sequence[Text], side: Side) -> NDArray[np.floating[Any]]:
+        """Return ``[n, dim]``, the vectors of the texts."""
+        ...
+
+
+def vectors_of_texts(
+    teacher: BatchTeacher, examples: Sequence[Example]
+) -> NDArray[np.floating[Any]]:
+    """Return ``[n, dim]``, the vectors of the examples' distinct queries, then documents."""
+    queries = {example.query.text: example.query for example in examples}
+    documents = {text.text: text for example in examples for text in example.documents}
+    both = (teacher.vectors([*queries.values()], "query"),
+            teacher.vectors([*documents.values()], "document"))  # fmt: skip
+    return np.concatenate(both)
+
 
 Batch = dict[str, Any]
 
@@ -187,3 +230,56 @@ class QueryCollator:
             "weights": row_weights(examples),
             "ids": ids,
         }
+
+
+class ExampleList(Dataset[Example]):
+    """Examples by position; they can be exchanged between epochs."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = list(examples)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, place: int) -> Example:
+        return self.examples[place]
+
+    def replace(self, examples: Sequence[Example]) -> None:
+        """Exchange examples while an epoch runs: the same queries, in the same order."""
+        if [e.query.id for e in examples] != [e.query.id for e in self.examples]:
+            raise DataError(
+                "refreshed examples: expected the same queries in the same order as before; only "
+                "their documents may change within an epoch"
+            )
+        self.examples = list(examples)
+
+
+# What a worker takes over from the server that forks it; a name that is wrong would be ignored.
+PRELOADED = (BiEncoderCollator.__module__, ExampleList.__module__)
+
+
+def batch_loader(
+    examples: Dataset[Example],
+    sampler: Iterable[list[int]],
+    collator: Any,
+    settings: TrainingArguments,
+) -> DataLoader[Example]:
+    """Return batches in the sampler's order.
+
+    Workers (``dataloader_num_workers``) do not start by a plain fork unless configured: a fork
+    copies OpenMP's locks but not its threads, and the worker may hang or crash.
+    """
+    context: Any = None
+    if settings.dataloader_num_workers:
+        context = getattr(settings, "dataloader_multiprocessing_context", None) or "spawn"
+        if context == "spawn" and "forkserver" in multiprocessing.get_all_start_methods():
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(list(PRELOADED))
+    return DataLoader(
+        examples,
+        batch_sampler=sampler,
+        collate_fn=collator,
+        num_workers=settings.dataloader_num_workers,
+        pin_memory=settings.dataloader_pin_memory and torch.cuda.is_available(),
+        multiprocessing_context=context,
+    )

@@ -1,14 +1,22 @@
-"""The modules that the Trainer trains: one forward pass for both sides of a batch."""
+"""Masked-language training: which tokens are hidden, the batches, and the forward pass."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
+from torch.utils.checkpoint import checkpoint
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.training.batches.collator import Batch
+from sluice.training.batches.processes import rank, shares, world
+from sluice.training.example import Example
 from sluice.training.protocol import BiEncoder, Features, PairEncoder, Side, Trainable
 
 
@@ -112,3 +120,192 @@ class PairModule(TrainedModule):
             name: self.encoder.logits(part) if name == "pairs" else self.encoder.embed_texts(part)  # type: ignore[attr-defined]
             for name, part in features.items()
         }
+
+
+IGNORED = -100  # the label of a position that is not predicted
+
+
+def drawn_bytes(seed: int, epoch: int, name: str) -> bytes:
+    """Return 32 bytes to draw by, the same for a name in every process and order."""
+    return hashlib.sha256(f"{seed}:{epoch}:{name}".encode("utf-8", "surrogatepass")).digest()
+
+
+class MaskRates(NamedTuple):
+    """How much is masked: a share of a text's tokens, and what becomes of these."""
+
+    probability: float
+    whole_words: bool
+    keep: float
+    random: float
+
+
+class Masking:
+    """Hides tokens of tokenised texts, as a function of seed, epoch and the text's id.
+
+    ``probability`` of a text's tokens are chosen, rounded, at least one; special tokens (unknown
+    words too) never are. Of the chosen ``keep`` stay as they are, ``random`` become any token that
+    is not special, and the rest becomes the mask (Devlin et al. 2019, section 3.1). With
+    ``whole_words`` the tokens of a word are chosen together.
+
+    Raises ``ModelError`` for a tokenizer without a mask token, ``ConfigError`` when words are
+    wanted and the tokenizer does not show where they begin.
+    """
+
+    def __init__(self, tokenizer: Any, rates: MaskRates, seed: int) -> None:
+        if tokenizer.mask_token_id is None:
+            raise ModelError(
+                "masked_language: the tokenizer has no mask token; take a model that was trained "
+                "as a masked language model"
+            )
+        self.rates = rates
+        self.seed = seed
+        self.mask_id = int(tokenizer.mask_token_id)
+        self.special = np.array(sorted(tokenizer.all_special_ids))
+        known = np.array(sorted(tokenizer.get_vocab().values()))
+        self.ordinary = np.setdiff1d(known, self.special)
+        self._begins = _word_beginnings(tokenizer, known) if rates.whole_words else None
+
+    def __call__(self, ids: np.ndarray, name: str, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the masked ``ids`` ``[length]`` of a text, and labels: the id where one is hidden.
+
+        Everywhere else the label is ``IGNORED``.
+        """
+        digest = drawn_bytes(self.seed, epoch, name)
+        chance = np.random.default_rng(int.from_bytes(digest[:16], "little"))
+        chosen = self._chosen(ids, chance)
+        labels = np.full_like(ids, IGNORED)
+        labels[chosen] = ids[chosen]
+        masked = ids.copy()
+        fate = chance.random(len(chosen))
+        drawn = self.ordinary[chance.integers(0, len(self.ordinary), len(chosen))]
+        keep, random = self.rates.keep, self.rates.random
+        masked[chosen] = np.where(
+            fate < keep, ids[chosen], np.where(fate < keep + random, drawn, self.mask_id)
+        )
+        return masked, labels
+
+    def _chosen(self, ids: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+        places = np.flatnonzero(~np.isin(ids, self.special))
+        if not len(places):
+            return places
+        to_mask = max(1, round(self.rates.probability * len(places)))
+        if self._begins is None:
+            return chance.permutation(places)[:to_mask]
+        apart = np.diff(places, prepend=-2) > 1  # a special token ends a word
+        words = np.cumsum(self._begins[ids[places]] | apart) - 1
+        sizes = np.bincount(words)
+        taken: list[int] = []
+        count = 0
+        for word in chance.permutation(len(sizes)).tolist():
+            if count + sizes[word] <= to_mask or not taken:
+                taken.append(word)
+                count += int(sizes[word])
+            if count >= to_mask:
+                break
+        return places[np.isin(words, taken)]
+
+
+def _word_beginnings(tokenizer: Any, known: np.ndarray) -> np.ndarray:
+    """Return for each token id whether a word begins with it, ``[vocab]``."""
+    tokens = [str(token) for token in tokenizer.convert_ids_to_tokens(known.tolist())]
+    begins = np.ones(int(known.max()) + 1, dtype=bool)
+    if any(token.startswith("##") for token in tokens):
+        begins[known] = [not token.startswith("##") for token in tokens]
+    elif any(token.startswith(("Ġ", "▁")) for token in tokens):
+        begins[known] = [token.startswith(("Ġ", "▁")) for token in tokens]
+    else:
+        raise ConfigError(
+            "masked_language.whole_words: this tokenizer does not show where words begin; set it "
+            "to false"
+        )
+    return begins
+
+
+class MaskedCollator:
+    """Tokenises the documents of examples and masks them; ``set_epoch`` chooses other masks."""
+
+    def __init__(self, encoder: Any, masking: Masking) -> None:
+        self.encoder = encoder
+        self.masking = masking
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose masks the next batches get."""
+        self.epoch = epoch
+
+    def __call__(self, examples: Sequence[Example]) -> Batch:
+        """Return masked ``input_ids``, their mask, and ``labels``, each ``[n, length]``."""
+        parts = [examples[part] for part in shares(len(examples), world())]
+        own = [document for example in parts[rank()] for document in example.documents]
+        features: Features = dict(self.encoder.tokenize([d.text for d in own], "document"))
+        ids = features["input_ids"].numpy()
+        masked = [self.masking(row, d.id, self.epoch) for row, d in zip(ids, own, strict=True)]
+        features["input_ids"] = torch.from_numpy(np.stack([row for row, _ in masked]))
+        features["labels"] = torch.from_numpy(np.stack([labels for _, labels in masked]))
+        names = tuple(d.id for e in examples for d in e.documents)
+        return {
+            "features": {"document": features},
+            "sizes": {"document": [sum(len(e.documents) for e in part) for part in parts]},
+            "ids": {"query": (), "document": names},
+        }
+
+
+CHUNK = 1024  # masked positions whose logits are held at a time: 125 MB over 30,522 words
+
+
+class MaskedModule(TrainedModule):
+    """Masked texts to their term weights and how badly their hidden words are predicted.
+
+    Both come from the same states. Without ``terms`` (no sparsity penalty) the product with
+    the vocabulary is made at masked positions alone.
+    """
+
+    def __init__(self, encoder: Any, *, terms: bool) -> None:
+        super().__init__(encoder)
+        self.encoder = encoder
+        self.terms = terms
+
+    def forward(self, document: Features) -> dict[str, Tensor]:
+        """Return ``document`` ``[n, vocab + 2]``, or ``[n, 2]`` without terms.
+
+        The last columns are, of each text, the cross-entropy summed over its masked positions and
+        their number.
+        """
+        features = {name: values for name, values in document.items() if name != "labels"}
+        labels = document["labels"]
+        states = self.encoder.hidden(features)
+        decoder = self.encoder.model.get_output_embeddings()
+        rows, places = (labels != IGNORED).nonzero(as_tuple=True)
+        entropies = token_entropies(
+            states[rows, places], decoder.weight, decoder.bias, labels[rows, places]
+        )
+        sums = entropies.new_zeros(len(labels)).index_add(0, rows, entropies)
+        counts = (labels != IGNORED).sum(1).to(sums.dtype)
+        columns = [sums.unsqueeze(1), counts.unsqueeze(1)]
+        if self.terms:
+            columns.insert(0, self.encoder.pooled(states, features, "document"))
+        return {"document": torch.cat(columns, dim=1)}
+
+
+def token_entropies(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    """Return ``-log softmax(states W^T + b)[target]`` ``[m]`` of states ``[m, hidden]``.
+
+    Logits are held ``CHUNK`` rows at a time, and recomputed in the backward pass.
+    """
+    if len(states) <= CHUNK:
+        return _entropies(states, weight, bias, targets)
+    parts = [
+        checkpoint(
+            _entropies, part, weight, bias, labels, use_reentrant=False, preserve_rng_state=False
+        )
+        for part, labels in zip(
+            torch.split(states, CHUNK), torch.split(targets, CHUNK), strict=True
+        )
+    ]
+    return torch.cat(parts)
+
+
+def _entropies(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
+    logits = linear(states, weight, bias)
+    exact = logits if logits.dtype == torch.float64 else logits.float()
+    return cross_entropy(exact, targets, reduction="none")

@@ -1,19 +1,39 @@
-"""The batch that a loss over vectors receives: vectors, and what each score means."""
+"""Lays out the labels and the mask of a batch's score matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch.nn.functional import normalize
 
-from sluice.training.batches.scoring import Scoring
-from sluice.training.protocol import Features, ScoreMatrix
+from sluice.training.example import Example
+from sluice.training.protocol import Features, ScoreMatrix, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class Scoring(Protocol):
+    """A function of queries' and documents' vectors, see ``TokenScoring`` and ``QNetScoring``."""
+
+    @property
+    def similarity(self) -> Similarity:
+        """What losses take their default temperature by."""
+        ...
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The settings that change what is learnt."""
+        ...
+
+    def scores(self, queries: Tensor, documents: Tensor, *, unit: bool = False) -> Tensor:
+        """Return ``[B, N]``; ``unit`` makes every vector of length 1 first, where it can."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +111,7 @@ def score_matrix(
     """Return ``[B, N]`` scores of queries ``[B, dim]`` and documents ``[N, dim]``.
 
     ``positives`` (column of each query's positive) appends the query-query and positive-positive
-    scores, as ``sluice.training.batches.targets`` lays them out.
+    scores, as ``sluice.training.batches.vector_batch`` lays them out.
     """
     if cosine:
         queries, documents = normalize(queries, dim=1), normalize(documents, dim=1)
@@ -100,3 +120,148 @@ def score_matrix(
         return scores
     own = documents[positives]
     return torch.cat([scores, queries @ queries.T, own @ own.T], dim=1)
+
+
+Negatives = Literal["all", "own", "inbatch_pos", "inbatch_pos+own"]
+
+
+class Targets(NamedTuple):
+    """What each cell of a score matrix means.
+
+    ``labels`` ``[B, N]`` float, 0 off a query's own documents; ``mask`` ``[B, N]`` bool, False
+    where a cell must not count; ``positives`` ``[B]``, the column of each query's first positive;
+    ``places`` ``[B, N]`` bool, where there is a document (False only in padded groups);
+    ``owners`` ``[documents]``, the row each document came with; ``teacher`` ``[B, N]`` a teacher's
+    scores, NaN where it has none (None where no example has any); ``weights`` ``[B]``, None where
+    all examples weigh the same.
+    """
+
+    labels: Tensor
+    mask: Tensor
+    positives: Tensor
+    places: Tensor
+    owners: Tensor
+    teacher: Tensor | None
+    weights: Tensor | None
+
+
+def matrix_targets(
+    examples: Sequence[Example], negatives: Negatives = "all", *, same_side: bool = False
+) -> Targets:
+    """Describe the matrix of every query against every document of the batch, in their order.
+
+    Masked are documents relevant to a query without being its own labelled positive: by id (the
+    example's ``relevant``) and by text (that of such a document, of its positive, or its own: a
+    document that reads like the query). A document that several examples brought, by text, counts
+    once for a query: its own, else one that is a positive, else the first.
+    ``same_side`` appends two blocks ``[B, B]``, queries against queries and positives against
+    positives, all negatives but the pairs that share a query text or a relevant document.
+    """
+    owner = torch.tensor([row for row, e in enumerate(examples) for _ in e.documents])
+    flat = torch.tensor([label for e in examples for label in e.labels])
+    own = owner[None, :] == torch.arange(len(examples))[:, None]  # [B, N]
+    labels = torch.where(own, flat[None, :], 0.0)
+    known = _known(examples)
+    allowed = {
+        "all": torch.ones_like(own),
+        "own": own,
+        "inbatch_pos": (flat > 0).expand_as(own),
+        "inbatch_pos+own": (flat > 0) | own,
+    }[negatives]
+    mask = _once(allowed & ~known, own, flat > 0, examples) | (own & (labels > 0))
+    starts = [0]
+    for example in examples:
+        starts.append(starts[-1] + len(example.documents))
+    positives = torch.tensor(
+        [start + e.positive for start, e in zip(starts, examples, strict=False)]
+    )
+    teacher = None
+    if any(example.scores for example in examples):
+        scores = torch.tensor([score for e in examples for score in _scores(e)])
+        teacher = torch.where(own, scores[None, :], math.nan)
+    if same_side:
+        wide = len(examples), 2 * len(examples)
+        side = _same_side(examples, known[:, positives])
+        labels = torch.cat([labels, torch.zeros(wide)], dim=1)
+        mask = torch.cat([mask, side, side], dim=1)
+        if teacher is not None:
+            teacher = torch.cat([teacher, torch.full(wide, math.nan)], dim=1)
+    places = torch.ones_like(mask)
+    return Targets(labels, mask, positives, places, owner, teacher, row_weights(examples))
+
+
+def group_targets(examples: Sequence[Example]) -> Targets:
+    """Describe the matrix of every query against its own documents, padded to the largest group."""
+    width = max(len(e.documents) for e in examples)
+    labels = torch.zeros(len(examples), width)
+    places = torch.zeros(len(examples), width, dtype=torch.bool)
+    mask = torch.zeros(len(examples), width, dtype=torch.bool)
+    scored = any(example.scores for example in examples)
+    teacher = torch.full((len(examples), width), math.nan) if scored else None
+    known = _known(examples)
+    start = 0
+    for row, example in enumerate(examples):
+        end = len(example.documents)
+        if teacher is not None:
+            teacher[row, :end] = torch.tensor(_scores(example))
+        labels[row, :end] = torch.tensor(example.labels)
+        places[row, :end] = True
+        mask[row, :end] = ~known[row, start : start + end] | (labels[row, :end] > 0)
+        start += end
+    positives = torch.tensor([e.positive for e in examples])
+    owners = torch.tensor([row for row, e in enumerate(examples) for _ in e.documents])
+    return Targets(labels, mask, positives, places, owners, teacher, row_weights(examples))
+
+
+def _scores(example: Example) -> Sequence[float]:
+    return example.scores or (math.nan,) * len(example.documents)
+
+
+def row_weights(examples: Sequence[Example]) -> Tensor | None:
+    """Return the examples' weights ``[B]``; None where all weigh the same 1."""
+    weights = torch.tensor([example.weight for example in examples])
+    return None if bool((weights == 1).all()) else weights
+
+
+def _known(examples: Sequence[Example]) -> Tensor:
+    """``[B, N]``: the document is relevant to the query, by id or by the text of one that is."""
+    by_id: dict[str, list[int]] = defaultdict(list)
+    by_text: dict[str, list[int]] = defaultdict(list)
+    documents = [document for example in examples for document in example.documents]
+    for column, document in enumerate(documents):
+        by_id[document.id].append(column)
+        by_text[document.text].append(column)
+    known = torch.zeros(len(examples), len(documents), dtype=torch.bool)
+    for row, example in enumerate(examples):
+        own = [d.id for d, x in zip(example.documents, example.labels, strict=True) if x > 0]
+        named = (c for doc_id in example.relevant.union(own) for c in by_id.get(doc_id, ()))
+        texts = {documents[column].text for column in named} | {example.query.text} & by_text.keys()
+        known[row, [column for text in texts for column in by_text[text]]] = True
+    return known
+
+
+def _once(mask: Tensor, own: Tensor, positive: Tensor, examples: Sequence[Example]) -> Tensor:
+    """Leave of the columns with one text only the best that a row counts."""
+    by_text: dict[str, list[int]] = defaultdict(list)
+    for column, text in enumerate(d.text for e in examples for d in e.documents):
+        by_text[text].append(column)
+    for columns in by_text.values():
+        if len(columns) > 1:
+            rank = mask[:, columns] * (1 + positive[columns] + 2 * own[:, columns])
+            best = torch.nn.functional.one_hot(rank.argmax(dim=1), len(columns)).bool()
+            mask[:, columns] &= best
+    return mask
+
+
+def _same_side(examples: Sequence[Example], known: Tensor) -> Tensor:
+    """``[B, B]``: two examples whose queries and positives can be negatives of each other."""
+    ids = _codes([e.query.id for e in examples])
+    texts = _codes([e.query.text for e in examples])
+    twins = (ids[:, None] == ids) | (texts[:, None] == texts)
+    return ~(known | known.T | twins)
+
+
+def _codes(values: Sequence[str]) -> Tensor:
+    """``[B]``: equal numbers for equal strings."""
+    first: dict[str, int] = {}
+    return torch.tensor([first.setdefault(value, len(first)) for value in values])

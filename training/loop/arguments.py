@@ -14,7 +14,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from sluice.encoders.backends.devices import has_bfloat16, warn_of_float32
+from sluice.encoders.backends.backend import has_bfloat16, warn_of_float32
 from sluice.encoders.foundation.build import fits, misfit
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.progress import progress_target

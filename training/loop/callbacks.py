@@ -2,15 +2,215 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import nn
 from torch.autograd.graph import increment_version
 from transformers import TrainerCallback
 
+from sluice.encoders.foundation.disk.files import write_json
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.machine import give_back_memory, is_alive, trim_memory
 from sluice.training.losses.base import LossBase
 from sluice.training.sparsity.regulariser import Steering
+
+log = logging.getLogger("sluice")
+
+RUNNING = "running.json"
+NEAR = 0.9  # of the limit: warned of
+LIKELY = 0.8  # of the limit: then memory is why a run was killed
+GROWTH = 0.05  # of the limit: by so much more the note is rewritten between log lines
+KIB = 1024
+TRIM_STEPS = 32  # the memory is asked for again: about a hundredth of the time of these steps
+
+ADVICE = (
+    "lower per_device_train_batch_size, or keep it and set gradient_cache: 32 (the loss sees the "
+    "whole batch, the encoder 32 texts at a time); shorter query_length and document_length, fewer "
+    "negatives per_query, and bf16: true help too"
+)
+
+
+@contextlib.contextmanager
+def advised_memory() -> Iterator[None]:
+    """Turn a failure to allocate memory into a ``ConfigError`` that says what to lower."""
+    import torch
+
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise ConfigError(f"trainer: a step does not fit into memory: {ADVICE}") from error
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        raise ConfigError(f"trainer: a step does not fit into memory: {ADVICE}") from error
+
+
+class Memory(NamedTuple):
+    """Bytes that a process holds now, the most it ever held, and the limit it lives under."""
+
+    held: int
+    peak: int
+    limit: int
+
+
+def read_memory(root: Path = Path("/")) -> Memory | None:
+    """Return this process's memory; None on systems without ``/proc``.
+
+    The limit is the smallest of the machine's memory and those of the control groups (version 2 or
+    1) that the process is in. Pages of mapped files are not counted as held: they can be dropped.
+    """
+    own = _fields(root / "proc/self/status")
+    total = _fields(root / "proc/meminfo").get("MemTotal")
+    if total is None or "VmRSS" not in own:
+        return None
+    held = own.get("RssAnon", own["VmRSS"]) + own.get("RssShmem", 0)
+    limit = min([total, *_group_limits(root)])
+    return Memory(held, max(held, own.get("VmHWM", 0)), limit)
+
+
+def _fields(file: Path) -> dict[str, int]:
+    """Return the lines ``Name: number kB`` of a file in bytes."""
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    parts = (line.split() for line in lines)
+    return {
+        words[0].rstrip(":"): int(words[1]) * KIB
+        for words in parts
+        if len(words) == 3 and words[1].isdigit() and words[2] == "kB"
+    }
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """Yield the limits of the process's control groups and of all above them."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            base, name = root / "sys/fs/cgroup", "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = Path(path.lstrip("/"))  # inside a container it may be seen as another one
+        for each in (group, *group.parents):
+            with contextlib.suppress(OSError, ValueError):  # "max" means no limit
+                yield int((base / each / name).read_text(encoding="utf-8"))
+
+
+class MemoryWatch(TrainerCallback):  # type: ignore[misc]
+    """Warns once when training comes near the limit, and keeps the note of what it uses.
+
+    Memory that is free is given back before training and every few steps.
+    """
+
+    def __init__(self, folder: Path, *, writes: bool = True) -> None:
+        self.folder = folder
+        self.writes = writes  # of several processes only the first
+        self._before = 0
+        self._noted: float = 0.0
+        self._warned = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Remember the memory used before training, and begin the note."""
+        give_back_memory()  # what reading and mining have left
+        memory = read_memory()
+        if memory is not None:
+            self._before = memory.peak
+            self._note(state.global_step, memory.held, memory.limit)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Compare with the limit."""
+        if state.global_step % TRIM_STEPS == 0:
+            trim_memory()
+        memory = read_memory()
+        if memory is None or memory.limit <= 0:
+            return
+        most = self._most(memory)
+        share = most / memory.limit
+        if share >= self._noted + GROWTH:
+            self._note(state.global_step, most, memory.limit)
+        if share >= NEAR and not self._warned:
+            self._warned = True
+            log.warning(
+                "training: step %d used %s of the memory limit of %s; at the limit the system "
+                "kills the process without an error: %s",
+                state.global_step, _gib(most), _gib(memory.limit), ADVICE,
+            )  # fmt: skip
+
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note the memory used at a logged step."""
+        memory = read_memory()
+        if memory is not None:
+            self._note(state.global_step, self._most(memory), memory.limit)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Remove the note: this run was not killed."""
+        if self.writes:
+            (self.folder / RUNNING).unlink(missing_ok=True)
+
+    def _most(self, memory: Memory) -> int:
+        # A step's peak is what counts; one from before (mining, reading) is not the batch's doing.
+        return memory.peak if memory.peak > self._before else memory.held
+
+    def _note(self, step: int, held: int, limit: int) -> None:
+        if self.writes:
+            self._noted = held / limit if limit > 0 else 0.0
+            note = {"pid": os.getpid(), "step": step, "held": held, "limit": limit}
+            write_json(self.folder / RUNNING, note)
+
+
+@contextlib.contextmanager
+def reported_kill(folder: Path, *, first: bool = True) -> Iterator[None]:
+    """Log what the note of a killed run in ``folder`` says, and remove this run's note at its end.
+
+    An ordinary exception removes it too; only a kill leaves it. ``first`` is False in all but
+    the first of several processes.
+    """
+    if not first:
+        yield
+        return
+    note = folder / RUNNING
+    _report(note)
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def _report(file: Path) -> None:
+    try:
+        note = json.loads(file.read_text(encoding="utf-8"))
+        pid, step, held, limit = (int(note[key]) for key in ("pid", "step", "held", "limit"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if pid != os.getpid() and is_alive(pid):  # in a new container the number may be our own
+        return
+    if limit > 0 and held >= LIKELY * limit:
+        log.warning(
+            "training: the last run was killed after step %d, when it used %s of the memory limit "
+            "of %s: %s", step, _gib(held), _gib(limit), ADVICE,
+        )  # fmt: skip
+    elif step == 0:
+        log.warning(
+            "training: the last run was killed before it logged a step; if it ran out of memory "
+            "(it began with %s of %s): %s", _gib(held), _gib(limit), ADVICE,
+        )  # fmt: skip
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
 
 
 class Conductor(TrainerCallback):  # type: ignore[misc]

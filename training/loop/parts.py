@@ -7,27 +7,73 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import torch
+from torch import nn
 from transformers import TrainingArguments
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.tuning.learning import Form, Learning, learning_of
-from sluice.training.batches.collator import Batch, BiEncoderCollator, PairCollator, QueryCollator
+from sluice.training.batches.collator import (
+    Batch,
+    BatchTeacher,
+    BiEncoderCollator,
+    PairCollator,
+    QueryCollator,
+)
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
-from sluice.training.batches.mixed_sampler import TEMPERATURE, MixedSampler
 from sluice.training.batches.processes import world
 from sluice.training.batches.q_net_scores import QNetScoring
-from sluice.training.batches.sampler import BatchSampler
-from sluice.training.batches.scoring import Scoring
-from sluice.training.batches.teacher import BatchTeacher
+from sluice.training.batches.sampler import TEMPERATURE, BatchSampler, MixedSampler
 from sluice.training.batches.token_scores import AttentionScoring, TokenScoring
+from sluice.training.batches.vector_batch import Scoring
 from sluice.training.example import Example
-from sluice.training.loop.live_candidates import LiveCandidates
-from sluice.training.loop.objective import Objective
+from sluice.training.loop.objective import LiveCandidates, Objective
 from sluice.training.losses.base import LossBase, as_loss, type_name
 from sluice.training.protocol import BiEncoder, ListWriter, Loss, PairEncoder, SpanWriter, Trained
 from sluice.training.rules import RULES, TrainingFacts, judge
 from sluice.training.sparsity.regulariser import Regulariser
+
+
+def with_own_rate(
+    optimizer: torch.optim.Optimizer, model: nn.Module, names: Sequence[str], rate: float, key: str
+) -> None:
+    """Give the parameters whose names contain one of ``names`` their own learning rate.
+
+    They leave their groups but keep the groups' other settings. Raises ``ConfigError`` that names
+    ``key`` when there are none.
+    """
+    chosen = {id(p) for n, p in model.named_parameters() if any(part in n for part in names)}
+    moved = False
+    for group in list(optimizer.param_groups):
+        own = [p for p in group["params"] if id(p) in chosen]
+        if own:
+            moved = True
+            group["params"] = [p for p in group["params"] if id(p) not in chosen]
+            optimizer.add_param_group({**group, "params": own, "lr": rate})
+    if not moved:
+        raise ConfigError(f"{key}: this encoder has no trainable parameters of that kind")
+
+
+def add_rates(
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    *,
+    head: tuple[Sequence[str], float | None],
+    parts: Mapping[str, float],
+    loss: tuple[Sequence[nn.Parameter], float],
+) -> None:
+    """Set the learning rates of a head, of named parts of an encoder, and of a loss."""
+    names, rate = head
+    if rate is not None:
+        with_own_rate(optimizer, model, names, rate, "head_learning_rate")
+    for name, own_rate in parts.items():
+        with_own_rate(optimizer, model, [name], own_rate, f"encoder: the rate of {name}")
+    parameters, loss_rate = loss
+    if parameters:
+        optimizer.add_param_group(
+            {"params": list(parameters), "weight_decay": 0.0, "lr": loss_rate}
+        )
 
 
 @dataclass(frozen=True, slots=True)

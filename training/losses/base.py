@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
-    from sluice.training.batches.targets import Negatives
-    from sluice.training.batches.vector_batch import VectorBatch
+    from sluice.training.batches.vector_batch import Negatives, VectorBatch
     from sluice.training.example import Example
 
 

@@ -18,7 +18,7 @@ from sluice.training.losses.base import LossBase
 from sluice.training.losses.written import mean_entropy, token_batch
 
 if TYPE_CHECKING:
-    from sluice.training.batches.masked import MaskedCollator, MaskedModule
+    from sluice.training.batches.forward import MaskedCollator, MaskedModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class MaskedLanguage(LossBase):
     """Mean cross-entropy of the words hidden in a batch of texts.
 
     A share ``probability`` of each text's tokens is hidden (see
-    ``sluice.training.batches.masked``): ``keep`` of these stay, ``random`` become another token,
+    ``sluice.training.batches.forward``): ``keep`` of these stay, ``random`` become another token,
     the rest the mask; ``whole_words`` hides all tokens of a word together. With a section
     ``sparsity`` the document penalty is added, over the term weights of the same masked texts, so
     that one pass serves both. It is trained alone: its model is the start of retrieval training
@@ -64,7 +64,7 @@ class MaskedLanguage(LossBase):
         self, encoder: Any, *, seed: int, sparse: bool
     ) -> tuple[MaskedModule, MaskedCollator]:
         """Return the forward pass and the collator that replace those of ranking losses."""
-        from sluice.training.batches.masked import MaskedCollator, MaskedModule, Masking, MaskRates
+        from sluice.training.batches.forward import MaskedCollator, MaskedModule, Masking, MaskRates
 
         hooks = hooks_of(encoder)
         if None in (hooks.hidden, hooks.pooled, hooks.tokenizer):

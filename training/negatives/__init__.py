@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from sluice.training.negatives.judge import Judge as Judge, JudgedPair as JudgedPair
     from sluice.training.negatives.mining import mine as mine, mine_lists as mine_lists
     from sluice.training.negatives.provenance import Provenance as Provenance
-    from sluice.training.negatives.provenance_file import (
-        read_provenance as read_provenance,
-        write_provenance as write_provenance,
-    )
     from sluice.training.negatives.report import (
         MinedNegatives as MinedNegatives,
         MiningReport as MiningReport,
+        read_provenance as read_provenance,
+        write_provenance as write_provenance,
     )
     from sluice.training.negatives.settings import Mining as Mining
 else:

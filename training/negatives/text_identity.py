@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import same_text_key
 
 TextSource = Mapping[str, str] | Callable[[list[str]], Mapping[str, str]]
 """Texts by document id, or a function that returns those of the ids it is given."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.disk.files import write_text
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
-from sluice.training.rankers.lambda_gradients import Floats, JudgedLists, ndcg_of
+from sluice.training.rankers.linear_ranker import Floats, JudgedLists, ndcg_of
 
 TREES = "trees.txt"
 

@@ -14,8 +14,7 @@ from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.example import Example
 from sluice.training.protocol import BiEncoder
-from sluice.training.sparsity.controller import Control
-from sluice.training.sparsity.settings import Penalty, Sparsity
+from sluice.training.sparsity.controller import Control, Penalty, Sparsity
 
 log = logging.getLogger("sluice")
 

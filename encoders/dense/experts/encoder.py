@@ -3,31 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.dense.experts.layers import (
+    MEAN,
+    MODULE,
+    Mixture,
     expert_parameters,
     numbers_in,
+    read_mixture,
     with_expert,
+    write_mixture,
 )
-from sluice.encoders.dense.experts.mixture import MODULE, Mixture, read_mixture, write_mixture
-from sluice.encoders.dense.experts.names import MEAN
 from sluice.encoders.dense.pooling import Pooling
 from sluice.encoders.encoder import Dense, Side
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.model_files.layers import recomputes
+from sluice.encoders.model_files.adapters import recomputes
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.model import Features
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsAlone:
+    """Only experts, and gates that learn, are trained: for encoders of type experts.
+
+    (Yu 2024, arXiv 2412.17364.)
+    """
+
+    def install(self, model: Any) -> list[nn.Parameter]:
+        """Return the parameters to train; nothing is added."""
+        chosen = list(expert_parameters(model).values())
+        if not chosen:
+            raise ConfigError(
+                f"experts: {type(model).__name__} has none; give encoder: {{type: experts, ...}}"
+            )
+        return chosen
+
 
 MARK = "expert"  # of tokenised texts: the number of each one's expert, int64 [n, 1]
 _Made = TypeVar("_Made", bound=DenseEncoder)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import choose_backend
-from sluice.encoders.backends.devices import Dtype, Engine
-from sluice.encoders.dense.gaussian.divergence import Gaussians, augmented, gaussians_of, width_of
-from sluice.encoders.dense.gaussian.parts import new_parts, read_parts
-from sluice.encoders.dense.gaussian.variance import VarianceHead
+from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
+from sluice.encoders.dense.gaussian.parts import VarianceHead, new_parts, read_parts
 from sluice.encoders.dense.pooling import POOLINGS
 from sluice.encoders.encoder import Dense, Side
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.model_files.layers import cut_layers
+from sluice.encoders.model_files.adapters import cut_layers
 from sluice.encoders.model_files.layout import (
     read_layout,
     read_modules,
@@ -32,12 +29,44 @@ from sluice.encoders.model_files.loading import load, lowers, save, side_setting
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
 from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
+
+
+class Gaussians(NamedTuple):
+    """Means and variances ``[n, k]``."""
+
+    means: NDArray[np.float64]
+    variances: NDArray[np.float64]
+
+
+def width_of(dimensions: int) -> int:
+    """Return the width of the vectors of Gaussians of so many dimensions."""
+    return 2 * dimensions + 1
+
+
+def augmented(means: Tensor, variances: Tensor, side: Side, reference: float) -> Tensor:
+    """Return vectors ``[n, 2k + 1]`` whose inner products are S; r is ``reference``."""
+    if side == "query":
+        return torch.cat([torch.ones_like(means[:, :1]), variances + means.square(), means], dim=1)
+    precisions = 1 / variances
+    bias = -((variances / reference).log() + means.square() * precisions).sum(1, keepdim=True)
+    return torch.cat([bias, 1 / reference - precisions, 2 * means * precisions], dim=1)
+
+
+def gaussians_of(vectors: NDArray[np.float32], side: Side, reference: float) -> Gaussians:
+    """Return the Gaussians ``[n, k]`` that ``augmented`` made vectors ``[n, 2k + 1]`` of."""
+    wide = np.asarray(vectors, np.float64)
+    dimensions = wide.shape[1] // 2
+    middle, last = wide[:, 1 : dimensions + 1], wide[:, dimensions + 1 :]
+    if side == "query":
+        return Gaussians(last, middle - last**2)
+    variances = 1 / (1 / reference - middle)
+    return Gaussians(last * variances / 2, variances)
+
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from sluice.encoders.dense.given.function_identity import identity_of, name_of
 from sluice.encoders.encoder import Dense, EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, SluiceError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress

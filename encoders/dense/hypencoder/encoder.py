@@ -10,12 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.devices import Dtype
-from sluice.encoders.dense.hypencoder.folder import Noted, noted_in, read_head, write_head
-from sluice.encoders.dense.hypencoder.head import HyperHead, Scaling, checked_scaling
+from sluice.encoders.backends.backend import Dtype
+from sluice.encoders.dense.hypencoder.head import (
+    HyperHead,
+    Noted,
+    Scaling,
+    checked_scaling,
+    noted_in,
+    read_head,
+    write_head,
+)
 from sluice.encoders.dense.pooling import POOLINGS, Pooling
 from sluice.encoders.encoder import Dense, Side
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.q_net import QNetShape
@@ -28,11 +35,10 @@ from sluice.encoders.model_files.layout import (
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import draw_projection
-from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
 from sluice.encoders.transformer.vector_layers import (
     VectorLayer,

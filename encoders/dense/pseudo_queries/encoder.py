@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize as unit
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.dense.pooling import POOLINGS
-from sluice.encoders.dense.pseudo_queries.clusters import Centroids, centroids
 from sluice.encoders.encoder import Dense, Side
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.model_files.layers import cut_layers
+from sluice.encoders.model_files.adapters import cut_layers
 from sluice.encoders.model_files.layout import (
     SIDECAR,
     Layout,
@@ -31,11 +30,10 @@ from sluice.encoders.model_files.layout import (
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.network import refuse_two_stacks, with_modules
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import draw_projection
-from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
 from sluice.encoders.transformer.vector_layers import (
     VectorLayer,
@@ -43,6 +41,71 @@ from sluice.encoders.transformer.vector_layers import (
     read_layers,
     write_layers,
 )
+
+
+class Centroids(NamedTuple):
+    """Means ``[n, k, hidden]`` of texts' clusters, and which of them have tokens, ``[n, k]``.
+
+    Those without are zeros.
+    """
+
+    means: Tensor
+    filled: Tensor
+
+
+def centroids(states: Tensor, mask: Tensor, count: int, rounds: int) -> Centroids:
+    """Return the centroids of texts' token states ``[n, length, hidden]``, with gradients.
+
+    Real tokens have mask 1, ``[n, length]``. Which token is in which cluster is taken as given: the
+    gradient of a centroid goes to its tokens alike. A text of no more than ``count`` tokens has a
+    centroid for each.
+    """
+    with torch.no_grad():
+        clusters = assigned(states.detach().float(), mask, count, rounds)
+    return _means(states, _members(clusters, count, states.dtype))
+
+
+def assigned(states: Tensor, mask: Tensor, count: int, rounds: int) -> Tensor:
+    """Return the cluster of each token, ``[n, length]``, -1 for padding.
+
+    Lloyd's algorithm by Euclidean distance: it starts at ``count`` tokens evenly spaced over the
+    text, and ends when no token moves, or after ``rounds``. A token as far from two centroids is in
+    the first; a cluster that loses its tokens keeps its place. A text's clusters depend on no other
+    text of the batch.
+    """
+    real = mask.bool()
+    tokens = real.sum(dim=1, keepdim=True)  # [n, 1]
+    clusters = tokens.clamp(max=count)
+    numbers = torch.arange(count, device=states.device)
+    used = numbers < clusters  # [n, count]
+    starts = (2 * numbers + 1) * tokens // (2 * clusters).clamp(min=1)
+    order = torch.argsort((~real).long(), dim=1, stable=True)  # real tokens first, in their order
+    places = order.gather(1, starts.clamp(max=mask.shape[1] - 1))
+    rows = torch.arange(len(states), device=states.device)[:, None]
+    centres = states[rows, places]
+    found = torch.full_like(mask, -1, dtype=torch.long)
+    for _ in range(rounds):
+        distances = centres.square().sum(2)[:, None] - 2 * states @ centres.transpose(1, 2)
+        nearest = distances.masked_fill(~used[:, None], torch.inf).argmin(dim=2)
+        nearest = nearest.masked_fill(~real, -1)
+        if torch.equal(nearest, found):
+            break
+        found = nearest
+        moved = _means(states, _members(found, count, states.dtype))
+        centres = torch.where(moved.filled[..., None], moved.means, centres)
+    return found
+
+
+def _members(clusters: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Return 1 where a cluster has a token, ``[n, count, length]``."""
+    numbers = torch.arange(count, device=clusters.device)[:, None]
+    return (clusters[:, None] == numbers).to(dtype)
+
+
+def _means(states: Tensor, members: Tensor) -> Centroids:
+    sizes = members.sum(dim=2, keepdim=True)
+    return Centroids(members @ states / sizes.clamp(min=1), sizes.squeeze(2) > 0)
+
 
 Pooling = Literal["cls", "mean", "mean_sqrt", "max", "last", "weighted_mean"]
 MODULE, KEY = "PseudoQueries", "pseudo_queries"  # in modules.json and in sluice.json

@@ -11,23 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.devices import pick_device
+from sluice.encoders.backends.backend import pick_device
 from sluice.encoders.dense.checks import dims_noted
 from sluice.encoders.dense.static.folder import read_static, write_static
 from sluice.encoders.encoder import Dense, EncoderBase, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import report_tokens
-from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import length_in, write_sidecar
-from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.locate import model_folder, state_hash, versions
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.transformer.projection import cut_vectors, draw_projection
-from sluice.encoders.transformer.prompted_texts import look_for_prompts
+from sluice.encoders.transformer.text_encoder import look_for_prompts
 from sluice.encoders.transformer.tokens import Ids, check_texts, chunks, tokenized, tokenizer_state
 from sluice.encoders.transformer.vector_layers import (
     VectorLayer,

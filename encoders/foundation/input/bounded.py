@@ -9,11 +9,43 @@ from __future__ import annotations
 import gzip
 import io
 import stat
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, cast
+from random import Random
+from typing import IO, Any, Generic, TypeVar, cast
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+
+Item = TypeVar("Item")
+
+
+class Reservoir(Generic[Item]):
+    """``size`` of the items added, each as likely as any other (algorithm R; Vitter, 1985)."""
+
+    def __init__(self, size: int, chance: Random) -> None:
+        self.items: list[Item] = []
+        self._size = size
+        self._chance = chance
+        self._seen = 0
+
+    def add(self, item: Item) -> None:
+        """Add the next item of the stream, which may replace another or be dropped."""
+        self._seen += 1
+        if len(self.items) < self._size:
+            self.items.append(item)
+        elif self._size and (place := self._chance.randrange(self._seen)) < self._size:
+            self.items[place] = item
+
+
+def same_text_key(text: str) -> str:
+    """Return the text without differences of case, white space and Unicode form (NFKC).
+
+    Texts with equal keys are the same text: when test queries are excluded from training, when
+    negatives are dropped, in folds and splits, and when a text is searched for in a document.
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
 
 LONGEST = 64 << 20  # bytes of a record
 BLOCK = 1 << 20  # bytes decompressed together

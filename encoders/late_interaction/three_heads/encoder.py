@@ -14,13 +14,12 @@ import numpy as np
 import scipy.sparse as sp
 from torch import Tensor
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import Dense, EncoderBase, Side, Vectors
 from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Part
-from sluice.encoders.late_interaction.three_heads.trunk import Options, Trunk
+from sluice.encoders.late_interaction.three_heads.trunk import HEADS, Head, Options, Part, Trunk
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.transformer.model import Features

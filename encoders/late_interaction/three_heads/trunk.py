@@ -4,32 +4,86 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import Side
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.late_interaction.choices import SEED
-from sluice.encoders.late_interaction.three_heads.memo import HEADS, Head, Memo, Part
+from sluice.encoders.late_interaction.layout import SEED
 from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, pack
-from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.locate import versions
 from sluice.encoders.model_files.weights.files import refuse_pickle
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.text_encoder import TextEncoder, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
+
+Head: TypeAlias = Literal["dense", "sparse", "tokens"]
+Part: TypeAlias = tuple[NDArray[Any], ...]  # arrays of one text by one head
+HEADS: tuple[Head, ...] = ("dense", "sparse", "tokens")
+
+_LOCK = threading.Lock()  # not a memo's own: locks cannot be copied
+
+
+class Memo:
+    """The parts of the texts asked for last, up to ``limit`` bytes; ``mark`` is the weights'.
+
+    Another mark empties it. Safe in threads.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self._mark: object = None
+        self._parts: OrderedDict[tuple[bytes, Head], Part] = OrderedDict()
+
+    def known(self, keys: Sequence[bytes], head: Head, mark: object) -> dict[bytes, Part]:
+        """Return what is remembered of texts for one head."""
+        with _LOCK:
+            if mark != self._mark:
+                self._parts.clear()
+                self.size, self._mark = 0, mark
+            found = {}
+            for key in keys:
+                part = self._parts.get((key, head))
+                if part is not None:
+                    self._parts.move_to_end((key, head))
+                    found[key] = part
+            return found
+
+    def keep(self, key: bytes, head: Head, part: Part, mark: object) -> None:
+        """Remember a part, and forget the oldest where the limit is passed."""
+        with _LOCK:
+            if mark != self._mark:
+                return
+            self._forget(key, head)
+            self._parts[key, head] = part
+            self.size += _bytes(part)
+            while self.size > self.limit:
+                self._forget(*next(iter(self._parts)))
+
+    def _forget(self, key: bytes, head: Head) -> None:
+        part = self._parts.pop((key, head), None)
+        self.size -= 0 if part is None else _bytes(part)
+
+
+def _bytes(part: Part) -> int:
+    return sum(array.nbytes for array in part) + 200  # and about that for the objects around
+
 
 log = logging.getLogger("sluice")
 

@@ -13,37 +13,33 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.model_files.layout.files import (
+    from sluice.encoders.model_files.layout.read import (
         ADAPTER as ADAPTER,
+        AUTOENCODER as AUTOENCODER,
         FLOORS as FLOORS,
         OWN_HOME as OWN_HOME,
         RUN_THERE as RUN_THERE,
         SETTINGS as SETTINGS,
         SIDECAR as SIDECAR,
-        VERSION as VERSION,
-        append_module as append_module,
-        length_in as length_in,
-        own_modules as own_modules,
-        position_limit as position_limit,
-        read_object as read_object,
-        read_sidecar as read_sidecar,
-        write_sidecar as write_sidecar,
-    )
-    from sluice.encoders.model_files.layout.modules import (
-        AUTOENCODER as AUTOENCODER,
         VECTOR_MODULES as VECTOR_MODULES,
+        VERSION as VERSION,
+        Layout as Layout,
+        VectorModule as VectorModule,
+        append_module as append_module,
         check_modules as check_modules,
         is_model2vec as is_model2vec,
         is_static_folder as is_static_folder,
+        length_in as length_in,
+        own_modules as own_modules,
+        position_limit as position_limit,
+        read_layout as read_layout,
         read_modules as read_modules,
+        read_object as read_object,
+        read_sidecar as read_sidecar,
+        refuse_others as refuse_others,
         token_layout as token_layout,
         transformer_folder as transformer_folder,
-    )
-    from sluice.encoders.model_files.layout.read import (
-        Layout as Layout,
-        VectorModule as VectorModule,
-        read_layout as read_layout,
-        refuse_others as refuse_others,
+        write_sidecar as write_sidecar,
     )
     from sluice.encoders.model_files.layout.write import (
         write_dense as write_dense,

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import write_json
-from sluice.encoders.model_files.layout.files import OWN_HOME, SETTINGS, append_module
-from sluice.encoders.model_files.layout.modules import OWN
-from sluice.encoders.model_files.layout.read import POOLINGS
+from sluice.encoders.model_files.layout.read import OWN, OWN_HOME, POOLINGS, SETTINGS, append_module
 from sluice.encoders.model_files.router import PROMPTS, write_prompts
 
 

@@ -15,26 +15,28 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.build import check_arguments
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
-from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.locate import model_folder, state_hash, versions
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
+from sluice.encoders.rerankers.cross_encoder import check_pairs
 from sluice.encoders.rerankers.matching.sources import (
+    OneText,
+    Pairs,
+    Texts,
     TokenSource,
     Vectors,
     quietly,
     source_in,
+    stacked,
 )
-from sluice.encoders.rerankers.matching.texts import OneText, Pairs, Texts, stacked
-from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.transformer.model import Features
 
 WEIGHTS = "head.safetensors"

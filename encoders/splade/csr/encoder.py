@@ -12,23 +12,21 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from sluice.encoders.backends.devices import Dtype
+from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.files import write_json
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.model_files.added_module import add_module
 from sluice.encoders.model_files.layout import AUTOENCODER, read_layout, read_modules, read_object
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.model_files.probes import write_probes
+from sluice.encoders.model_files.probes import add_module, write_probes
 from sluice.encoders.model_files.router import PROMPTS, write_prompts
 from sluice.encoders.model_files.weights.files import PICKLED, WEIGHTS, refuse_pickle
 from sluice.encoders.splade.term_selection import keep_top, sparse_rows
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.network import with_modules
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.text_encoder import TextEncoder
+from sluice.encoders.transformer.text_encoder import TextEncoder, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
 
 # The matrix is one for both halves; a file has it by either name.

@@ -15,9 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.trust import Allow, refuse_database
 from sluice.indexing.checks import checked_dense, checked_sparse
-from sluice.indexing.databases.conditions import Condition
-from sluice.indexing.databases.former import former_facts
-from sluice.indexing.databases.index import DatabaseIndex
+from sluice.indexing.databases.index import Condition, DatabaseIndex, former_facts
 from sluice.indexing.databases.pgvector.beside import (
     check_queries,
     contributions,
@@ -25,8 +23,7 @@ from sluice.indexing.databases.pgvector.beside import (
     stored_weights,
 )
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
-from sluice.indexing.databases.pgvector.notes import differences
-from sluice.indexing.databases.pgvector.search import MOST_EF, Asked, Walk, search
+from sluice.indexing.databases.pgvector.search import MOST_EF, Asked, Walk, differences, search
 from sluice.indexing.databases.pgvector.settings import (
     DIMENSIONS,
     Column,

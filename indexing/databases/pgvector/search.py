@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.indexing.databases.pgvector.connection import as_parameter
+from sluice.indexing.databases.pgvector.settings import Column, Settings
 from sluice.indexing.databases.pgvector.table import OPERATORS, Table
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Rows
@@ -176,3 +177,32 @@ def _set_walk(connection: Any, walk: Walk | None, k: int, *, filtered: bool) -> 
     text = ", ".join("set_config(%s, %s, false)" for _ in settings)
     connection.execute(f"SELECT {text}", [part for item in settings.items() for part in item])
     _planned[connection] = settings
+
+
+def differences(
+    settings: Settings, column: Column | None, notes: Mapping[str, Any], lost: Sequence[float]
+) -> list[str]:
+    """Return a sentence for each way in which results differ from those of our exact index."""
+    said = []
+    if settings.method == "exact":
+        said.append("exact; scores are float32 sums of the database, equal in about six digits")
+    else:
+        said.append(
+            f"approximate: a search walks a graph with ef_search {EF_SEARCH} candidates (at most "
+            f"{MOST_EF:,}), with a filter until {SCANNED:,} vectors are scanned (max_scan_tuples);"
+            " a query with fewer than k hits by then is scored with all rows"
+        )
+        if "recall" in notes:
+            said.append(
+                f"recall@10 {notes['recall']:.3f} against the exact search of the same table, "
+                "stored vectors as queries"
+            )
+    if column == "halfvec":
+        said.append("vectors are stored in float16: scores are equal in about three digits")
+    if column != "sparsevec" and settings.metric == "cosine":
+        said.append("cosine: vectors are stored normalised")
+    if lost[0] > 0:
+        said.append(
+            f"prune: {settings.prune} dropped {lost[0] / lost[1]:.2%} of the weight of all vectors"
+        )
+    return said

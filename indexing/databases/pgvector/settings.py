@@ -15,7 +15,7 @@ from scipy import sparse
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.indexing.databases.credentials import refuse_secrets
+from sluice.indexing.databases.index import refuse_secrets
 from sluice.indexing.storage.exact_scores import Metric, checked_metric
 
 Column: TypeAlias = Literal["vector", "halfvec", "sparsevec"]

@@ -15,8 +15,7 @@ import numpy as np
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.disk.files import read_json, write_json
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
-from sluice.indexing.databases.conditions import Condition
-from sluice.indexing.databases.index import DatabaseIndex
+from sluice.indexing.databases.index import Condition, DatabaseIndex
 from sluice.indexing.databases.pgvector.connection import connected
 from sluice.indexing.databases.pgvector.settings import Column, Settings
 from sluice.indexing.databases.pgvector.table import Table

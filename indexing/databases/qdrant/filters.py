@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.indexing.databases.conditions import Condition
+from sluice.indexing.databases.index import Condition
 
 Filter = Mapping[str, Any]
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -17,8 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.trust import Allow, refuse_database
 from sluice.indexing.checks import checked_dense, checked_sparse
-from sluice.indexing.databases.conditions import Condition
-from sluice.indexing.databases.index import DatabaseIndex
+from sluice.indexing.databases.index import Condition, DatabaseIndex
 from sluice.indexing.databases.qdrant.collection import (
     NAME,
     Collection,

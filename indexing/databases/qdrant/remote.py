@@ -22,7 +22,7 @@ from sluice.encoders.foundation.errors import (
     SluiceError,
 )
 from sluice.encoders.foundation.numbers import plural
-from sluice.indexing.databases.former import former_facts
+from sluice.indexing.databases.index import former_facts
 from sluice.indexing.databases.qdrant.collection import (
     BATCH,
     NAME,

@@ -12,7 +12,7 @@ from annotated_types import Interval
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.indexing.databases.credentials import refuse_secrets
+from sluice.indexing.databases.index import refuse_secrets
 from sluice.indexing.storage.exact_scores import Metric, checked_metric
 
 Method: TypeAlias = Literal["exact", "hnsw"]

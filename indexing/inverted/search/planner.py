@@ -10,8 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sluice.indexing.hits import MISSING_ROW, MISSING_SCORE
-from sluice.indexing.inverted.search.block_engine import search_blocks
-from sluice.indexing.inverted.search.record import (
+from sluice.indexing.inverted.search.block_engine import (
     AUTO,
     BLOCKS,
     BLOCKS_COST,
@@ -20,6 +19,7 @@ from sluice.indexing.inverted.search.record import (
     PLANNED,
     TERMS,
     TERMS_COST,
+    search_blocks,
 )
 from sluice.indexing.inverted.search.term_engine import search_terms
 from sluice.indexing.inverted.segments.segment import FLOOR_RANKS, GROUP, Segment

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from sluice.indexing.hits import LARGEST_SCORE
 from sluice.indexing.kernels.exact_score import STEP, whole_sum
-from sluice.indexing.tokens.search.queries import Queries
 from sluice.indexing.tokens.search.tile import (
     LANES,
     PAIRED,
     TOKENS,
+    Queries,
     lowest_bit,
     multiply,
     multiply_one,
@@ -25,14 +25,16 @@ from sluice.indexing.tokens.search.tile import (
     multiply_pair,
     reaching,
 )
-from sluice.indexing.tokens.storage.rounding import (
+from sluice.indexing.tokens.storage.segment import (
+    RESIDUAL,
+    ZERO,
+    Segment,
     add_residuals,
     copy_codes,
     read_token,
     scale_of,
     wide_of,
 )
-from sluice.indexing.tokens.storage.segment import RESIDUAL, ZERO, Segment
 
 _LARGEST = float(LARGEST_SCORE)
 _UP, _TINY = np.float32(1 + 2.0**-16), np.float32(1e-37)

@@ -13,8 +13,7 @@ from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.kernels.calls import lent
-from sluice.indexing.kernels.threads import in_parallel
+from sluice.indexing.kernels.threads import in_parallel, lent
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import DenseSpool, fact, passing, write_array
 from sluice.indexing.tokens.storage.segment import (
@@ -98,7 +97,7 @@ class TokenRows:
 
     def _rounded(self, documents: TokenVectors) -> Segment:
         """Return documents as a segment of their own."""
-        from sluice.indexing.tokens.storage.rounding import bound_codes, round_to_codes
+        from sluice.indexing.tokens.storage.segment import bound_codes, round_to_codes
 
         values, bounds = documents.values, documents.bounds
         kept: dict[str, Any] = {}
@@ -225,7 +224,7 @@ class TokenRows:
             return TokenVectors(
                 np.zeros((0, self.dim or 0), np.float32), np.zeros(len(rows) + 1, np.int64)
             )
-        from sluice.indexing.tokens.storage.rounding import read_tokens
+        from sluice.indexing.tokens.storage.segment import read_tokens
 
         found = self.places(rows)
         lengths = np.empty(len(rows), np.int64)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
     Allow,
     ConfigFile,
@@ -15,7 +16,6 @@ from sluice.retrieval.cli.terminal.options import (
     allowed,
     plural,
 )
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Shown, takes
 from sluice.retrieval.evaluation.table import Table
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import Allow, DatasetName, allowed, refuse_options
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Shown
 
 QualitySignal = Literal["head", "text", "length", "itn", "unigram", "perplexity", "norm"]

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.fitting.models import adapter, ranker
 from sluice.retrieval.cli.fitting.quality import quality
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
     ConfigFile,
     Overrides,
@@ -15,7 +16,6 @@ from sluice.retrieval.cli.terminal.options import (
     plural,
     split_overrides,
 )
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 FIT = """Fit fusions, cut-offs, exits and rankers.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from sluice.encoders.foundation.disk.figures import check_format, save_figure
 from sluice.encoders.foundation.trust import refuse_links
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import Allow, allowed
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 if TYPE_CHECKING:

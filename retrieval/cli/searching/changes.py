@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.searching.opening import Searched
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
     Allow,
     IdColumn,
@@ -18,7 +19,6 @@ from sluice.retrieval.cli.terminal.options import (
     named_columns,
     plural,
 )
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def reshard(
     Examples:
       sluice reshard runs/x/retrievers/bm25 8
     """
-    from sluice.retrieval.experiments.output.resharding import reshard_folder
+    from sluice.retrieval.experiments.output.folder import reshard_folder
 
     before, retriever = reshard_folder(path, shards, allow=allowed(allow))
     count = plural(retriever.head.documents, "document")
@@ -167,7 +167,7 @@ def verify(path: Searched, *, allow: Allow = None) -> None:
       sluice verify runs/x
       sluice verify runs/x/models/dense
     """
-    from sluice.encoders.foundation.disk.folder_swap import MODEL_FILES
+    from sluice.encoders.foundation.disk.generations import MODEL_FILES
     from sluice.encoders.model_files.probes import PROBES
     from sluice.retrieval.retrievers.folder import HEAD, verify_model, verify_retriever
 

@@ -10,8 +10,8 @@ import typer
 from annotated_types import Ge
 
 from sluice.retrieval.cli.searching.opening import Pipeline, Searched, opened
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import Allow, allowed
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from annotated_types import Ge
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.retrieval.cli.searching.opening import Pipeline, Searched, opened
 from sluice.retrieval.cli.terminal.hits import print_hits
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import Allow, Queries, allowed, plural, refuse_options
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from sluice.encoders.foundation.numbers import duration
-from sluice.retrieval.cli.teaching.generation import generate, prompt
-from sluice.retrieval.cli.teaching.writing import WRITING_COMMANDS
+from sluice.retrieval.cli.teaching.writing import WRITING_COMMANDS, generate, prompt
+from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
     Allow,
     DatasetName,
@@ -21,7 +21,6 @@ from sluice.retrieval.cli.terminal.options import (
     parse_numbers,
     show_table,
 )
-from sluice.retrieval.cli.terminal.output import echo
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 TEACH = """Make teacher scores or queries to train on.
@@ -101,7 +100,7 @@ def mine(
       sluice mine bm25.trec scifact --output n.jsonl --also dense.trec --mode margin --audit 0.1
       sluice mine bm25.trec scifact --output n.jsonl --also random --shares 3,1
     """
-    from sluice.retrieval.execution.plan import estimate_of
+    from sluice.retrieval.execution.executor import estimate_of
     from sluice.retrieval.jobs import audit as audit_modes, mine as mine_file
 
     own = {"mode": mode, "judge": judge, "depth": depth}
@@ -166,7 +165,7 @@ def distil(
       sluice teach distil scifact --teacher CROSS --candidates bm25.trec --output scores.parquet
       sluice teach distil scifact --teacher CROSS --candidates bm25.trec --output s.parquet --plan
     """
-    from sluice.retrieval.execution.plan import estimate_of
+    from sluice.retrieval.execution.executor import estimate_of
     from sluice.retrieval.training_data.teachers.distil_dataset import (
         distil_dataset,
         teacher_weights,

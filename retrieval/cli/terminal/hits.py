@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sluice.retrieval.cli.terminal.output import echo, one_line, printable
+from sluice.retrieval.cli.terminal.messages import echo, one_line, printable
 from sluice.retrieval.documents.snippet import best_part, matches
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.output import echo
+from sluice.retrieval.cli.terminal.messages import echo
 
 log = logging.getLogger("sluice")
 

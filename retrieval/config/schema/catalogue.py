@@ -15,14 +15,14 @@ from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.table import ENCODERS, TUNINGS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.component_types import EXAMPLES
-from sluice.retrieval.config.recipes import CORE as CORE_RECIPES, SCHEMA, configs, recipes
-from sluice.retrieval.config.schema.arguments import (
+from sluice.retrieval.config.schema.settings import (
     Description,
     Schema,
     component,
     components,
     first_sentence,
 )
+from sluice.retrieval.config.yaml_file import CORE as CORE_RECIPES, SCHEMA, configs, recipes
 from sluice.retrieval.pipelines.table import SCORERS, STAGES
 from sluice.training.losses import LOSSES
 

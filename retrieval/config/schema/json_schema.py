@@ -11,13 +11,6 @@ from sluice.encoders.foundation.build import Table, declared, resolve
 from sluice.encoders.table import ENCODERS, KNOWN, RERANKERS, TUNINGS
 from sluice.indexing.table import AUGMENTATIONS, INDEXES
 from sluice.retrieval.config.component_types import COMPONENT, EXAMPLES
-from sluice.retrieval.config.schema.arguments import (
-    Description,
-    Schema,
-    component,
-    components,
-    first_sentence,
-)
 from sluice.retrieval.config.schema.settings import (
     DATASET,
     ENSEMBLE,
@@ -26,6 +19,11 @@ from sluice.retrieval.config.schema.settings import (
     SPARSITY,
     START,
     TRAINER,
+    Description,
+    Schema,
+    component,
+    components,
+    first_sentence,
 )
 from sluice.retrieval.config.schema.words import described
 from sluice.retrieval.config.sections import (
@@ -116,7 +114,7 @@ def mined() -> Description:
 
 def live() -> Description:
     """Describe live negatives, which are found by searching while training."""
-    appended = get_args(resolve("sluice.training.loop.live_candidates:Append"))
+    appended = get_args(resolve("sluice.training.loop.objective:Append"))
     own = {**LIVE, "append": {**LIVE["append"], "enum": list(appended)}}
     return Description("live", "The hits of a frozen index, searched at every step.", own)
 

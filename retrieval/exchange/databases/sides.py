@@ -16,7 +16,7 @@ from sluice.retrieval.exchange.dense_retrievers import is_decoded
 from sluice.retrieval.exchange.query_vectors import terms_of
 from sluice.retrieval.exchange.sparse.vectors_folder import refuse_repeated, surveyed
 from sluice.retrieval.exchange.sparse_retrievers import holds_terms, idf_of, stored_chunks
-from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk import arrays
 from sluice.encoders.foundation.disk.files import packed_file
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import read_array_header
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document

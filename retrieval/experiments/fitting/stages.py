@@ -30,7 +30,7 @@ from sluice.retrieval.pipelines.expression import FITTED, count_calls, texts_in
 from sluice.retrieval.pipelines.fitting.query_fitter import Fit, QueryFitter, closed, read_fit
 from sluice.retrieval.pipelines.fitting.unfitted import FEWEST, Unfitted, fit_open, is_open
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.dataset_runs import asked
+from sluice.retrieval.retrievers.candidate_lists import asked
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.training_data.files.corpus_examples import too_few_to_hold_out
 

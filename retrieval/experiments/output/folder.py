@@ -5,24 +5,30 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import read_json
+from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.foundation.trust import word_for
 from sluice.encoders.model_files.registry import ASKING, REMOTE as BEHIND_HTTP
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
-from sluice.retrieval.config.output_names import short_name
-from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
+from sluice.retrieval.config.sections import (
+    ExperimentConfig,
+    RetrieverSection,
+    load_config,
+    short_name,
+)
 from sluice.retrieval.config.trust import databases_in
 from sluice.retrieval.config.yaml_file import read_yaml
-from sluice.retrieval.datasets.loose_files import COLUMNS, CORPUS_COLUMNS
+from sluice.retrieval.datasets.beir import COLUMNS, CORPUS_COLUMNS
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.experiments.output.results import RESULTS
+from sluice.retrieval.experiments.training.summary import KEY
 from sluice.retrieval.pipelines.table import REMOTE
 from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
@@ -287,3 +293,48 @@ def log_changes(path: Path, said: set[str]) -> None:
     if head.changes is not None and line not in said:
         said.add(line)
         log.info("%s: %s", path.parent.parent, line)
+
+
+MEMORY = "peak_memory_bytes"
+
+
+def made_parts(output: Path, nodes: Iterable[str]) -> list[dict[str, Any]]:
+    """Return name, seconds and peak memory of the models and indexes among ``nodes``, in order.
+
+    ``peak_memory_bytes`` is that of the process while the part was made, with all it held already;
+    None for a part of an earlier version.
+    """
+    return [
+        {"part": node, "seconds": facts.get("seconds"), MEMORY: facts.get(MEMORY)}
+        for node in dict.fromkeys(nodes)
+        for facts in _facts(output, node)
+    ]
+
+
+def _facts(output: Path, node: str) -> Iterator[dict[str, Any]]:
+    kind, _, name = node.partition(".")
+    if kind == "train" and (manifest := output / "models" / name / MANIFEST).exists():
+        yield read_json(manifest).get(KEY) or {}
+    if kind == "retrievers" and (output / RETRIEVERS / name / HEAD).exists():
+        yield read_head(output / RETRIEVERS / name).origin
+
+
+def parts_table(parts: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the lines of a Markdown table of the parts."""
+    lines = ["| made | in | peak MB |", "|---|---|---|"]
+    for part in parts:
+        seconds, memory = part["seconds"], part[MEMORY]
+        time = "-" if seconds is None else duration(float(seconds))
+        peak = "-" if memory is None else f"{memory / 1e6:,.0f}"
+        lines.append(f"| {part['part']} | {time} | {peak} |")
+    return lines
+
+
+def reshard_folder(
+    path: Path, shards: int, *, allow: Collection[str] = ()
+) -> tuple[int, Retriever]:
+    """Reshard a retriever's folder; return how many shards it had, 1 of a whole, and it."""
+    retriever = open_built(path, allow)
+    before = retriever.head.shards
+    retriever.reshard(shards)
+    return 1 if before is None else len(before["heads"]), retriever

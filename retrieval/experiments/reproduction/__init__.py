@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.experiments.reproduction.listed import (
+    from sluice.retrieval.experiments.reproduction.recorded import (
         PublishedRun as PublishedRun,
+        Reproduction as Reproduction,
         published_run as published_run,
         published_runs as published_runs,
-    )
-    from sluice.retrieval.experiments.reproduction.recorded import (
-        Reproduction as Reproduction,
+        repeat as repeat,
         reproduce as reproduce,
     )
-    from sluice.retrieval.experiments.reproduction.repeating import repeat as repeat
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

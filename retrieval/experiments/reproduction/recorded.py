@@ -2,27 +2,193 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sluice.encoders.foundation.disk.files import write_json
-from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
+from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.foundation.provenance import provenance
+from sluice.encoders.foundation.numbers import is_number
+from sluice.encoders.foundation.provenance import provenance, versions
 from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.config.sections import ExperimentConfig, checked
-from sluice.retrieval.datasets.dataset import DATA_FOLDER
+from sluice.retrieval.datasets.beir import is_beir_folder
+from sluice.retrieval.datasets.dataset import DATA_FOLDER, load_dataset
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.evaluation import Evaluation, contents_of, evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.folder import SUITE as DATASETS
 from sluice.retrieval.experiments.output.results import RESULTS, read_results
 from sluice.retrieval.pipelines.expression import texts_in
+
+LIST = "runs.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRun:
+    """One system on one collection's test split, and the figures that its source publishes.
+
+    ``within`` is the difference that counts as the same, for the reason ``why``. ``repeated`` says
+    whether this project has run it and it held.
+    """
+
+    name: str
+    dataset: str
+    system: str
+    of: str
+    source: str
+    figures: Mapping[str, float]
+    within: float
+    why: str
+    repeated: bool
+    retriever: Mapping[str, Any]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The experiment's YAML as a dictionary, without its output folder."""
+        return {
+            "dataset": self.dataset,
+            "retrievers": {self.system: dict(self.retriever)},
+            "evaluate": {
+                "measures": list(self.figures), "split": "test", "latency_queries": 0,
+            },
+        }  # fmt: skip
+
+
+@functools.cache
+def published_runs() -> dict[str, PublishedRun]:
+    """Return every published run by its name, that of system and collection: ``bm25-scifact``."""
+    text = (files("sluice.retrieval.experiments.reproduction") / LIST).read_text(encoding="utf-8")
+    runs = {}
+    for system, entry in yaml.safe_load(text).items():
+        for dataset, figures in entry["figures"].items():
+            name = f"{system}-{dataset}"
+            runs[name] = PublishedRun(
+                name, dataset, system, entry["of"], entry["source"], figures, entry["within"],
+                entry["why"], dataset in entry["repeated"], entry["retriever"],
+            )  # fmt: skip
+    return runs
+
+
+def published_run(name: str) -> PublishedRun:
+    """Return a published run; ``ConfigError`` for a name that is not on the list."""
+    runs = published_runs()
+    if name not in runs:
+        raise ConfigError(
+            f"--published {name}: is not on the list{suggest(name, runs)}; "
+            "sluice reproduce --list shows it"
+        )
+    return runs[name]
+
+
+OUTPUT = Path("runs/published")  # a folder in it for each run
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """Published figures beside those of here; ``log`` is the line to paste."""
+
+    run: PublishedRun
+    table: Table
+    log: str
+    held: bool
+    output: Path
+
+
+def repeat(
+    run: PublishedRun,
+    *,
+    dataset: str | None = None,
+    output: str | Path | None = None,
+    tolerance: float | None = None,
+) -> Repetition:
+    """Index, search and evaluate as the run says, and compare with what its source publishes.
+
+    ``dataset`` is where the collection lies: a folder or a name as in ``sluice evaluate``, by
+    default the folder of its name, here or below ``$SLUICE_DATA``. ``output`` defaults to
+    ``runs/published/NAME``, where a killed repetition continues. A figure holds if it differs by at
+    most ``tolerance``, by default the run's own. Raises ``DataError`` for a collection that is not
+    there, before any work.
+    """
+    within = run.within if tolerance is None else tolerance
+    if not is_number(within) or within < 0:
+        raise ConfigError(f"--tolerance {within}: expected a number of 0 or more, as 0.005")
+    folder = OUTPUT / run.name if output is None else Path(output)
+    place = _place(run) if dataset is None else dataset
+    load_dataset(place, "test")
+    values = {**run.config, "dataset": place, "output": str(folder)}
+    evaluation = evaluate_experiment(Experiment(checked(values, ExperimentConfig)))
+    scores = evaluation.scores[run.system]
+    found = {measure: float(scores.mean[measure]) for measure in run.figures}
+    table = _table(run, found, within)
+    held = all(row["result"] == "holds" for row in table.rows.values())
+    return Repetition(run, table, _log(run, found, within, held=held), held, folder)
+
+
+def listing(runs: Iterable[PublishedRun]) -> Table:
+    """Return a table of the runs: their figures as published, and whether they held here."""
+    listed = list(runs)
+    measures = dict.fromkeys(measure for run in listed for measure in run.figures)
+    table = Table(columns={**dict.fromkeys(measures, ".4f"), "within": "g", "repeated": ""})
+    for run in listed:
+        table.rows[run.name] = {
+            **{measure: run.figures.get(measure) for measure in measures},
+            "within": run.within, "repeated": "held" if run.repeated else "not run",
+        }  # fmt: skip
+    sources = dict.fromkeys(f"{run.system}: {run.of}. Published: {run.source}." for run in listed)
+    table.caption = "\n".join([*sources, "repeated: whether this project has run it, and it held."])
+    return table
+
+
+def _place(run: PublishedRun) -> str:
+    """Return the collection's folder; an ir_datasets id of its name may be another collection."""
+    data = os.environ.get(DATA_FOLDER)
+    folders = [Path(run.dataset), *([expanded(data) / run.dataset] if data else [])]
+    found = next((folder for folder in folders if is_beir_folder(folder)), None)
+    if found is None:
+        under = f"under ${DATA_FOLDER} ({data or 'not set'})"
+        raise DataError(
+            f"{run.name}: no folder {run.dataset} in BEIR layout in {Path.cwd()} or {under}; name "
+            "it with --dataset FOLDER; with a network, --dataset beir/NAME downloads one of BEIR"
+        )
+    return str(found)
+
+
+def _table(run: PublishedRun, found: dict[str, float], within: float) -> Table:
+    numbers = {"published": ".4f", "here": ".4f", "difference": "+.4f", "within": "g"}
+    table = Table(columns={**numbers, "result": ""})
+    for measure, published in run.figures.items():
+        difference = found[measure] - published
+        table.rows[measure] = {
+            "published": published, "here": found[measure], "difference": difference,
+            "within": within, "result": "holds" if abs(difference) <= within else "off",
+        }  # fmt: skip
+    table.caption = f"{run.name}: {run.of}. Published: {run.source}. Allowed because {run.why}."
+    return table
+
+
+def _log(run: PublishedRun, found: dict[str, float], within: float, *, held: bool) -> str:
+    facts: dict[str, Any] = provenance({})
+    figures = ", ".join(
+        f"{measure} {found[measure]:.4f} ({published:.4f} published)"
+        for measure, published in run.figures.items()
+    )
+    commit = f", commit {facts['git_commit'][:8]}" if facts["git_commit"] else ""
+    return (
+        f"- {facts['written'][:10]}, `{run.name}`: {figures}, "
+        f"{'holds' if held else 'off'} within {within:g}; Sluice {versions().get('sluice-ir', '')}"
+        f"{commit}, Python {facts['machine']['python']}, {facts['machine']['platform']}"
+    )
+
 
 log = logging.getLogger("sluice")
 

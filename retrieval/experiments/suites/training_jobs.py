@@ -23,9 +23,16 @@ from sluice.retrieval.config.sections import (
     find_own_modules,
 )
 from sluice.retrieval.datasets.dataset import load_dataset
-from sluice.retrieval.execution.executor import Executor, Facts, Task
+from sluice.retrieval.execution.executor import (
+    SETTLING,
+    Executor,
+    Facts,
+    Plan,
+    Task,
+    arrived,
+    run_plan,
+)
 from sluice.retrieval.execution.group import Group
-from sluice.retrieval.execution.plan import SETTLING, Plan, arrived, run_plan
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment

@@ -9,14 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.encoders.dense.experts.names import checked_experts
+from sluice.encoders.dense.experts.layers import checked_experts
 from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.splade.concepts.head import checked_settings
-from sluice.encoders.splade.concepts.names import read_concepts
+from sluice.encoders.splade.concepts.encoder import checked_settings, read_concepts
 from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
-from sluice.encoders.transformer.from_scratch import check_fresh, is_fresh
 from sluice.encoders.transformer.projection import check_projection
+from sluice.encoders.transformer.text_encoder import check_fresh, is_fresh
 from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.config.component_types import NEGATIVES
 from sluice.retrieval.config.components import (
@@ -37,8 +36,8 @@ from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, 
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.identifiers import check_identifiers
 from sluice.retrieval.experiments.training.live_training import check_live
-from sluice.retrieval.experiments.training.rules.every import RUN_RULES
 from sluice.retrieval.experiments.training.rules.facts import RunFacts
+from sluice.retrieval.experiments.training.rules.models import RUN_RULES
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources
 from sluice.retrieval.training_data.example_sources import (
     MORE_NEGATIVES,
@@ -48,7 +47,7 @@ from sluice.retrieval.training_data.example_sources import (
     searched_with,
 )
 from sluice.retrieval.training_data.mining import mining_of
-from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
+from sluice.retrieval.training_data.refreshing.miner import RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
 from sluice.retrieval.training_data.teachers.scoring_tasks import JUDGE, check_judge
 from sluice.retrieval.training_data.teachers.spec import teacher_spec
@@ -177,7 +176,7 @@ def check_encoder(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
 
 
 def _check_sparsity(spec: Mapping[str, Any], prefix: str) -> None:
-    from sluice.training.sparsity.settings import Sparsity
+    from sluice.training.sparsity.controller import Sparsity
 
     try:
         Sparsity.from_config(spec)

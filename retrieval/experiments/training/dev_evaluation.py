@@ -10,7 +10,7 @@ import numpy as np
 
 from sluice.encoders.encoder import Vectors, hooks_of
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.input.reservoir import Reservoir
+from sluice.encoders.foundation.input.bounded import Reservoir
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.documents.document import Document, document_input
@@ -74,7 +74,7 @@ def _halved(measured: Evaluate) -> Evaluate:
     def in_bfloat16(encoder: Any) -> Mapping[str, float]:
         import torch
 
-        from sluice.encoders.backends.devices import has_bfloat16
+        from sluice.encoders.backends.backend import has_bfloat16
         from sluice.encoders.towers import TowerEncoder
         from sluice.encoders.transformer.model import TransformerModel
 

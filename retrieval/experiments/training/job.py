@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import encoder_of, hooks_of
 from sluice.encoders.foundation.disk.files import read_json, write_json, write_text
-from sluice.encoders.foundation.disk.folder_swap import settle
-from sluice.encoders.foundation.disk.generations import MANIFEST
+from sluice.encoders.foundation.disk.generations import MANIFEST, settle
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.machine import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
@@ -51,8 +50,7 @@ from sluice.retrieval.training_data.contamination import (
 )
 from sluice.retrieval.training_data.example_sources import example_source, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge
-from sluice.retrieval.training_data.refreshing.miner import COPIES, OtherMiner
-from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
+from sluice.retrieval.training_data.refreshing.miner import COPIES, OtherMiner, RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
 from sluice.training.losses.base import compares_own
 from sluice.training.protocol import ListWriter, PairEncoder
@@ -290,7 +288,7 @@ def _remove(work_path: Path, patterns: Iterable[str]) -> None:
 
 
 def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
-    from sluice.encoders.transformer.from_scratch import fresh_from_config, is_fresh
+    from sluice.encoders.transformer.text_encoder import fresh_from_config, is_fresh
 
     def texts() -> Iterator[str]:
         return corpus_texts(parts)
@@ -326,7 +324,7 @@ def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
 
 def _aimed(start: Any, sparsity: Mapping[str, Any] | None) -> Any:
     """Start SPLADE a third above the documents' target of terms: training only removes terms."""
-    from sluice.training.sparsity.settings import Sparsity
+    from sluice.training.sparsity.controller import Sparsity
 
     document = Sparsity.from_config(sparsity or {}).document
     if document is None or document.target_terms is None:

@@ -17,7 +17,7 @@ from sluice.training.protocol import BiEncoder
 
 if TYPE_CHECKING:
     from sluice.training import Example
-    from sluice.training.loop.live_candidates import LiveCandidates
+    from sluice.training.loop.objective import LiveCandidates
 
 log = logging.getLogger("sluice")
 
@@ -86,7 +86,7 @@ def live_candidates(
     import scipy.sparse as sp
 
     from sluice.indexing import FlatIndex, InvertedIndex
-    from sluice.training.loop.live_candidates import LiveCandidates
+    from sluice.training.loop.objective import LiveCandidates
 
     ids, texts = [], []
     for document in train.corpus:
@@ -123,7 +123,7 @@ def live_candidates(
 def check_live(spec: Mapping[str, Any], where: str) -> None:
     """Check the keys of a section ``negatives`` of type live."""
     from sluice.indexing.index import Recipe
-    from sluice.training.loop.live_candidates import check_append
+    from sluice.training.loop.objective import check_append
 
     for key in spec:
         if key not in KEYS:

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.encoder import encoder_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural
-from sluice.retrieval.config.output_names import short_name
-from sluice.retrieval.config.sections import TrainingSection
+from sluice.retrieval.config.sections import TrainingSection, short_name
 from sluice.retrieval.datasets.dataset import Dataset
-from sluice.retrieval.execution.executor import LOCAL, Executor
-from sluice.retrieval.execution.plan import unplanned
+from sluice.retrieval.execution.executor import LOCAL, Executor, unplanned
 from sluice.retrieval.experiments.training.dev_evaluation import (
     PAIR_DEPTH,
     Evaluate,
     dev_depth,
     dev_evaluation,
 )
-from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.retrievers.candidate_lists import run_on
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.training_data.examples import OpenJudge, Source, TrainingExamples
 from sluice.retrieval.training_data.own_pairs import TrainingData, training_data

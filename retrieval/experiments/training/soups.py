@@ -74,7 +74,7 @@ def dev_score(
     candidates = None
     if kinds <= set(RERANKERS):
         from sluice.encoders.lexical.bm25 import BM25Encoder
-        from sluice.retrieval.retrievers.dataset_runs import run_on
+        from sluice.retrieval.retrievers.candidate_lists import run_on
         from sluice.retrieval.retrievers.retriever import Retriever
 
         lists = Retriever.build(BM25Encoder(), dev.corpus)

@@ -24,7 +24,7 @@ from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.searchable import TextsOf
 from sluice.retrieval.pipelines.stage import Then
-from sluice.retrieval.retrievers.dataset_runs import asked, run_on
+from sluice.retrieval.retrievers.candidate_lists import asked, run_on
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.abstain import FittedAbstention, fit_abstention

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sluice.encoders.foundation.disk.csv_text import csv_text
-from sluice.encoders.foundation.disk.figures import save_figure
+from sluice.encoders.foundation.disk.figures import csv_text, save_figure
 from sluice.encoders.foundation.disk.files import write_json, write_text
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.provenance import provenance
@@ -41,7 +40,7 @@ from sluice.retrieval.pipelines.expression import (
     parse,
 )
 from sluice.retrieval.pipelines.scorer import ScorerHooks
-from sluice.retrieval.retrievers.dataset_runs import asked, run_on
+from sluice.retrieval.retrievers.candidate_lists import asked, run_on
 from sluice.retrieval.retrievers.latency import measure_latency
 from sluice.retrieval.stages.rerankers.score_cache import Cached, ScoreCache
 

@@ -24,8 +24,14 @@ from sluice.encoders.foundation.disk.files import (
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.progress import Advance, counted_by
 from sluice.retrieval.config.sections import TuneConfig, checked, find_own_modules
-from sluice.retrieval.execution.executor import Facts, Task
-from sluice.retrieval.execution.plan import Plan, begin_alone, end_planning, run_plan
+from sluice.retrieval.execution.executor import (
+    Facts,
+    Plan,
+    Task,
+    begin_alone,
+    end_planning,
+    run_plan,
+)
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.tuning.costs import CostModel, Remembered, Spent
 from sluice.retrieval.experiments.tuning.tuner import Tuner

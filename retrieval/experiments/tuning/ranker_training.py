@@ -26,20 +26,23 @@ from sluice.retrieval.experiments.checks import list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.training.tested_queries import without_tested
 from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.retrievers.candidate_lists import check_lists
-from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.retrievers.candidate_lists import check_lists, run_on
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.stages.ltr.features import CandidateFeatures, selected
-from sluice.retrieval.stages.ltr.query_folds import QueryFolds, query_folds
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, check_model, part_fingerprint
+from sluice.retrieval.stages.ltr.reranker import (
+    CandidateFeatures,
+    QueryFolds,
+    query_folds,
+    selected,
+)
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.sections import RankerSection
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.experiments.experiment import Experiment
-    from sluice.training.rankers.lambda_gradients import JudgedLists
+    from sluice.training.rankers.linear_ranker import JudgedLists
 
 log = logging.getLogger("sluice")
 
@@ -94,7 +97,7 @@ def train_ranker(experiment: Experiment) -> TrainedRanker:
     or if the experiment is evaluated on it, ``query_folds`` holds out a tenth of the split. Raises
     ``ConfigError`` if the split itself is evaluated on, or more than a few of its queries are.
     """
-    from sluice.training.rankers.lambda_gradients import ndcg_of
+    from sluice.training.rankers.linear_ranker import ndcg_of
 
     train, dev = (
         without_tested(part, experiment.dataset, experiment.config.evaluate.split)
@@ -143,7 +146,7 @@ def judged(
     documents: Texts | None = None,
 ) -> JudgedLists:
     """Return the features and grades of every candidate, list by list in the order of heads."""
-    from sluice.training.rankers.lambda_gradients import JudgedLists, ideal_dcg
+    from sluice.training.rankers.linear_ranker import JudgedLists, ideal_dcg
 
     show = len(heads) > 100
     with progress("features", len(heads), "queries", show=show) as advance:
@@ -327,7 +330,7 @@ def _blended(
     blocks: list[JudgedLists],
 ) -> tuple[dict[str, Ranking], Table]:
     """Return each query's candidates, ordered by a ranker that did not learn from it."""
-    from sluice.training.rankers.lambda_gradients import joined
+    from sluice.training.rankers.linear_ranker import joined
 
     names = selected(parts.features.names, parts.section.features).names
     rankings: dict[str, Ranking] = {}

@@ -181,7 +181,7 @@ class Fusion:
     sigma: float = 0.01
 
     def __post_init__(self) -> None:
-        from sluice.retrieval.pipelines.fusion.ranx_fusion import RANX
+        from sluice.retrieval.pipelines.fusion.search import RANX
 
         known = (*METHODS, *RANX)
         if not isinstance(self.method, str) or self.method not in known:
@@ -227,7 +227,7 @@ class Fusion:
         used = self.used(len(runs))
         name = f"{self.method}({', '.join(runs[place].name for place in used)})"
         if self.method not in METHODS:
-            from sluice.retrieval.pipelines.fusion.ranx_fusion import ranx_fusion
+            from sluice.retrieval.pipelines.fusion.search import ranx_fusion
 
             return ranx_fusion(self, runs, name=name)
         kept = [runs[place] for place in used]

@@ -20,8 +20,7 @@ from sluice.encoders.traits import own_form
 from sluice.indexing.table import INDEXES, default_spec
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
-from sluice.retrieval.execution.executor import LOCAL, Executor
-from sluice.retrieval.execution.plan import begin_alone, end_planning
+from sluice.retrieval.execution.executor import LOCAL, Executor, begin_alone, end_planning
 from sluice.retrieval.retrievers.corpus.encoding import Encoding, Reading, warn_of_cuts
 from sluice.retrieval.retrievers.corpus.index_queries import (
     chooses,
@@ -158,7 +157,7 @@ def _found(
 ) -> Iterator[Any]:
     """Yield the vectors in chunks; as an ``EncodedCorpus`` where the index looks at them before."""
     from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import encoded_corpus
-    from sluice.retrieval.retrievers.corpus.vectors.given_vectors import kept_vectors
+    from sluice.retrieval.retrievers.corpus.vectors.index_tasks import kept_vectors
 
     if vectors is None:
         with encoded_corpus(encoder, documents, work, encoding, readings, executor) as encoded:

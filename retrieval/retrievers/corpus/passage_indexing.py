@@ -17,8 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.documents.store import DocumentStore
-from sluice.retrieval.execution.executor import LOCAL, Executor
-from sluice.retrieval.execution.plan import begin_alone
+from sluice.retrieval.execution.executor import LOCAL, Executor, begin_alone
 from sluice.retrieval.retrievers.corpus.encoding import Encoding, Reading
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.retrievers.corpus.passages import MEAN_OF_TOKENS, Passages

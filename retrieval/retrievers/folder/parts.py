@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.disk.files import link_or_copy, read_json
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder, settle
 from sluice.encoders.foundation.disk.generations import (
     MANIFEST,
     pin_generation,
+    replaced_folder,
+    settle,
     writer_lock,
 )
 from sluice.encoders.foundation.errors import IndexFormatError

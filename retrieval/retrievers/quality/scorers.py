@@ -67,7 +67,7 @@ class AnswerQuality:
     name = "answer"
 
     def __init__(self, model: LanguageModel) -> None:
-        from sluice.encoders.rerankers.prompt import Template
+        from sluice.encoders.rerankers.language_model import Template
 
         self._model, self._template = model, Template(PROMPT, ["document"])
         self.facts: dict[str, Any] = {"fingerprint": model.fingerprint, "prompt": PROMPT}

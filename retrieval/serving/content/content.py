@@ -1,18 +1,30 @@
-"""One state of what is served: it never changes, and a request is answered from one of them."""
+"""Opens a folder for serving: a retriever, an experiment, a saved pipeline or a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sluice.encoders.encoder import encodes, hooks_of
-from sluice.encoders.foundation.errors import suggest
+from sluice.encoders.foundation.disk.generations import MODEL_FILES
+from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.lexical.bm25 import BM25Encoder
+from sluice.encoders.model_files.registry import open_encoder
+from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.experiments.experiment import Experiment, load_pipeline, open_experiment
+from sluice.retrieval.experiments.output.changes import retrievers_of
+from sluice.retrieval.experiments.output.folder import RETRIEVERS, SETTINGS, open_built
 from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.saving import PIPELINE
+from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.folder import Head
+from sluice.retrieval.retrievers.folder import HEAD, Head
 from sluice.retrieval.retrievers.retriever import Retriever
+from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
 from sluice.retrieval.serving.faults import Fault
 
 PAIR_TOKENS = 256  # that a reranker is taken to read of a query and a document
@@ -150,3 +162,205 @@ def tokens_of(text: str, most: int | None = None) -> int:
 def encodable(model: Any) -> bool:
     """Return whether a model turns texts into vectors: SEAL writes n-grams for queries."""
     return encodes(model) and hooks_of(model).decode_queries is None
+
+
+TEXTS = ("gold in the river", "a river of stone", "stone and gold")
+
+
+def change_documents(content: Content) -> None:
+    """Add, replace and delete documents of an index of its own, if one here is inverted."""
+    if not any(is_sparse(encoder) for encoder in content.encoders.values()):
+        return
+    first, second, third = (Document(str(number), "", text) for number, text in enumerate(TEXTS))
+    with tempfile.TemporaryDirectory(prefix="sluice-warm-") as place:
+        retriever = Retriever.build(BM25Encoder(), [first], path=Path(place) / "bm25")
+        retriever.add([second, third])
+        retriever.update([Document(first.id, "", TEXTS[1])])
+        retriever.delete([second.id])
+
+
+WARM = "a query to warm up with"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a folder is: its ``name``, and whether documents can be written to it."""
+
+    name: str
+    writable: bool
+
+
+RETRIEVER, EXPERIMENT = Kind("retriever", True), Kind("experiment", True)
+SAVED, MODEL = Kind("pipeline", False), Kind("model", False)
+
+
+def kind_of(folder: Path) -> Kind:
+    """Return what a folder is; ``ConfigError`` for one that cannot be served."""
+    if (folder / HEAD).exists():
+        return RETRIEVER
+    if (folder / PIPELINE).exists():
+        return SAVED
+    if (folder / SETTINGS).exists():
+        return EXPERIMENT
+    if any((folder / name).exists() for name in MODEL_FILES):
+        return MODEL
+    parts = sorted(file.parent.name for file in folder.glob(f"datasets/*/{SETTINGS}"))
+    if parts:
+        raise ConfigError(
+            f"{folder}: is an evaluation of several datasets; serve one of them: "
+            f"{folder}/datasets/NAME ({', '.join(parts)})"
+        )
+    raise ConfigError(
+        f"{folder}: nothing to serve; expected an experiment's output, a retriever's, a pipeline's "
+        "or a model's folder, or documents to index"
+    )
+
+
+def heads_in(folder: Path) -> list[Path]:
+    """Return the files whose change is a change of the documents."""
+    if (folder / HEAD).exists():
+        return [folder / HEAD]
+    return sorted(folder.glob(f"{RETRIEVERS}/*/{HEAD}"))
+
+
+def open_content(
+    folder: Path,
+    number: int = 1,
+    *,
+    pipelines: Sequence[str] = (),
+    allow: Collection[str] = (),
+    before: Content | None = None,
+    shard_workers: ShardWorkers | None = None,
+) -> Content:
+    """Open a folder's current state, and load and try all that a request may need.
+
+    ``pipelines`` names those that are served, by default all, with the retrievers. Models that
+    ``before`` has loaded are shared. ``shard_workers`` search what is in shards.
+    """
+    kind = kind_of(folder)
+    if kind is MODEL:
+        if shard_workers is not None:
+            raise ConfigError(f"--shard-workers: {folder} is a model and has no shards")
+        return _of_model(folder, number, pipelines, allow)
+    if kind is EXPERIMENT:
+        return _of_experiment(folder, number, pipelines, allow, before, shard_workers)
+    stage: Stage
+    if kind is RETRIEVER:
+        models = {} if before is None else models_of(before)
+        stage = open_built(folder, allow, models)
+        name = stage.name or folder.name
+    else:
+        stage, name = load_pipeline(folder, allow=allow), folder.absolute().name
+    _known(pipelines, [name])
+    _share_out({name: stage}, shard_workers)
+    return _content(number, {name: stage}, {}, {}, stage, tried=before is None)
+
+
+def models_of(content: Content) -> dict[str, Any]:
+    """Return the encoders that no document changes, by fingerprint."""
+    return {
+        retriever.head.encoder_fingerprint: retriever.encoder
+        for stage in content.stages.values()
+        for retriever in retrievers_of(stage)
+        if retriever.head.encoder_generation is None
+    }
+
+
+def _of_model(
+    folder: Path, number: int, pipelines: Sequence[str], allow: Collection[str]
+) -> Content:
+    if pipelines:
+        raise ConfigError(f"--pipeline {pipelines[0]}: {folder} is a model and has no pipelines")
+    model = open_encoder(folder, allow=allow)
+    name = folder.absolute().name
+    if encodable(model):
+        fingerprints = {name: str(model.fingerprint)}
+        return Content(number, {}, {name: model}, {}, {}, fingerprints=fingerprints)
+    return Content(number, {}, {}, {name: model}, {})
+
+
+def _of_experiment(
+    folder: Path,
+    number: int,
+    pipelines: Sequence[str],
+    allow: Collection[str],
+    before: Content | None,
+    shard_workers: ShardWorkers | None,
+) -> Content:
+    experiment = open_experiment(folder, allow=allow)
+    if before is not None and isinstance(before.source, Experiment):
+        experiment.share_models(before.source)
+    config = experiment.config
+    names = [*(name for name in config.retrievers if name not in config.pipelines)]
+    names += list(config.pipelines)
+    _known(pipelines, names)
+    served = [name for name in names if not pipelines or name in pipelines]
+    stages = {name: experiment.stage(name) for name in served}
+    _share_out(stages, shard_workers)
+    scorers = {}
+    if not pipelines:
+        opened = {name: experiment.scorer(name) for name in config.rerankers}
+        scorers = {name: each for name, each in opened.items() if ScorerHooks(each).scores_pairs}
+    texts = {name: text for name, text in config.pipelines.items() if name in stages}
+    return _content(number, stages, scorers, texts, experiment, tried=before is None)
+
+
+def _share_out(stages: Mapping[str, Stage], workers: ShardWorkers | None) -> None:
+    """Let workers search every retriever that is in shards; ``ConfigError`` where none is."""
+    if workers is None:
+        return
+    parted = [
+        each
+        for stage in stages.values()
+        for each in retrievers_of(stage)
+        if each.head.shards is not None
+    ]
+    if not parted:
+        raise ConfigError(
+            f"--shard-workers: nothing here is in shards ({', '.join(stages)}); part a retriever "
+            "first: sluice reshard FOLDER 4"
+        )
+    for each in parted:
+        if each.state.workers is not workers:
+            each.use_workers(workers)
+
+
+def _known(pipelines: Iterable[str], names: Sequence[str]) -> None:
+    for name in pipelines:
+        if name not in names:
+            known = f"known: {', '.join(names)}{suggest(name, names)}"
+            raise ConfigError(f"--pipeline {name}: no such pipeline or retriever; {known}")
+
+
+def _content(
+    number: int,
+    stages: Mapping[str, Stage],
+    scorers: Mapping[str, Any],
+    texts: Mapping[str, str],
+    source: Any,
+    *,
+    tried: bool,
+) -> Content:
+    retrievers = {each.name: each for stage in stages.values() for each in retrievers_of(stage)}
+    heads = {}
+    for name, retriever in retrievers.items():
+        _ = retriever.documents  # opens what a later change deletes
+        _try(retriever)
+        heads[name] = retriever.head
+    if tried:
+        for stage in stages.values():
+            _try(stage)
+    encoders = {name: each.encoder for name, each in retrievers.items() if encodable(each.encoder)}
+    own = dict(scorers) or {
+        stage.name: stage.scorer
+        for pipeline in stages.values()
+        for stage in stages_in(pipeline)
+        if isinstance(stage, Rerank) and ScorerHooks(stage.scorer).scores_pairs
+    }
+    fingerprints = {name: head.encoder_fingerprint for name, head in heads.items()}
+    return Content(number, dict(stages), encoders, own, heads, texts, fingerprints, source)
+
+
+def _try(stage: Stage) -> None:
+    """Search once: what is loaded or compiled at first use is then there."""
+    stage.run({"warm": WARM}, None, 10)

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,16 +24,55 @@ from sluice.retrieval.experiments.output.changes import (
     update_documents,
 )
 from sluice.retrieval.retrievers.folder import read_head
-from sluice.retrieval.serving.content.content import Content
-from sluice.retrieval.serving.content.opening import (
+from sluice.retrieval.serving.content.content import (
     EXPERIMENT,
+    Content,
     heads_in,
     kind_of,
     models_of,
     open_content,
 )
-from sluice.retrieval.serving.content.peers import Peers
 from sluice.retrieval.serving.settings import ServeSettings
+
+REMEMBERED = 1_000  # states whose numbers are kept
+
+
+class Numbers:
+    """Counts states from 1: one that was seen before keeps its number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._last = 0
+
+    def of(self, state: str) -> int:
+        """Return the number of the state that has this fingerprint."""
+        if state not in self._numbers:
+            self._last += 1
+            self._numbers[state] = self._last
+            while len(self._numbers) > REMEMBERED:
+                self._numbers.pop(next(iter(self._numbers)))
+        return self._numbers[state]
+
+
+class Peers:
+    """One process that serves a folder alone; several ones override every method."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = Numbers()
+
+    def writing(self) -> AbstractContextManager[object]:
+        """Wait until nobody else of them changes the folder, and keep it so in the block."""
+        return self._lock
+
+    def number(self, state: str) -> int:
+        """Return the number that all of them give to a state."""
+        return self._numbers.of(state)
+
+    def changed(self) -> int:
+        """Return when all of them have opened the newest state: how many of them could not."""
+        return 0
+
 
 log = logging.getLogger("sluice.serve")
 

@@ -5,44 +5,42 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from sluice.retrieval.serving.http import asking, documents, judging, models, operations
+from sluice.retrieval.serving.http import call as operations, judging, models
 from sluice.retrieval.serving.http.call import Call, Reply
 from sluice.retrieval.serving.service import Service
-from sluice.retrieval.serving.shapes.base import Shape
-from sluice.retrieval.serving.shapes.documents import (
+from sluice.retrieval.serving.shapes.base import (
+    AgreementAnswer,
+    AssessorRequest,
     DeleteRequest,
     DocumentShape,
     DocumentsRequest,
-    WriteAnswer,
-)
-from sluice.retrieval.serving.shapes.facts import Health, Info, Ready
-from sluice.retrieval.serving.shapes.judging import (
-    AgreementAnswer,
-    AssessorRequest,
+    Health,
+    Info,
     JudgementAnswer,
     JudgementRequest,
     QrelsRequest,
     QueriesAnswer,
+    Ready,
+    Shape,
     TaskAnswer,
     TaskRequest,
+    WriteAnswer,
 )
-from sluice.retrieval.serving.shapes.models import (
+from sluice.retrieval.serving.shapes.search import (
     EmbedRequest,
     EmbedSparseRequest,
+    ExplainRequest,
+    Explanation,
     ModelList,
     OpenAIAnswer,
     OpenAIRequest,
     RankedText,
     RerankAnswer,
     RerankRequest,
-    SparseValue,
-)
-from sluice.retrieval.serving.shapes.search import (
-    ExplainRequest,
-    Explanation,
     SearchAnswer,
     SearchAnswers,
     SearchRequest,
+    SparseValue,
 )
 
 SEARCH, WRITE, JUDGE, ADMIN = "search", "write", "judge", "admin"
@@ -72,10 +70,10 @@ class EndPoint(NamedTuple):
 
 END_POINTS = (
     EndPoint(
-        "POST", "/search", asking.search, SEARCH, [SearchAnswer, SearchAnswers], SearchRequest
+        "POST", "/search", operations.search, SEARCH, [SearchAnswer, SearchAnswers], SearchRequest
     ),
-    EndPoint("GET", "/search", asking.search_by_address, SEARCH, [SearchAnswer], SearchRequest),
-    EndPoint("POST", "/explain", asking.explain, SEARCH, [Explanation], ExplainRequest),
+    EndPoint("GET", "/search", operations.search_by_address, SEARCH, [SearchAnswer], SearchRequest),
+    EndPoint("POST", "/explain", operations.explain, SEARCH, [Explanation], ExplainRequest),
     EndPoint("POST", "/rerank", models.rerank, SEARCH, [[RankedText], RerankAnswer], RerankRequest),
     EndPoint("POST", "/v1/rerank", models.rerank, SEARCH, [RerankAnswer], RerankRequest),
     EndPoint("POST", "/v2/rerank", models.rerank, SEARCH, [RerankAnswer], RerankRequest),
@@ -87,11 +85,11 @@ END_POINTS = (
         "POST", "/v1/embeddings", models.openai_embeddings, SEARCH, [OpenAIAnswer], OpenAIRequest
     ),
     EndPoint("GET", "/v1/models", models.models, SEARCH, [ModelList]),
-    EndPoint("GET", "/documents/{id:path}", documents.document, SEARCH, [DocumentShape]),
-    EndPoint("POST", "/documents", documents.add, WRITE, [WriteAnswer], DocumentsRequest),
-    EndPoint("PUT", "/documents", documents.update, WRITE, [WriteAnswer], DocumentsRequest),
-    EndPoint("DELETE", "/documents", documents.delete, WRITE, [WriteAnswer], DeleteRequest),
-    EndPoint("DELETE", "/documents/{id:path}", documents.delete_one, WRITE, [WriteAnswer]),
+    EndPoint("GET", "/documents/{id:path}", operations.document, SEARCH, [DocumentShape]),
+    EndPoint("POST", "/documents", operations.add, WRITE, [WriteAnswer], DocumentsRequest),
+    EndPoint("PUT", "/documents", operations.update, WRITE, [WriteAnswer], DocumentsRequest),
+    EndPoint("DELETE", "/documents", operations.delete, WRITE, [WriteAnswer], DeleteRequest),
+    EndPoint("DELETE", "/documents/{id:path}", operations.delete_one, WRITE, [WriteAnswer]),
     EndPoint("GET", "/judge/queries", judging.queries, JUDGE, [QueriesAnswer], AssessorRequest),
     EndPoint("GET", "/judge/task", judging.task, JUDGE, [TaskAnswer], TaskRequest),
     EndPoint(

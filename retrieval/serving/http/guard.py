@@ -16,7 +16,7 @@ from sluice.retrieval.serving.http.call import JSON, Call, Reply
 from sluice.retrieval.serving.http.endpoints import SEARCH
 from sluice.retrieval.serving.keys import Key, Keys
 from sluice.retrieval.serving.service import Service
-from sluice.retrieval.serving.shapes.facts import ErrorAnswer, ErrorFacts
+from sluice.retrieval.serving.shapes.base import ErrorAnswer, ErrorFacts
 
 log = logging.getLogger("sluice.serve.requests")
 

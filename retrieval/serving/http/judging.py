@@ -14,7 +14,7 @@ from sluice.retrieval.serving.judging.entries import LONGEST_NAME, Judgement
 from sluice.retrieval.serving.judging.export import qrels_of, qrels_text
 from sluice.retrieval.serving.judging.judging import Candidate, Judging, Known, QueryProgress
 from sluice.retrieval.serving.service import Service
-from sluice.retrieval.serving.shapes.judging import (
+from sluice.retrieval.serving.shapes.base import (
     AgreementAnswer,
     AssessorRequest,
     CandidateShape,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.retrieval.serving.faults import invalid
 from sluice.retrieval.serving.http.call import Call, Reply, unless_gone
 from sluice.retrieval.serving.service import Service
-from sluice.retrieval.serving.shapes.models import (
+from sluice.retrieval.serving.shapes.search import (
     EmbedRequest,
     EmbedSparseRequest,
     ModelList,
@@ -20,13 +20,14 @@ from sluice.retrieval.serving.shapes.models import (
     Usage,
 )
 from sluice.retrieval.serving.tasks.embedding import (
+    as_relevance,
+    best_first,
     dense_rows,
     in_base64,
     refuse_cut,
     side_of,
     sparse_values,
 )
-from sluice.retrieval.serving.tasks.reranking import as_relevance, best_first
 
 
 async def embed(service: Service, call: Call) -> Reply:

@@ -10,8 +10,7 @@ from pydantic.json_schema import models_json_schema
 import sluice
 from sluice.retrieval.serving.http.call import JSON
 from sluice.retrieval.serving.http.endpoints import END_POINTS, WRITE, EndPoint
-from sluice.retrieval.serving.shapes.base import Shape
-from sluice.retrieval.serving.shapes.facts import ErrorAnswer
+from sluice.retrieval.serving.shapes.base import ErrorAnswer, Shape
 
 REFERENCE = "#/components/schemas/{model}"
 KEY = "key"

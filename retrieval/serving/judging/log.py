@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TypeVar
 
-from sluice.encoders.foundation.disk.files import sync, writable
-from sluice.encoders.foundation.disk.locks import lock
+from sluice.encoders.foundation.disk.files import lock, sync, writable
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.retrieval.serving.judging.entries import Entry, header_line, is_entry, line_of
 from sluice.retrieval.serving.judging.state import Judgements, take_lines

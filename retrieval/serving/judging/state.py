@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from sluice.encoders.foundation.disk.locks import lock
+from sluice.encoders.foundation.disk.files import lock
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.serving.judging.entries import (
     Entry,

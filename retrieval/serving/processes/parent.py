@@ -21,8 +21,8 @@ from sluice.encoders.foundation.children import longer_pause
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
 from sluice.encoders.foundation.machine import cores
 from sluice.retrieval.retrievers.folder import read_head
-from sluice.retrieval.serving.content.opening import heads_in
-from sluice.retrieval.serving.content.peers import Numbers
+from sluice.retrieval.serving.content.content import heads_in
+from sluice.retrieval.serving.content.live import Numbers
 from sluice.retrieval.serving.processes.messages import (
     Answer,
     Ask,

@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.disk.locks import lock, lock_file
+from sluice.encoders.foundation.disk.files import lock, lock_file
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.retrieval.serving.content.peers import Peers
+from sluice.retrieval.serving.content.live import Peers
 from sluice.retrieval.serving.processes.messages import (
     Answer,
     Ask,

@@ -1,15 +1,16 @@
-"""The base of all shapes, and what is wrong with a body that does not fit one."""
+"""Judging: queries, candidates, what assessors say, and how they agree."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from sluice.encoders.foundation.errors import suggest
 from sluice.retrieval.serving.faults import Fault, invalid
+from sluice.retrieval.serving.judging.entries import LONGEST_COMMENT
 
 EXPECTED = {  # by pydantic's types of faults
     "bool_type": "true or false",
@@ -92,3 +93,283 @@ def _path(parts: Iterable[Any]) -> str:
 
 def _shown(value: Any) -> str:
     return f"{value!r:.60}"
+
+
+def _on_one_line(doc_id: str) -> str:
+    if "\n" in doc_id or "\r" in doc_id:
+        raise ValueError(f"{doc_id!r:.60}: has a line break; expected an id on one line")
+    return doc_id
+
+
+class DocumentShape(Shape):
+    """One document."""
+
+    id: str
+    title: str = ""
+    text: str = ""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class NewDocument(DocumentShape):
+    """A document to write; ``_id`` is read as ``id``."""
+
+    id: Annotated[str, AfterValidator(_on_one_line)] = Field(
+        validation_alias=AliasChoices("id", "_id"), min_length=1
+    )
+
+
+class DocumentsRequest(Shape):
+    """Documents to add, or to replace by id."""
+
+    documents: list[NewDocument] = Field(min_length=1)
+
+
+class DeleteRequest(Shape):
+    """Ids of documents to delete."""
+
+    ids: list[str] = Field(min_length=1)
+
+
+class ChangedShape(Shape):
+    """What a change did to one retriever, and how many documents it has now."""
+
+    retriever: str
+    documents: int
+    added: int
+    replaced: int
+    deleted: int
+
+
+class WriteAnswer(Shape):
+    """A change that is on disk, and the state that answers searches after it.
+
+    ``served`` is false, with status 202, where searches do not see the change yet: ``note`` says
+    why. It is served as soon as the state can be opened.
+    """
+
+    retrievers: list[ChangedShape]
+    state: int
+    served: bool = True
+    note: str | None = None
+
+
+class PipelineFacts(Shape):
+    """A pipeline or a retriever that can be searched."""
+
+    name: str
+    expression: str
+    default: bool
+    stops_early: bool = Field(description="Whether deadline_ms has an effect inside it.")
+
+
+class ModelFacts(Shape):
+    """A model that can be asked: dense, sparse or reranker."""
+
+    name: str
+    kind: str
+    dim: int | None = None
+    max_input_length: int | None = None
+    fingerprint: str | None = None
+
+
+class Limits(Shape):
+    """What a request may have."""
+
+    k: int
+    inputs: int
+    body_bytes: int
+    batch_tokens: int
+    queue_tokens: int
+
+
+class FilterFacts(Shape):
+    """A metadata field: the kinds of its values, and the values if they are few."""
+
+    name: str
+    kinds: list[str]
+    values: list[str | int | float | bool] | None = None
+
+
+class Info(Shape):
+    """What is served."""
+
+    name: str
+    version: str
+    documents: int | None
+    state: int
+    writable: bool
+    keys: bool
+    judging: bool
+    pipelines: list[PipelineFacts]
+    models: list[ModelFacts]
+    filters: list[FilterFacts]
+    limits: Limits
+
+
+class Health(Shape):
+    """The process answers."""
+
+    status: str = "ok"
+
+
+class Ready(Shape):
+    """Whether requests can be answered, and ``fault``: why not, or why a newer state is not."""
+
+    ready: bool
+    state: int
+    fault: str | None = None
+    queue_tokens: int
+
+
+class ErrorFacts(Shape):
+    """What is wrong, where and what to do; ``param`` names the field."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(Shape):
+    """The answer to a request that is not answered."""
+
+    error: ErrorFacts
+    request_id: str
+
+
+ASSESSOR = "Who judges; not needed with a key, whose name it is then."
+
+
+class AssessorRequest(Shape):
+    """Who asks."""
+
+    assessor: str = Field(default="", description=ASSESSOR)
+
+
+class TaskRequest(Shape):
+    """A query whose candidates are asked for."""
+
+    assessor: str = Field(default="", description=ASSESSOR)
+    query: str | None = Field(
+        default=None, description="A query's id; without it the first that is not finished."
+    )
+
+
+class JudgementRequest(Shape):
+    """What an assessor says of a document."""
+
+    assessor: str = Field(default="", description=ASSESSOR)
+    query: str = Field(description="A query's id.")
+    document: str = Field(description="A candidate's id.")
+    grade: Literal[0, 1, 2, 3] | None = Field(
+        description="One of /judge/queries; null with skipped, or to take a grade back."
+    )
+    skipped: bool = Field(default=False, description="Whether it is left for later or for others.")
+    comment: str = Field(default="", max_length=LONGEST_COMMENT)
+
+
+class QrelsRequest(Shape):
+    """How qrels are made of judgements."""
+
+    rule: str = Field(
+        default="majority",
+        description="The grade where several judged: majority (of a tie the lower), mean "
+        "(rounded, a half up) or max.",
+    )
+    format: str = Field(default="beir", description="beir (three columns) or trec (four).")
+    assessor: str | None = Field(default=None, description="The judgements of this one alone.")
+
+
+class GradeShape(Shape):
+    """A grade and what it means."""
+
+    grade: int
+    name: str
+    meaning: str
+
+
+class QueryShape(Shape):
+    """A query and how far the assessor is; ``candidates`` is null before its pipelines ran."""
+
+    id: str
+    text: str
+    candidates: int | None
+    judged: int
+    skipped: int
+
+
+class QueriesAnswer(Shape):
+    """What is judged, and how far the assessor is; ``named`` where the name is a key's."""
+
+    assessor: str
+    named: bool
+    depth: int
+    grades: list[GradeShape]
+    queries: list[QueryShape]
+
+
+class CandidateShape(Shape):
+    """A document to judge.
+
+    ``marks`` are the places of the query's words in the text, ``cut`` says that its end is left
+    out.
+    """
+
+    id: str
+    title: str
+    text: str
+    cut: bool
+    marks: list[tuple[int, int]]
+    metadata: dict[str, Any]
+    grade: int | None
+    skipped: bool
+    comment: str
+
+
+class TaskAnswer(Shape):
+    """A query's candidates in the order in which all assessors see them.
+
+    ``query`` is null when the assessor has seen everything.
+    """
+
+    query: QueryShape | None
+    documents: list[CandidateShape]
+
+
+class JudgementAnswer(Shape):
+    """What a document has now, and how far the assessor is with its query."""
+
+    document: str
+    grade: int | None
+    skipped: bool
+    comment: str
+    query: QueryShape
+
+
+class AssessorShape(Shape):
+    """What one person judged: counts by grade, 0 first."""
+
+    name: str
+    judged: int
+    skipped: int
+    grades: list[int]
+
+
+class TwoShape(Shape):
+    """How two agree on the pairs that both judged; kappa is null where it is undefined."""
+
+    first: str
+    second: str
+    pairs: int
+    same: float
+    kappa: float | None
+    weighted_kappa: float | None
+
+
+class AgreementAnswer(Shape):
+    """What each judged, and how they agree: Cohen's kappa of two, Krippendorff's alpha of all."""
+
+    assessors: list[AssessorShape]
+    shared: int
+    alpha: dict[str, float | None]
+    two: list[TwoShape]

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice.retrieval.serving.faults import late, overloaded, stopping
-from sluice.retrieval.serving.work.budget import Budget
-from sluice.retrieval.serving.work.pace import Pace
+from sluice.retrieval.serving.work.pace import Budget, Pace
 
 SHARES = 8  # a request first gives a batch no more than one part of so many, so that all advance
 TURN = 0.1  # seconds that a batch should take at most: larger ones gain little, and others wait

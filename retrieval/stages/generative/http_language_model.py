@@ -20,7 +20,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.generative.list_order import spoken
-from sluice.encoders.rerankers.prompt import Prompt, fitted
+from sluice.encoders.rerankers.language_model import Prompt, fitted
 
 PATH = "/chat/completions"
 TOP = 20  # alternatives to a token that are asked for

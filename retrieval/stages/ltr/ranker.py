@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build, check, resolve
 from sluice.encoders.foundation.disk.files import file_hash
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder, settle
+from sluice.encoders.foundation.disk.generations import replaced_folder, settle
 from sluice.encoders.foundation.errors import (
     ConfigError,
     DataError,
@@ -27,7 +27,7 @@ from sluice.retrieval.evaluation.table import Table
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.stages.ltr.collection_terms import CollectionTerms
-    from sluice.training.rankers.lambda_gradients import JudgedLists
+    from sluice.training.rankers.linear_ranker import JudgedLists
 
 HEAD, TERMS = "ranker.json", "terms"
 KIND = "ranker"

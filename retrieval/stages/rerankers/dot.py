@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking

@@ -21,7 +21,7 @@ from sluice.retrieval.retrievers.corpus.token_scores import names_of, token_matc
 from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim
 
 if TYPE_CHECKING:
-    from sluice.encoders.transformer.token_states import TokenStates
+    from sluice.encoders.transformer.text_encoder import TokenStates
 
 BYTES = 256 << 20  # of document token vectors held together, at most
 USUAL_TOKENS = 512  # of a document at most, where the encoder does not say
@@ -136,7 +136,7 @@ class MaxSim:
             encoder = self.encoder
             encode = encoder.encode_queries if side == "query" else encoder.encode_documents
             return encode(texts)
-        from sluice.encoders.transformer.token_states import token_states
+        from sluice.encoders.transformer.text_encoder import token_states
 
         return token_states(self.encoder, texts, side)
 

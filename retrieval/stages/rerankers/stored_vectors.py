@@ -21,13 +21,13 @@ from sluice.retrieval.retrievers.corpus.token_scores import (
     stored_scores,
     token_matches,
 )
-from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking
 
 if TYPE_CHECKING:
-    from sluice.encoders.dense.pair_head import PairHead
+    from sluice.encoders.dense.error_adapter import PairHead
     from sluice.retrieval.retrievers.state import RetrieverState
 
 
@@ -181,7 +181,7 @@ class PairHeadScorer:
     @cached_property
     def head(self) -> PairHead:
         """The head, loaded when it is first needed."""
-        from sluice.encoders.dense.pair_head import PairHead
+        from sluice.encoders.dense.error_adapter import PairHead
         from sluice.encoders.model_files.locate import model_folder
 
         return PairHead.load(model_folder(self.model))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.disk.locks import OwnLock
+from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.lexical.analyzer import Analyzer, analyzer

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
-from sluice.encoders.rerankers.prompt import Template
+from sluice.encoders.rerankers.language_model import Template
 from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.stages.generative.answers import head_texts
+from sluice.retrieval.stages.generative.pointwise import head_texts
 from sluice.retrieval.stages.transforms.stage import (
     SHOWN,
     Transformed,

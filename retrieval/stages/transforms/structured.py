@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, Protocol
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.generative.list_order import spoken
-from sluice.encoders.rerankers.prompt import Template
+from sluice.encoders.rerankers.language_model import Template
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.documents.where import Where, conditions, matching_rows, parse_where
 from sluice.retrieval.pipelines.saving import NameOf

@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from sluice.encoders.foundation.disk.locks import OwnLock
+from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
 from sluice.encoders.generative.list_order import spoken
-from sluice.encoders.rerankers.language_model import LanguageModel
-from sluice.encoders.rerankers.prompt import Prompt
+from sluice.encoders.rerankers.language_model import LanguageModel, Prompt
 from sluice.retrieval.pipelines.searchable import seconds_left
 from sluice.retrieval.pipelines.tracing import tally
 from sluice.retrieval.stages.generative.http_language_model import (

@@ -14,8 +14,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.generative.list_order import spoken
-from sluice.encoders.rerankers.language_model import LanguageModel, known_chances
-from sluice.encoders.rerankers.prompt import Prompt, Template
+from sluice.encoders.rerankers.language_model import LanguageModel, Prompt, Template, known_chances
 from sluice.training.negatives.judge import JudgedPair
 
 log = logging.getLogger("sluice")

@@ -19,7 +19,7 @@ from sluice.encoders.foundation.input.bounded import expanded, read_whole
 from sluice.retrieval.pipelines.remembered_scores import remembered
 from sluice.retrieval.runs.trec_files import read_qrels
 from sluice.retrieval.stages.generative.http_language_model import HttpLanguageModel
-from sluice.retrieval.stages.generative.options import ModelSpec, local_model, with_model
+from sluice.retrieval.stages.generative.rerankers import ModelSpec, local_model, with_model
 from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
 from sluice.retrieval.studies.judging.generative_judge import (
     DEFINITIONS,

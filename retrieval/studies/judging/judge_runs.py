@@ -19,7 +19,7 @@ from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.expression import names_in
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.retrievers.candidate_lists import run_on
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.runs.trec_files import read_qrels

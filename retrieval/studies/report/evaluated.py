@@ -22,7 +22,7 @@ from sluice.retrieval.experiments.evaluation import contents_of
 from sluice.retrieval.experiments.output.folder import SETTINGS
 from sluice.retrieval.experiments.output.results import RESULTS, read_results
 from sluice.retrieval.pipelines.hit import TokenMatch
-from sluice.retrieval.retrievers.corpus.vectors.given_vectors import holds_tokens
+from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 from sluice.retrieval.retrievers.folder import HEAD
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run

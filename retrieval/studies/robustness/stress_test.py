@@ -18,7 +18,7 @@ from sluice.retrieval.evaluation.measures import Measure, depth_for, parse_measu
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.dataset_runs import asked
+from sluice.retrieval.retrievers.candidate_lists import asked
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
 from sluice.retrieval.runs.run import Ranking, Run

@@ -15,8 +15,7 @@ from annotated_types import Ge
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import expanded, read_whole
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import expanded, read_whole, same_text_key
 from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
 from sluice.retrieval.training_data.clicks.log import Counts, read_log, unknown
 from sluice.retrieval.training_data.clicks.models import (
@@ -34,8 +33,7 @@ from sluice.retrieval.training_data.files.examples import (
     tested_texts,
     untested,
 )
-from sluice.retrieval.training_data.files.rows import Labelled, Named, Row
-from sluice.retrieval.training_data.files.source import ExampleSource
+from sluice.retrieval.training_data.files.rows import ExampleSource, Labelled, Named, Row
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

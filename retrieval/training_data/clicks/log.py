@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
-from sluice.retrieval.training_data.files.records import read_records
+from sluice.retrieval.training_data.files.columns import read_records
 from sluice.retrieval.training_data.files.rows import Named, field_of, id_of, number_of, text_of
 
 Chance = Callable[[str, str], float]  # of a query and a document

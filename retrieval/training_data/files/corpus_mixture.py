@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number, plural
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.training_data.files.corpus_examples import passages_of
-from sluice.retrieval.training_data.files.source import ExampleSource
+from sluice.retrieval.training_data.files.rows import ExampleSource
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

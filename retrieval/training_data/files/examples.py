@@ -16,8 +16,7 @@ from annotated_types import Ge
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import expanded, same_text_key
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.columns import check_columns
@@ -29,13 +28,13 @@ from sluice.retrieval.training_data.files.negative_queries import (
 )
 from sluice.retrieval.training_data.files.rows import (
     NO_SCORE,
+    ExampleSource,
     Labelled,
     Row,
     below_limits,
     check_limits,
     limits_of,
 )
-from sluice.retrieval.training_data.files.source import ExampleSource
 from sluice.training.negatives.settings import Among, Mining
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from annotated_types import Ge
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.numbers import plural
-from sluice.retrieval.training_data.files.source import ExampleSource
+from sluice.retrieval.training_data.files.rows import ExampleSource
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

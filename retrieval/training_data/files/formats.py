@@ -17,8 +17,10 @@ from sluice.retrieval.training_data.files.columns import (
     QUERY,
     REMEDY,
     Columns,
+    Record,
     columns_of,
     names_in,
+    read_records,
     renamed,
 )
 from sluice.retrieval.training_data.files.negative_queries import (
@@ -27,7 +29,6 @@ from sluice.retrieval.training_data.files.negative_queries import (
     is_described,
     with_negative_queries,
 )
-from sluice.retrieval.training_data.files.records import Record, read_records
 from sluice.retrieval.training_data.files.rows import (
     NO_SCORE,
     Labelled,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.retrieval.training_data.files.columns import NEGATIVE_QUERIES
 from sluice.retrieval.training_data.files.rows import (
     Labelled,

@@ -12,9 +12,9 @@ from annotated_types import Ge
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.input.reservoir import Reservoir
+from sluice.encoders.foundation.input.bounded import Reservoir
 from sluice.retrieval.retrievers.quality.scores import MOST, query_shares
-from sluice.retrieval.training_data.files.source import ExampleSource
+from sluice.retrieval.training_data.files.rows import ExampleSource
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

@@ -24,12 +24,19 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.progress import Advance, counted_by
 from sluice.encoders.foundation.q_net import q_net_scores
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Task
-from sluice.retrieval.execution.plan import Plan, begin_alone, run_plan
+from sluice.retrieval.execution.executor import (
+    LOCAL,
+    Executor,
+    Facts,
+    Plan,
+    Task,
+    begin_alone,
+    run_plan,
+)
 from sluice.retrieval.pipelines.saving import GIVEN, PIPELINE, named_parts
 from sluice.retrieval.pipelines.stage import Cut, Stage
+from sluice.retrieval.retrievers.candidate_lists import lists_for
 from sluice.retrieval.retrievers.corpus.token_scores import stored_scores
-from sluice.retrieval.retrievers.dataset_runs import lists_for
 from sluice.retrieval.retrievers.folder import HEAD
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.retrievers.state import queries_at_a_time

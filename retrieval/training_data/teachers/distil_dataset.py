@@ -15,8 +15,7 @@ from sluice.retrieval.config.file_keys import corpus_contents, path_contents
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.documents.store import DocumentStore, open_documents, write_documents
 from sluice.retrieval.execution.executor import LOCAL, Executor
-from sluice.retrieval.retrievers.candidate_lists import open_lists
-from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.retrieval.retrievers.candidate_lists import open_lists, run_on
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.distillation import (
     SHARD,

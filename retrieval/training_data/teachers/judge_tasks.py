@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.retrieval.execution.executor import Executor
-from sluice.retrieval.execution.plan import begin_alone
+from sluice.retrieval.execution.executor import Executor, begin_alone
 from sluice.retrieval.training_data.teachers.distillation import SHARD
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble
 from sluice.retrieval.training_data.teachers.language import LanguageTeacher

@@ -12,7 +12,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.remembered_scores import remembered
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS
 from sluice.retrieval.stages.generative.pointwise import Pointwise
-from sluice.retrieval.stages.generative.word_logit import WordLogit
+from sluice.retrieval.stages.generative.rerankers import WordLogit
 from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
 from sluice.training.negatives.judge import JudgedPair
 

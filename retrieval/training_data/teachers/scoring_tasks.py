@@ -22,13 +22,21 @@ from sluice.encoders.foundation.disk.files import (
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.progress import Advance, counted_by
 from sluice.encoders.vectors.sending import check_reopened, sent_form
-from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Task
-from sluice.retrieval.execution.plan import Plan, begin_alone, end_planning, run_plan
+from sluice.retrieval.execution.executor import (
+    LOCAL,
+    Executor,
+    Facts,
+    Plan,
+    Task,
+    begin_alone,
+    end_planning,
+    run_plan,
+)
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.generative.pointwise import Pointwise
-from sluice.retrieval.stages.generative.word_logit import WordLogit
+from sluice.retrieval.stages.generative.rerankers import WordLogit
 from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Teacher
 from sluice.retrieval.training_data.teachers.language import LanguageTeacher
 from sluice.retrieval.training_data.teachers.score_files import run_of_scores, table_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
-from sluice.encoders.foundation.disk.folder_swap import settle
+from sluice.encoders.foundation.disk.generations import settle
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import is_number

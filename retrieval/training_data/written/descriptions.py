@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.input.same_text import same_text_key
+from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.rerankers.prompt import Template
+from sluice.encoders.rerankers.language_model import Template
 from sluice.retrieval.stages.transforms.writer import Limits
 from sluice.retrieval.training_data.written.written_corpus import (
     answers,

@@ -15,9 +15,8 @@ from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.generative.list_order import LISTWISE, answer_room, read_order, windows
-from sluice.encoders.rerankers.prompt import Prompt, Template
-from sluice.retrieval.retrievers.candidate_lists import open_lists
-from sluice.retrieval.retrievers.dataset_runs import run_on
+from sluice.encoders.rerankers.language_model import Prompt, Template
+from sluice.retrieval.retrievers.candidate_lists import open_lists, run_on
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
 from sluice.retrieval.training_data.files.examples import document_texts
 from sluice.retrieval.training_data.teachers.language import parsed_component
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 MODELS: Final[Mapping[str, str]] = {
-    "generative": "sluice.retrieval.stages.generative.options:local_model",
+    "generative": "sluice.retrieval.stages.generative.rerankers:local_model",
     "http": "sluice.retrieval.stages.generative.http_language_model:HttpLanguageModel",
 }
 PROMPT = (

@@ -17,15 +17,14 @@ from sluice.encoders.model_files.locate import model_folder
 from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.examples import FileExamples
-from sluice.retrieval.training_data.files.source import ExampleSource
+from sluice.retrieval.training_data.files.rows import ExampleSource
 from sluice.retrieval.training_data.written.query_generation import generate_queries
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.training import Example
     from sluice.training.generation.prompt_tuning import PromptTuning
-    from sluice.training.generation.query_generation import ModelGenerator
-    from sluice.training.generation.soft_prompt import SoftPrompt
+    from sluice.training.generation.query_generation import ModelGenerator, SoftPrompt
 
 
 SPARE = 4  # judged queries looked at for each pair, since some have no document with a text
@@ -104,9 +103,9 @@ def learnt_prompt(
     The last fifth of the pairs is held out. Beside the folder lies, while it is learnt, the last
     epoch (``.state``), from which a killed call continues.
     """
-    from sluice.training.generation.prompt_learner import learn_prompt
-    from sluice.training.generation.query_prompt import Shot
-    from sluice.training.generation.soft_prompt import FACTS, SoftPrompt
+    from sluice.training.generation.decoding import Shot
+    from sluice.training.generation.prompt_tuning import learn_prompt
+    from sluice.training.generation.query_generation import FACTS, SoftPrompt
 
     if (folder / FACTS).exists():
         return SoftPrompt.load(folder)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from sluice.encoders.rerankers.prompt import Template
+    from sluice.encoders.rerankers.language_model import Template
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.documents.document import Document
     from sluice.retrieval.stages.transforms.writer import Limits, Writer

@@ -318,7 +318,7 @@ def test_ctrl_c_does_not_crash_once_another_thread_has_freed_the_model(
 def test_openvino_is_imported_without_its_telemetry(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from sluice.encoders.backends.openvino import import_openvino\n"
+        "from sluice.encoders.backends.graph import import_openvino\n"
         "assert import_openvino().Core() is not None\n"
         "assert not [name for name in sys.modules if name.startswith('openvino_telemetry')]\n"
     )

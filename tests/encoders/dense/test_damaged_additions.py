@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from sluice.encoders import TowerEncoder
 from sluice.encoders.dense.encoder import DenseEncoder
-from sluice.encoders.dense.pair_head import PairHead
+from sluice.encoders.dense.error_adapter import PairHead
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.splade.encoder import SpladeEncoder

@@ -25,7 +25,7 @@ from sluice.encoders.tuning.tune import tune
 from sluice.training import fit
 from sluice.training.batches.collator import BiEncoderCollator
 from sluice.training.example import Example, Text
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 NAMES = ["gold", "water"]
 TRAINER = {

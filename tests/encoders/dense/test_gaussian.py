@@ -15,7 +15,7 @@ from tiny_models import save_tokenizer
 from torch.autograd import gradcheck
 
 from sluice.encoders import DenseEncoder, GaussianEncoder
-from sluice.encoders.dense.gaussian.divergence import Gaussians, augmented, gaussians_of
+from sluice.encoders.dense.gaussian.encoder import Gaussians, augmented, gaussians_of
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import open_encoder

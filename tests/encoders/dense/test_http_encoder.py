@@ -25,7 +25,7 @@ from sluice.encoders.vectors.pool import EncodingPool
 from sluice.retrieval import Document, Experiment, Retriever
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.jobs import run as run_experiment
-from sluice.retrieval.serving.content.opening import open_content
+from sluice.retrieval.serving.content.content import open_content
 from sluice.retrieval.testing import check_encoder
 
 KEY = "sk-very-secret"

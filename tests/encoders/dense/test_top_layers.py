@@ -10,7 +10,7 @@ import torch
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.transformer.token_states import token_states
+from sluice.encoders.transformer.text_encoder import token_states
 
 
 def by_hand(encoder: DenseEncoder, text: str, top: int, pooling: str) -> np.ndarray:

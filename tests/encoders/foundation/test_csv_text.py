@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from sluice.encoders.foundation.disk.csv_text import FORMULA, csv_text
+from sluice.encoders.foundation.disk.figures import FORMULA, csv_text
 
 
 @pytest.mark.parametrize(

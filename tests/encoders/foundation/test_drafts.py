@@ -13,7 +13,7 @@ import pytest
 
 from sluice.encoders.foundation.disk import files as drafts
 from sluice.encoders.foundation.disk.files import NAME, new_draft, write_text
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.vectors.forms import write_shard
 
 ROOT = Path(drafts.__file__).resolve().parents[2]

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder, settle
-from sluice.encoders.foundation.disk.generations import writer_lock
+from sluice.encoders.foundation.disk.generations import replaced_folder, settle, writer_lock
 from sluice.encoders.foundation.errors import ConfigError
 
 

@@ -15,9 +15,9 @@ import pytest
 from places import ROOT
 
 from sluice.encoders.foundation import machine
-from sluice.encoders.foundation.disk import files as drafts, folder_swap, locks
+from sluice.encoders.foundation.disk import files as drafts, files as locks, generations
 from sluice.encoders.foundation.disk.files import sync, write_text
-from sluice.encoders.foundation.disk.folder_swap import replaced_folder
+from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files import router
 from sluice.encoders.vectors import pool, sending
@@ -145,8 +145,8 @@ def test_folders_that_cannot_be_flushed_and_files_that_are_open(
     monkeypatch.setattr(Path, "unlink", refuse)
     for text in ("one", "two"):
         with replaced_folder(tmp_path / "model") as folder:
-            (folder / folder_swap.MODEL_FILES[0]).write_text(text)
-    assert (tmp_path / "model" / folder_swap.MODEL_FILES[0]).read_text() == "two"
+            (folder / generations.MODEL_FILES[0]).write_text(text)
+    assert (tmp_path / "model" / generations.MODEL_FILES[0]).read_text() == "two"
 
 
 def test_links_that_need_rights_are_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

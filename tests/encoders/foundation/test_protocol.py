@@ -19,13 +19,13 @@ PROTOCOL = {f"encoders/foundation/disk/{name}.py" for name in ("files", "folder_
 # Into a draft, or into a new generation, that the caller has begun.
 INSIDE = {
     "encoders/backends/backend.py",
-    "encoders/dense/experts/mixture.py",
+    "encoders/dense/experts/layers.py",
     "encoders/dense/precomputed.py",
     "encoders/lexical/bm25.py",
     "encoders/lexical/vocabulary.py",
     "encoders/model_files/adapters.py",
     "encoders/splade/concepts/encoder.py",
-    "encoders/splade/concepts/head.py",
+    "encoders/splade/concepts/encoder.py",
     "encoders/splade/csr/encoder.py",
     "encoders/splade/folder.py",
     "encoders/vectors/forms.py",
@@ -49,9 +49,9 @@ INSIDE = {
     "retrieval/training_data/lists/list_tasks.py",
     "retrieval/training_data/teachers/distillation.py",
     "retrieval/training_data/teachers/scoring_tasks.py",
-    "training/generation/soft_prompt.py",
+    "training/generation/query_generation.py",
     "training/loop/kept_weights.py",
-    "training/negatives/provenance_file.py",
+    "training/negatives/report.py",
 }
 # Into temporary files that no reader looks for.
 TEMPORARY = {
@@ -67,7 +67,7 @@ MARKED = {
     "indexing/databases/qdrant/remote.py",
     "retrieval/serving/judging/log.py",
     "retrieval/training_data/written/query_generation.py",
-    "training/journal/log.py",
+    "training/journal/curves.py",
     "training/loop/checkpoint.py",
     "training/loop/trainer.py",
 }

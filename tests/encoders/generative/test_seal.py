@@ -17,7 +17,7 @@ from sluice.encoders.generative.constrained import key_weight
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.indexing import FmIndex
 from sluice.training import fit
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 DOCUMENTS = [
     "gold in the river and stone",

@@ -13,8 +13,8 @@ from tiny_generators import save_gpt2, save_t5
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.generative.true_false import ALONE, TrueFalseRanker
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.rerankers.language_model import Template
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
-from sluice.encoders.rerankers.prompt import Template
 
 PAIRS = [
     ("gold river", "the stone of gold"),

@@ -19,8 +19,7 @@ from sluice.encoders.late_interaction.three_heads.encoder import (
     SparseHead,
     TokenHead,
 )
-from sluice.encoders.late_interaction.three_heads.memo import Memo
-from sluice.encoders.late_interaction.three_heads.trunk import Trunk
+from sluice.encoders.late_interaction.three_heads.trunk import Memo, Trunk
 from sluice.encoders.model_files import open_encoder
 from sluice.encoders.transformer.tokens import TokenBatch
 

@@ -10,7 +10,7 @@ from tiny_models import save_model
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.model_files.layers import cut_layers, layer_list, layer_outputs
+from sluice.encoders.model_files.adapters import cut_layers, layer_list, layer_outputs
 from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidecar
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 from tiny_models import save_tokenizer
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.rerankers.language_model import Prompt, Template, common_length, fitted
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
-from sluice.encoders.rerankers.prompt import Prompt, Template, common_length, fitted
 
 END = 3  # [SEP]
 SLOTS = Template("query {query} document {document} rank", ["query", "document"])

@@ -21,7 +21,7 @@ from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.indexing import InvertedIndex
 from sluice.training import fit
 from sluice.training.example import Example, Text
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "codes of the pooled": {},

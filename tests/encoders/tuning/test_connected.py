@@ -21,7 +21,7 @@ from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.adapters import added_modules
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.tuning.aside import Aside
+from sluice.encoders.tuning.adapters import Aside
 from sluice.encoders.tuning.prefix import GatedPairs, JoinedPairs
 from sluice.encoders.tuning.tune import tune
 from sluice.retrieval.config.sections import TrainingSection

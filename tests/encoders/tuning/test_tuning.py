@@ -175,7 +175,7 @@ def test_training_leaves_the_backbone_bitwise_as_it_was(
 ) -> None:
     from sluice.training import fit
     from sluice.training.example import Example, Text
-    from sluice.training.losses.contrastive.info_nce import InfoNCE
+    from sluice.training.losses.contrastive.softmax import InfoNCE
 
     encoder = opened("dense", folders)
     tune(encoder, settings)

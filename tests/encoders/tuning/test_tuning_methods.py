@@ -14,8 +14,7 @@ from tuned_encoders import embedded, move, named
 
 from sluice.encoders import DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
-from sluice.encoders.tuning.bottleneck import Bottleneck
-from sluice.encoders.tuning.places import places_of
+from sluice.encoders.tuning.adapters import Bottleneck, places_of
 from sluice.encoders.tuning.prefix import GatedPairs
 from sluice.encoders.tuning.tune import merge, tune
 

@@ -15,10 +15,15 @@ import sluice.indexing.auto.index
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing import INDEXES, AutoIndex, FaissIndex, FlatIndex, QueryGraphIndex, open_index
-from sluice.indexing.auto.candidates import candidates
-from sluice.indexing.auto.choice import Choice
-from sluice.indexing.auto.recall import Judge, lower_bound
-from sluice.indexing.auto.vector_source import ArrayVectors, exact_hits, vectors_of_rows
+from sluice.indexing.auto.candidates import (
+    ArrayVectors,
+    Judge,
+    candidates,
+    exact_hits,
+    lower_bound,
+    vectors_of_rows,
+)
+from sluice.indexing.auto.trials import Choice
 
 WIDTH = 32
 NONE = np.full(1000, -1, dtype=np.int64)
@@ -32,8 +37,8 @@ def clustered(rng: np.random.Generator, count: int) -> Any:
 
 @pytest.fixture(autouse=True)
 def _few_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.indexing.auto.recall.TIMED", 10)
-    monkeypatch.setattr("sluice.indexing.auto.recall.SECONDS", 0.05)
+    monkeypatch.setattr("sluice.indexing.auto.candidates.TIMED", 10)
+    monkeypatch.setattr("sluice.indexing.auto.candidates.SECONDS", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -263,8 +268,8 @@ def test_equal_documents_are_equally_good() -> None:
 def test_exact_hits_part_by_part(
     documents: Any, queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.indexing.auto.vector_source.CHUNK", 700)
-    monkeypatch.setattr("sluice.indexing.auto.vector_source.MERGED", 1500)
+    monkeypatch.setattr("sluice.indexing.auto.candidates.CHUNK", 700)
+    monkeypatch.setattr("sluice.indexing.auto.candidates.MERGED", 1500)
     table = np.concatenate([documents[:3000], documents[:3000]])  # ties across the parts
     flat = FlatIndex("l2")
     flat.add(table)

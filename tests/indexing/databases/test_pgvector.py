@@ -20,7 +20,7 @@ from sluice.encoders.foundation.errors import (
     MissingPackageError,
 )
 from sluice.indexing import FlatIndex, InvertedIndex, PgvectorIndex, open_index
-from sluice.indexing.databases.conditions import Condition
+from sluice.indexing.databases.index import Condition
 from sluice.indexing.databases.pgvector import states
 from sluice.indexing.databases.pgvector.beside import row_of
 from sluice.indexing.databases.pgvector.connection import _answers

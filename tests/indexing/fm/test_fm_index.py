@@ -16,7 +16,7 @@ from sluice.encoders.foundation.token_vectors import (
     WeightedNgrams,
 )
 from sluice.indexing import FmIndex, open_index
-from sluice.indexing.fm.suffix_sort import suffix_array
+from sluice.indexing.fm.kernels import suffix_array
 
 Texts = Sequence[Sequence[int]]
 

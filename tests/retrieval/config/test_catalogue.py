@@ -8,8 +8,8 @@ from command_line import Call
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS
 from sluice.indexing.table import INDEXES
-from sluice.retrieval.config.recipes import configs, recipe_or_file, shown
 from sluice.retrieval.config.schema.catalogue import core, entries, entry, kinds
+from sluice.retrieval.config.yaml_file import configs, recipe_or_file, shown
 from sluice.retrieval.evaluation.measure_table import MEASURES
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.table import SCORERS, STAGES

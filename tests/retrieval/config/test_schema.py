@@ -14,9 +14,8 @@ from places import ROOT
 from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config import json_schema
-from sluice.retrieval.config.recipes import EDITOR_LINE, SCHEMA
-from sluice.retrieval.config.schema.arguments import component, components
 from sluice.retrieval.config.schema.json_schema import MINING, TABLES
+from sluice.retrieval.config.schema.settings import component, components
 from sluice.retrieval.config.schema.words import SUMMARIES, WORDS
 from sluice.retrieval.config.sections import (
     CachedEncoding,
@@ -24,6 +23,7 @@ from sluice.retrieval.config.sections import (
     TrainConfig,
     TuneConfig,
 )
+from sluice.retrieval.config.yaml_file import EDITOR_LINE, SCHEMA
 from sluice.retrieval.pipelines.table import SCORERS, STAGES
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.training.losses import LOSSES

@@ -21,9 +21,18 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.progress import Advance, show_progress
 from sluice.indexing import FmIndex
 from sluice.retrieval import Retriever
-from sluice.retrieval.execution import Executor, LocalExecutor, ProcessExecutor, plan
-from sluice.retrieval.execution.executor import Crew, Facts, Outcome, Task
-from sluice.retrieval.execution.plan import TRIES, Plan, Planned, planning, run_plan
+from sluice.retrieval.execution import Executor, LocalExecutor, ProcessExecutor, executor as plan
+from sluice.retrieval.execution.executor import (
+    TRIES,
+    Crew,
+    Facts,
+    Outcome,
+    Plan,
+    Planned,
+    Task,
+    planning,
+    run_plan,
+)
 from sluice.retrieval.execution.tasks import carry_out
 from sluice.retrieval.retrievers import retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages

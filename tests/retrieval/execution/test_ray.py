@@ -25,8 +25,7 @@ from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, 
 from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.retrieval import Retriever
 from sluice.retrieval.execution import ProcessExecutor, RayExecutor, on_ray, worker
-from sluice.retrieval.execution.executor import Task
-from sluice.retrieval.execution.plan import Plan, run_plan
+from sluice.retrieval.execution.executor import Plan, Task, run_plan
 from sluice.retrieval.retrievers.shards.workers import ShardActors, actors
 
 pytestmark = pytest.mark.thorough

@@ -10,7 +10,7 @@ from small_training import BM25, short_training
 from sluice.retrieval import train
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.execution import executor as executors
-from sluice.retrieval.execution.plan import planning
+from sluice.retrieval.execution.executor import planning
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.training_data.lists import list_tasks

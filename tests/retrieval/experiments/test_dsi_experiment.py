@@ -22,9 +22,9 @@ from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.planning.problems import problems
-from sluice.retrieval.training_data.files.indexing_examples import IndexingExamples
+from sluice.retrieval.training_data.files.corpus_examples import IndexingExamples
 from sluice.training.example import Example, Text
-from sluice.training.losses.identifiers import Identifiers
+from sluice.training.losses.written import Identifiers
 
 SHARDS = {"shard": 4}
 CORPUS = documents(12)

@@ -20,7 +20,7 @@ from sluice.retrieval.experiments.output.changes import (
     update_documents,
 )
 from sluice.retrieval.jobs import tune
-from sluice.retrieval.retrievers.shards import committing
+from sluice.retrieval.retrievers.shards import folder as opening
 
 NEW = [Document("new1", "", "brandnew words"), Document("new2", "A", "brandnew things, longer")]
 NAMES = ("one", "two")
@@ -129,7 +129,7 @@ def test_an_error_in_any_retriever_leaves_all_as_they_were(
     heads = {name: (output / "retrievers" / name / "retriever.json") for name in NAMES}
     before = {name: file.read_bytes() for name, file in heads.items()}
     one = Retriever.open(output / "retrievers" / "one")
-    real = committing.write_head
+    real = opening.write_head
 
     for broken in NAMES:
 
@@ -143,10 +143,10 @@ def test_an_error_in_any_retriever_leaves_all_as_they_were(
             lambda: delete_documents(output, ["d00", "d01"]),
             lambda: update_documents(output, [*list(one)[5:], *NEW], sync=True),
         ):
-            monkeypatch.setattr(committing, "write_head", write_head)
+            monkeypatch.setattr(opening, "write_head", write_head)
             with pytest.raises(OSError, match="no space"):
                 change()
-            monkeypatch.setattr(committing, "write_head", real)
+            monkeypatch.setattr(opening, "write_head", real)
             assert {name: file.read_bytes() for name, file in heads.items()} == before
             assert not (output / ".change").exists()
     assert held(output) == [40, 40]

@@ -13,8 +13,8 @@ from sluice.retrieval import Run, evaluate, load_dataset
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.experiments.checks import check_experiment
-from sluice.retrieval.experiments.reproduction import listed, repeating
-from sluice.retrieval.experiments.reproduction.listed import published_run, published_runs
+from sluice.retrieval.experiments.reproduction import recorded
+from sluice.retrieval.experiments.reproduction.recorded import published_run, published_runs
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "bm25-scifact": replace(known, figures={"nDCG@10": 0.9999, "R@100": 1.0}, within=0.5),
         "bm25-nfcorpus": published_run("bm25-nfcorpus"),
     }
-    monkeypatch.setattr(listed, "published_runs", lambda: changed)
+    monkeypatch.setattr(recorded, "published_runs", lambda: changed)
     return tmp_path
 
 
@@ -117,5 +117,5 @@ def test_the_list_is_printed(sluice: Call) -> None:
     assert code == 0
     names = [line.split()[0] for line in out.splitlines() if re.match(r"[a-z]\S+ +0\.", line)]
     assert names == list(published_runs())
-    assert str(repeating.listing(published_runs().values())) + "\n" == out
+    assert str(recorded.listing(published_runs().values())) + "\n" == out
     assert "Pyserini's two-click reproductions" in out

@@ -19,7 +19,7 @@ from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, chec
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.training.example import Example, Text
-from sluice.training.losses.spans import Spans
+from sluice.training.losses.written import Spans
 
 SMALL: dict[str, Any] = {"beams": 5, "length": 3, "unigrams": 40}
 CORPUS = documents(12)

@@ -10,8 +10,7 @@ from small_world import write_beir
 from sluice.retrieval import jobs
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.planning.plan import Step, plan
-from sluice.retrieval.planning.rates import Rates
-from sluice.retrieval.planning.training_size import training_size
+from sluice.retrieval.planning.rates import Rates, training_size
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_the_autopilot_tries_it_with_queries_that_it_does_not_measure_with(
         return (each for each in candidates(*given, **named) if each.kind in kinds)
 
     monkeypatch.setattr("sluice.indexing.auto.trials.candidates", few)
-    monkeypatch.setattr("sluice.indexing.auto.recall.SECONDS", 0.01)
+    monkeypatch.setattr("sluice.indexing.auto.candidates.SECONDS", 0.01)
     monkeypatch.setattr(index_queries, "QUERIES", 4)
     queries = {**ASKED, "again": ASKED["t0"]}
     others = index_queries._not_asked(queries)

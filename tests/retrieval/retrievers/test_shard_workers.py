@@ -25,7 +25,7 @@ from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.shards.workers import ShardProcesses, crew, processes
-from sluice.retrieval.retrievers.shards.workers.searcher import (
+from sluice.retrieval.retrievers.shards.workers.crew import (
     STATES,
     Message,
     pack,

@@ -31,7 +31,7 @@ from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
 from sluice.retrieval.retrievers.gather_recall import gather_recalls
-from sluice.retrieval.retrievers.shards import saving
+from sluice.retrieval.retrievers.shards import folder as opening
 from sluice.retrieval.retrievers.shards.store import owners_of, shard_count
 from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vectors
 
@@ -240,14 +240,14 @@ def test_a_kill_at_any_step_leaves_the_state_before_or_after(
     sharded = bm25(corpus(), path=folder, shards=3)
     before = answers(whole)
     snapshots = []
-    write = saving.write_head
+    write = opening.write_head
 
     def noted(path: Path, head: Any) -> None:
         snapshots.append(tmp_path / f"{len(snapshots)}")
         shutil.copytree(folder, snapshots[-1])
         write(path, head)
 
-    monkeypatch.setattr(saving, "write_head", noted)
+    monkeypatch.setattr(opening, "write_head", noted)
     made = [*corpus()[3:9], *(Document(f"m{n}", "", f"gold new{n}") for n in range(6))]
     sharded.update(made)
     monkeypatch.undo()
@@ -270,7 +270,7 @@ def test_a_killed_reshard_leaves_the_shards(
         shutil.copytree(tmp_path / "s", tmp_path / "killed")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(saving, "_link_encoder", killed)
+    monkeypatch.setattr(opening, "_link_encoder", killed)
     with pytest.raises(KeyboardInterrupt):
         sharded.reshard(5)
     monkeypatch.undo()
@@ -333,7 +333,7 @@ def test_a_first_build_that_was_killed_begins_again(
         shutil.copytree(tmp_path / "s", tmp_path / "killed")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(saving, "write_head", killed)
+    monkeypatch.setattr(opening, "write_head", killed)
     with pytest.raises(KeyboardInterrupt):
         bm25(corpus(), path=tmp_path / "s", shards=2)
     monkeypatch.undo()

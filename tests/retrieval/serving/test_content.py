@@ -15,7 +15,7 @@ from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder, SealEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Document, Rerank, Retriever
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.serving.content.opening import kind_of
+from sluice.retrieval.serving.content.content import kind_of
 
 
 @pytest.fixture(scope="module")

@@ -192,11 +192,11 @@ def test_filters_nested_without_end_are_named(ask: Any) -> None:
 def test_filters_are_bounded_and_large_ones_hold_nobody_up(
     own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.retrieval.retrievers import filtered
+    from sluice.retrieval.retrievers import updates
 
-    ask, threads, check = asker(own()), set(), filtered.conditions
+    ask, threads, check = asker(own()), set(), updates.conditions
     monkeypatch.setattr(
-        filtered, "conditions", lambda w: (threads.add(threading.current_thread().name), check(w))
+        updates, "conditions", lambda w: (threads.add(threading.current_thread().name), check(w))
     )
     names = {f"n{number}": number for number in range(101)}
     several = {"a": {"not": ["x" * 20] * 5_000}, "id": ["x" * 20] * 7_000}

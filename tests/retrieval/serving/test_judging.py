@@ -18,7 +18,7 @@ from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.experiments.experiment import open_experiment
 from sluice.retrieval.jobs import index
 from sluice.retrieval.runs.trec_files import read_qrels
-from sluice.retrieval.serving.judging import opening
+from sluice.retrieval.serving.judging import judging as opening
 from sluice.retrieval.serving.judging.state import read_judgements
 from sluice.retrieval.serving.keys import add_key
 from sluice.retrieval.serving.settings import ServeSettings

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.retrieval.serving.faults import Fault
-from sluice.retrieval.serving.work.budget import Budget
 from sluice.retrieval.serving.work.lane import Job, Lane, Ran
+from sluice.retrieval.serving.work.pace import Budget
 
 
 class Bench:

@@ -14,10 +14,8 @@ import pytest
 
 from sluice.retrieval.serving.faults import Fault
 from sluice.retrieval.serving.work import lane as lanes
-from sluice.retrieval.serving.work.budget import Budget
 from sluice.retrieval.serving.work.lane import PATIENCE, TURN, Job, Lane
-from sluice.retrieval.serving.work.mailbox import Mailbox
-from sluice.retrieval.serving.work.pace import KEEP, Pace
+from sluice.retrieval.serving.work.pace import KEEP, Budget, Mailbox, Pace
 
 
 def test_the_line_is_that_of_weighted_least_squares() -> None:

@@ -17,7 +17,7 @@ from serving import EXTRA
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Document, Retriever
-from sluice.retrieval.serving.content.peers import REMEMBERED, Numbers
+from sluice.retrieval.serving.content.live import REMEMBERED, Numbers
 from sluice.retrieval.serving.settings import ServeSettings
 
 

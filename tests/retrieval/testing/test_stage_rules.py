@@ -17,7 +17,7 @@ from small_world import WordEncoder, documents
 from token_functions import token_vectors
 
 from sluice.encoders import BM25Encoder, FunctionEncoder
-from sluice.encoders.dense.pair_head import PairHead
+from sluice.encoders.dense.error_adapter import PairHead
 from sluice.encoders.foundation.build import resolve
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
@@ -30,11 +30,10 @@ from sluice.retrieval.retrievers.candidate_lists import Sources
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.stages.adaptive_depth import cut_off
 from sluice.retrieval.stages.confidence_exit import exit_rule
-from sluice.retrieval.stages.generative.listwise import Listwise
-from sluice.retrieval.stages.generative.pairwise import Pairwise
 from sluice.retrieval.stages.generative.pointwise import Pointwise
-from sluice.retrieval.stages.ltr.features import CandidateFeatures
+from sluice.retrieval.stages.generative.rerankers import Listwise, Pairwise
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, part_fingerprint
+from sluice.retrieval.stages.ltr.reranker import CandidateFeatures
 from sluice.retrieval.stages.rerankers.max_sim import MaxSim
 from sluice.retrieval.stages.rerankers.passages import by_passages
 from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim

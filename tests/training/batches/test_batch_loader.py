@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from sluice.training.batches.loader import PRELOADED, ExampleList, batch_loader
+from sluice.training.batches.collator import PRELOADED, ExampleList, batch_loader
 from sluice.training.example import Example, Text
 
 

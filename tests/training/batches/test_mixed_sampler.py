@@ -6,8 +6,7 @@ from functools import partial
 import pytest
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.training.batches.mixed_sampler import MixedSampler, quotas
-from sluice.training.batches.sampler import BatchSampler
+from sluice.training.batches.sampler import BatchSampler, MixedSampler, quotas
 from sluice.training.example import Example, Text
 
 

@@ -6,8 +6,8 @@ import torch
 from tiny_generators import END
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.input.same_text import same_text_key
-from sluice.encoders.generative.continuations import Continuations
+from sluice.encoders.foundation.input.bounded import same_text_key
+from sluice.encoders.generative.constrained import Continuations
 from sluice.training.generation.decoding import DiverseBeams, TopKSampling
 from sluice.training.generation.inverse_cloze import Passage
 from sluice.training.generation.query_generation import KeySentences, ModelGenerator, distinct

@@ -17,10 +17,8 @@ from places import SUPPORT
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training import fit
 from sluice.training.loop.checkpoint import last_complete
-from sluice.training.losses.contrastive.bce import BCE
-from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.contrastive.localized_softmax import LocalizedSoftmax
-from sluice.training.losses.contrastive.star import STAR
+from sluice.training.losses.contrastive.pairs import BCE, STAR
+from sluice.training.losses.contrastive.softmax import InfoNCE, LocalizedSoftmax
 
 
 @pytest.fixture(scope="module")

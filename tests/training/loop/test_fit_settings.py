@@ -13,8 +13,8 @@ import torch
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.training import fit
-from sluice.training.losses.contrastive.bce import BCE
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.pairs import BCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 
 def lines(output: Path) -> list[dict[str, float]]:

@@ -16,8 +16,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training import fit
 from sluice.training.batches.vector_batch import score_matrix
 from sluice.training.loop.gradient_cache import cached_backward
-from sluice.training.losses.contrastive.bce import BCE
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.pairs import BCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 
 class Network(nn.Module):

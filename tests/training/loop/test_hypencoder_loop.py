@@ -18,8 +18,8 @@ from sluice.training import fit
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.distillation.margin_mse import MarginMSE
+from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.distillation.scores import MarginMSE
 from sluice.training.rules import losses_for
 
 JOB = {

@@ -12,7 +12,7 @@ import torch
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import fit
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.protocol import DevMeasures
 
 SETTINGS = {"per_device_train_batch_size": 4, "learning_rate": 1e-3, "max_steps": 4}

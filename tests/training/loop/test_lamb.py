@@ -16,7 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import fit
 from sluice.training.loop.arguments import check_trainer
 from sluice.training.loop.lamb import Lamb
-from sluice.training.losses.contrastive.star import STAR
+from sluice.training.losses.contrastive.pairs import STAR
 
 
 def straight(

@@ -13,10 +13,10 @@ import pytest
 from forks import run_forked
 from places import SUPPORT
 
-import sluice.training.loop.memory_watch as memory_watch
+import sluice.training.loop.callbacks as memory_watch
 from sluice.encoders.foundation.errors import DataError
 from sluice.training import fit
-from sluice.training.loop.memory_watch import (
+from sluice.training.loop.callbacks import (
     ADVICE,
     RUNNING,
     Memory,
@@ -24,7 +24,7 @@ from sluice.training.loop.memory_watch import (
     read_memory,
     reported_kill,
 )
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 GIB = 2**30
 STATUS = (

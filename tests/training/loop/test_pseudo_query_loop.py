@@ -16,9 +16,8 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import fit
 from sluice.training.batches.token_scores import AttentionScoring, TokenScoring
 from sluice.training.loop.parts import choose_parts
-from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.distillation.kl_div import KLDiv
-from sluice.training.losses.distillation.margin_mse import MarginMSE
+from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.distillation.scores import KLDiv, MarginMSE
 
 JOB = {
     "trainer": {

@@ -16,7 +16,7 @@ from sluice.training import fit
 from sluice.training.example import Example, Text
 from sluice.training.loop.checkpoint import save_examples
 from sluice.training.loop.refresh import Beside
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 STEPS = 9  # three epochs of three
 

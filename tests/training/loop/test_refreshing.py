@@ -17,9 +17,9 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing import FlatIndex
 from sluice.training import fit
 from sluice.training.example import Example, Text
-from sluice.training.loop.live_candidates import LiveCandidates
-from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.listwise.adore import Adore
+from sluice.training.loop.objective import LiveCandidates
+from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.listwise.lists import Adore
 
 
 def job(tiny: ModuleType, **trainer: Any) -> dict[str, Any]:

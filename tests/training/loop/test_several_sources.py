@@ -14,7 +14,7 @@ import torch
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import Example, fit
 from sluice.training.loop.checkpoint import examples_hash, load_examples, save_examples
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 TRAINER = {
     "max_steps": 6, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "save_steps": 2,

@@ -11,7 +11,7 @@ from sluice.encoders import CrossEncoder
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.tuning.tune import freeze
 from sluice.training import fit
-from sluice.training.losses.contrastive.localized_softmax import LocalizedSoftmax
+from sluice.training.losses.contrastive.softmax import LocalizedSoftmax
 
 SHORT: dict[str, Any] = {
     "num_train_epochs": 2, "per_device_train_batch_size": 8, "learning_rate": 1e-3,

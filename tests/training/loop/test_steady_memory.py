@@ -15,7 +15,7 @@ import torch
 from sluice.encoders.foundation.machine import give_back_memory
 from sluice.training import fit
 from sluice.training.loop.trainer import RetrievalTrainer
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 FIRST, LAST = 20, 200
 NOTED = 15  # of Python's blocks a step, at most: the report keeps its logged lines

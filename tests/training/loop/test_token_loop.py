@@ -20,12 +20,9 @@ from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.matryoshka import Matryoshka
 from sluice.training.losses.composed.sum_of_losses import WeightedSum
-from sluice.training.losses.contrastive.bce import BCE
-from sluice.training.losses.contrastive.decoupled_softmax import DecoupledSoftmax
-from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.contrastive.psl import PSL
-from sluice.training.losses.distillation.kl_div import KLDiv
-from sluice.training.losses.distillation.margin_mse import MarginMSE
+from sluice.training.losses.contrastive.pairs import BCE, PSL
+from sluice.training.losses.contrastive.softmax import DecoupledSoftmax, InfoNCE
+from sluice.training.losses.distillation.scores import KLDiv, MarginMSE
 from sluice.training.rules import losses_for
 
 

@@ -12,7 +12,7 @@ from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.tuning.tune import freeze
 from sluice.training import fit
 from sluice.training.example import Example, Text
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 WORDS = ["river", "gold", "stone", "water", "sluice", "query", "search", "index", "term", "weight"]
 TRAINER = {

@@ -14,7 +14,7 @@ from torch import Tensor
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.generative.own_writing import OwnWriting
+from sluice.encoders.generative.constrained import OwnWriting
 from sluice.encoders.towers import TowerEncoder
 from sluice.encoders.transformer.decoder_attention import causal_attention
 from sluice.training import fit

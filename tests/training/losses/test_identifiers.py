@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.example import Example, Text
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 EXAMPLES = [
     Example(Text("q1", "gold river"), (Text("d1", ""), Text("n", ""))),

@@ -60,7 +60,7 @@ def test_what_was_written_before_is_the_same_loss(spec: dict[str, Any], before: 
     now = written(spec)
     assert renamed(before) == now
     assert renamed(now) == now
-    assert renamed({**before, "type": "sluice.training.losses.contrastive.bce:BCE"}) != now
+    assert renamed({**before, "type": "sluice.training.losses.contrastive.pairs:BCE"}) != now
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -18,7 +18,7 @@ from sluice.encoders.foundation.build import build
 from sluice.indexing import FlatIndex
 from sluice.training import fit
 from sluice.training.example import Example
-from sluice.training.loop.live_candidates import LiveCandidates
+from sluice.training.loop.objective import LiveCandidates
 from sluice.training.losses import LOSSES
 
 SHORT = {

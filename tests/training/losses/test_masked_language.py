@@ -14,17 +14,17 @@ from masked_texts import JOB, WORDS, equal, texts, trained
 from places import SUPPORT
 from transformers import BertForMaskedLM
 
-import sluice.training.batches.masked as masked_pass
+import sluice.training.batches.forward as masked_pass
 from sluice.encoders import SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.training import Example, fit
-from sluice.training.batches.masked import IGNORED, Masking, MaskRates
+from sluice.training.batches.forward import IGNORED, Masking, MaskRates
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Text
 from sluice.training.loop.objective import Objective
 from sluice.training.losses.masked_language import MaskedLanguage
+from sluice.training.sparsity.controller import Sparsity
 from sluice.training.sparsity.regulariser import Regulariser, flops
-from sluice.training.sparsity.settings import Sparsity
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from sluice.training import fit
 from sluice.training.example import Example, Text
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.rankings import Rankings
+from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.written import Rankings
 
 PROMPT = "{query} : {documents} rank"
 WORDS = ["gold", "river", "stone", "water", "index", "term"]

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.training import Mining, mine, mine_lists, read_provenance, write_provenance
-from sluice.training.negatives import provenance_file as module
+from sluice.training.negatives import report as module
 from sluice.training.negatives.provenance import REASONS, MinedRows
 from sluice.training.negatives.report import MinedNegatives
 

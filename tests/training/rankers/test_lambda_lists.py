@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.training.rankers.lambda_gradients import (
+from sluice.training.rankers.linear_ranker import (
     JudgedLists,
+    LambdaLinear,
+    LinearRanker,
     ideal_dcg,
     joined,
     lambdas,
@@ -17,7 +19,6 @@ from sluice.training.rankers.lambda_gradients import (
     ranks_of,
     weighed_pairs,
 )
-from sluice.training.rankers.linear_ranker import LambdaLinear, LinearRanker
 
 
 def lists_of(sizes: list[int], features: int = 3, seed: int = 0, grades: int = 3) -> JudgedLists:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
-from sluice.training.rankers.lambda_gradients import JudgedLists, ndcg_of
+from sluice.training.rankers.linear_ranker import JudgedLists, ndcg_of
 from sluice.training.rankers.tree_ranker import LambdaTrees, TreeRanker, has_lightgbm
 
 needs_lightgbm = pytest.mark.skipif(not has_lightgbm(), reason="LightGBM is not installed")

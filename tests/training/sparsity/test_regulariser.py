@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.sparsity.controller import Control
+from sluice.training.sparsity.controller import Control, Sparsity
 from sluice.training.sparsity.regulariser import Regulariser, active_terms, flops, l1
-from sluice.training.sparsity.settings import Sparsity
 
 
 def test_hand_values() -> None:
@@ -204,7 +203,7 @@ def test_an_empty_beginning_is_no_collapse(caplog: pytest.LogCaptureFixture) -> 
 @pytest.mark.thorough
 def test_training_by_target(tiny: ModuleType, tmp_path: Path) -> None:
     from sluice.training import fit
-    from sluice.training.losses.contrastive.info_nce import InfoNCE
+    from sluice.training.losses.contrastive.softmax import InfoNCE
 
     job: dict[str, Any] = {
         "trainer": {

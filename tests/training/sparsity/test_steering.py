@@ -12,10 +12,9 @@ import torch
 
 from sluice.training import fit
 from sluice.training.loop.checkpoint import sealed_state
-from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.sparsity.controller import LIFTED, Control
+from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.sparsity.controller import LIFTED, Control, Sparsity
 from sluice.training.sparsity.regulariser import EVERY, Regulariser, Steering, active_terms
-from sluice.training.sparsity.settings import Sparsity
 
 
 def _terms(encoder: Any, texts: list[str], side: str) -> float:

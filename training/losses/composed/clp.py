@@ -13,7 +13,7 @@ from torch.nn.functional import cosine_similarity
 
 from sluice.encoders.foundation.build import checked
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.wrapper import Wrapping
+from sluice.training.losses.composed.headed import Wrapping
 
 
 @dataclass(eq=False)

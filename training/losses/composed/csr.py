@@ -19,7 +19,7 @@ from sluice.encoders.splade.term_selection import keep_top
 from sluice.encoders.tuning.learning import learning_of
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import types_trained
-from sluice.training.losses.composed.wrapper import Wrapping, of_vectors
+from sluice.training.losses.composed.headed import Wrapping, of_vectors
 
 WIDER = 4  # times the latents of a code, in the second reconstruction
 SHARE = 1 / 8  # what that one counts

@@ -20,10 +20,10 @@ from sluice.encoders.tuning.learning import Form
 from sluice.training.batches.processes import world
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 if TYPE_CHECKING:
-    from sluice.encoders.generative.own_writing import OwnWriting
+    from sluice.encoders.generative.constrained import OwnWriting
     from sluice.training.example import Example
 
 LEAST = 1e-12  # of a squared distance, whose root has no gradient at 0
@@ -123,7 +123,7 @@ class GRL(LossBase):
 
     def bind(self, encoder: Any, seed: int) -> None:
         """Give the encoder's network the head that writes; ``ConfigError`` where it has none."""
-        from sluice.encoders.generative.own_writing import OwnWriting
+        from sluice.encoders.generative.constrained import OwnWriting
 
         if world() > 1:
             raise ConfigError("loss: grl trains in one process; start it without torchrun")

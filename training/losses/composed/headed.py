@@ -1,18 +1,133 @@
-"""The base of losses whose own head is trained with the encoder, and saved beside it."""
+"""The base of losses around another loss: builds it and forwards every hook to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
+import torch
+from annotated_types import Ge, Gt, Interval
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
-from sluice.encoders.dense.error_adapter import ErrorAdapter
-from sluice.encoders.dense.pair_head import PairHead
-from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.losses.composed.wrapper import Wrapping
+from sluice.encoders.dense.error_adapter import FILE, ErrorAdapter, PairHead, draw_pair_head
+from sluice.encoders.foundation.build import build, checked
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.tuning.learning import SCORED, types_that_make
+from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.losses import LOSSES
+from sluice.training.losses.base import LossBase, as_loss, type_name, types_trained
+from sluice.training.losses.composed.members import Composed, Members, refuse_alone
+from sluice.training.losses.math.reduction import width_of
+from sluice.training.protocol import Similarity
+
+INNER = "inner."  # before the names of the inner loss's tensors
+
+
+@dataclass(eq=False)
+class Wrapping(Composed):
+    """A loss around ``loss``, which is ``{type: name, ...}`` as in YAML or a loss already made.
+
+    Every hook of ``LossBase`` reaches the inner loss; a subclass that has one of its own calls this
+    one too. ``step`` counts finished optimiser steps and ``seed`` is the training's: what a
+    subclass draws is a function of both, so a resumed training draws the same.
+    """
+
+    called: ClassVar[str] = "wrapping"
+    usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce"}  # the inner loss, left out
+    trains: ClassVar[tuple[str, ...]] = SCORED  # of what the inner loss does
+
+    loss: Annotated[Any, "The loss inside, {type: ...}."] = None
+
+    def __post_init__(self) -> None:
+        self.inner = inner_loss(self.usual if self.loss is None else self.loss, self.called)
+        self._undecided = self.inner
+        self.step = 0
+        self.seed = 0
+        name = type(self.inner).__name__
+        refuse_alone(self.inner, type_name(self.inner), f"{self.called}.loss")
+        if not set(self.inner.forms) & set(self.trains):
+            raise ConfigError(
+                f"{self.called}.loss: {name} trains {types_trained(self.inner)}; {self.called} "
+                f"is for {', '.join(types_that_make(self.trains))}"
+            )
+
+    def _members(self) -> Members:
+        return ((self.called, self.inner),)
+
+    def _prefix(self, number: int) -> str:
+        return INNER
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """What both losses train."""
+        return tuple(form for form in super().forms if form in self.trains)
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The inner loss's."""
+        return self.inner.learning_rate
+
+    def bound_to(self, similarity: Similarity) -> Self:
+        """Decide the inner loss's ``similarity: auto``; returns this loss itself.
+
+        Not a copy: what training leaves in it is saved by whoever made it.
+        """
+        self.inner = self._undecided.bound_to(similarity)
+        return self
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Prepare to train this encoder."""
+        self.seed, self.step = seed, 0
+        super().bind(encoder, seed)
+
+    def advance(self, step: int) -> None:
+        """Advance after an optimiser step; ``step`` steps are done."""
+        self.step = step
+        super().advance(step)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the step and the inner loss's tensors."""
+        return {"step": torch.tensor(self.step), **super().state()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take what ``state`` returned."""
+        self.step = int(state["step"])
+        super().restore(state)
+
+
+def inner_loss(spec: Any, where: str) -> LossBase:
+    """Return the loss that ``{type: name, ...}`` describes, or ``spec`` where it is a loss."""
+    if isinstance(spec, Mapping):
+        return as_loss(build(spec, LOSSES, where=f"{where}.loss"), f"{where}.loss")
+    if isinstance(spec, str):  # a type's name where a component belongs
+        raise ConfigError(f"{where}.loss: {spec!r}, expected {{type: name, ...}}")
+    return as_loss(spec, f"{where}.loss")
+
+
+def plain_inside(loss: Wrapping, why: str) -> None:
+    """Raise ``ConfigError`` where the inner loss has options that know only the batch's columns."""
+    for option, used in (("same_side", loss.inner.same_side), ("logq", loss.inner.logq)):
+        if used:
+            raise ConfigError(f"{loss.called}.loss.{option}: true, expected false: {why}")
+    if loss.inner.teacher_vectors:
+        raise ConfigError(
+            f"{loss.called}.loss: learns a teacher's vectors, which {loss.called} adds nothing to; "
+            f"put it beside {loss.called} in a sum"
+        )
+
+
+def of_vectors(batch: VectorBatch, called: str) -> None:
+    """Raise ``ConfigError`` where a batch's scores are not those of its vectors."""
+    if batch.matrix is not None:
+        raise ConfigError(
+            f"{called}: needs the vectors of both sides, and the scores of this batch come from "
+            "elsewhere (a cross-encoder, or another loss's matrix); put the losses the other way "
+            "round, or train a bi-encoder"
+        )
+
 
 Head = TypeVar("Head", PairHead, ErrorAdapter)
 
@@ -74,3 +189,160 @@ class Headed(Wrapping, Generic[Head]):
                 "training"
             )
         return self.head
+
+
+@dataclass(eq=False)
+@checked("dse.")
+class DSE(Headed[PairHead]):
+    """``coefficient MSE(head, teacher) + (1 - coefficient) loss``, trained with its head.
+
+    The head (``sluice.encoders.dense.error_adapter``, ``hidden`` wide) scores a pair from [u, v, u * v,
+    |u - v|]. The squares are over the documents that count and the teacher scored, its logits as
+    they are; rows weigh theirs. The task's ``loss``, by default ``bce`` over the query's own
+    documents, sees the head's scores, or with ``task: vectors`` the vectors, so that these stay fit
+    for an index (then say ``loss: {type: info_nce}``). The head is saved beside the model in
+    ``pair_head/``.
+    """
+
+    summary = "a pair head over cached vectors, taught by logits; saved beside the model"
+    paper = "Barkan et al. 2020 (Distilled Sentence Embedding), eq. 4"
+
+    called: ClassVar[str] = "dse"
+    usual: ClassVar[Mapping[str, Any]] = {"type": "bce"}
+
+    coefficient: Annotated[float, Interval(ge=0, le=1), "The weight of the structural term."] = 0.5
+    hidden: Annotated[int, Ge(1), "The width of the pair head."] = 512
+    task: Literal["head", "vectors"] = "head"
+
+    def __post_init__(self) -> None:
+        Headed.__post_init__(self)
+        plain_inside(self, "the head scores queries with documents only")
+
+    @property
+    def needs_teacher(self) -> bool:
+        """Unless the teacher weighs nothing."""
+        return self.coefficient > 0 or super().needs_teacher
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Draw the head for the encoder's vectors."""
+        super().bind(encoder, seed)
+        device = next(encoder.module.parameters()).device
+        self.head = draw_pair_head(width_of(encoder), self.hidden, seed).to(device)
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the mix of squared errors and the task's loss."""
+        of_vectors(batch, self.called)
+        head = self._head()
+        rows, columns = batch.mask.nonzero(as_tuple=True)
+        logits = head(batch.queries[rows], batch.documents[columns])  # [cells]
+        matrix = torch.zeros_like(batch.labels, dtype=logits.dtype)
+        matrix = matrix.index_put((rows, columns), logits)
+        seen = batch if self.task == "vectors" else replace(batch, matrix=matrix)
+        value = (1 - self.coefficient) * self.inner.over(seen)
+        if not self.coefficient:
+            return value
+        if batch.teacher is None:
+            raise DataError(
+                "dse: the batch has no teacher's scores; make them with `sluice teach distil` "
+                "and name the file under `teacher:`"
+            )
+        goal = batch.teacher[rows, columns].to(logits.dtype)
+        known = goal.isfinite()
+        squares = (logits[known] - goal[known]).square()
+        share = torch.ones_like(squares)
+        if batch.weights is not None:
+            share = batch.weights[rows[known]].to(squares)
+        total = share.sum().clamp(min=torch.finfo(squares.dtype).tiny)
+        mixed: Tensor = value + self.coefficient * (squares * share).sum() / total
+        return mixed
+
+
+KINDS = 4  # true and false negatives and positives
+
+
+@dataclass(eq=False)
+@checked("rrra.")
+class RRRA(Headed[ErrorAdapter]):
+    """``loss + adapter_weight L``, L the cross-entropy of relevance as an adapter gives it.
+
+    Pairs are the cells that count of the batch. Among a query's documents the ``top`` of the
+    highest cosines are what the bi-encoder finds; with the labels these make four kinds of pairs,
+    true and false positives and negatives, and L is the mean over the kinds of the mean over their
+    pairs (rows weigh theirs). Gradients reach the encoder. ``adapter`` is a folder of
+    `sluice fit adapter`; left out, a new one begins. It is saved beside the model, which then opens
+    as ``{type: rrra, model: ...}``. ``loss`` is by default InfoNCE.
+    """
+
+    summary = "the loss beside the cross-entropy of an adapter that finds the encoder's errors"
+    paper = "RRRA, stage 3 (its figures are disputed; measured in other-representations.md)"
+
+    called: ClassVar[str] = "rrra"
+    head_name: ClassVar[str] = "adapter"
+    usual: ClassVar[Mapping[str, Any]] = {"type": "info_nce"}
+
+    adapter: Annotated[
+        str | None, "The folder of a fitted adapter; left out, a new one begins."
+    ] = None
+    adapter_weight: Annotated[
+        float, Gt(0), "The weight of the adapter's cross-entropy beside the loss."
+    ] = 0.1
+    top: Annotated[
+        int, Ge(1), "The documents of a query that count as what the encoder finds in a batch."
+    ] = 4
+
+    def __post_init__(self) -> None:
+        Headed.__post_init__(self)
+        if self.adapter is not None and not (Path(self.adapter) / FILE).is_file():
+            raise ConfigError(
+                f"rrra.adapter: {self.adapter} has no {FILE}; `sluice fit adapter` makes such a "
+                "folder, or leave it out"
+            )
+        plain_inside(self, "the adapter compares queries with documents only")
+
+    def bind(self, encoder: Any, seed: int) -> None:
+        """Load the adapter, or draw one, for the encoder's vectors."""
+        super().bind(encoder, seed)
+        device, width = next(encoder.module.parameters()).device, width_of(encoder)
+        if self.adapter is None:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                head = ErrorAdapter(width, width)
+        else:
+            head = ErrorAdapter.load(self.adapter)
+            if head.dim != width:
+                raise ConfigError(
+                    f"rrra.adapter: {self.adapter} is for vectors of {head.dim} dimensions, and "
+                    f"the encoder's have {width}; fit an adapter for this encoder"
+                )
+        self.head = head.to(device).train()
+
+    def over(self, batch: VectorBatch) -> Tensor:
+        """Return the inner loss plus the weighted cross-entropy."""
+        of_vectors(batch, self.called)
+        return self.inner.over(batch) + self.adapter_weight * self._entropy(batch)
+
+    def _entropy(self, batch: VectorBatch) -> Tensor:
+        head, count = self._head(), len(batch.documents)
+        mask = batch.mask[:, :count]
+        rows, columns = mask.nonzero(as_tuple=True)
+        q, c = batch.queries[rows], batch.documents[columns]
+        relevant = batch.labels[rows, columns] > 0
+        kinds = 2 * relevant.long() + self._found(batch, mask)[rows, columns].long()
+        logits = head.logits(q, head(q, c))
+        cells = binary_cross_entropy_with_logits(logits, relevant.to(logits), reduction="none")
+        share = torch.ones_like(cells)
+        if batch.weights is not None:
+            share = batch.weights[rows].to(cells)
+        sums, sizes = cells.new_zeros(KINDS), cells.new_zeros(KINDS)
+        sums = sums.index_add(0, kinds, cells * share)
+        sizes = sizes.index_add(0, kinds, share)
+        held = sizes > 0
+        return (sums[held] / sizes[held]).sum() / held.sum().clamp(min=1)
+
+    def _found(self, batch: VectorBatch, mask: Tensor) -> Tensor:
+        """``[B, N]``: whether a document is among its query's ``top`` that count, by cosine."""
+        with torch.no_grad():
+            cosines = normalize(batch.queries, dim=1) @ normalize(batch.documents, dim=1).T
+            cosines = cosines.masked_fill(~mask, -torch.inf)
+            places = cosines.topk(min(self.top, cosines.shape[1]), dim=1).indices
+            return torch.zeros_like(mask).scatter(1, places, True) & mask

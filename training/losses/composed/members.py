@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.batches.targets import Negatives
-from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.batches.vector_batch import Negatives, VectorBatch
 from sluice.training.losses.base import LossBase, types_trained, writes
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch.nn.functional import normalize, relu
 
 from sluice.encoders.foundation.build import checked
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.wrapper import Wrapping
+from sluice.training.losses.composed.headed import Wrapping
 from sluice.training.losses.math.reduction import (
     mean_by_row,
     refuse_idle,

@@ -16,8 +16,8 @@ from torch.nn.functional import normalize
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
-from sluice.training.losses.distillation.kl_div import KLDiv
+from sluice.training.losses.composed.headed import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.distillation.scores import KLDiv
 from sluice.training.losses.math.reduction import check_positive
 
 log = logging.getLogger("sluice")

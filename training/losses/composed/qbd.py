@@ -16,8 +16,14 @@ from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.composed.sum_of_losses import WeightedSum
-from sluice.training.losses.math.packed_cells import averaged, group_of
-from sluice.training.losses.math.pair_sums import hinge, ordered, ordered_pairs, pair_sums
+from sluice.training.losses.math.reduction import (
+    averaged,
+    group_of,
+    hinge,
+    ordered,
+    ordered_pairs,
+    pair_sums,
+)
 from sluice.training.protocol import ScoreMatrix
 
 

@@ -19,9 +19,9 @@ from sluice.encoders.tuning.learning import learning_of
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase, type_name, types_trained
+from sluice.training.losses.composed.headed import Wrapping, of_vectors, plain_inside
 from sluice.training.losses.composed.members import Composed
-from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
-from sluice.training.losses.math.packed_cells import averaged, choices, group_of, log_shares
+from sluice.training.losses.math.reduction import averaged, choices, group_of, log_shares
 from sluice.training.protocol import ScoreMatrix, Similarity
 
 HEADS = ("dense", "sparse", "tokens")

@@ -11,11 +11,21 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from sluice.encoders.foundation.build import checked
-from sluice.training.batches.targets import Negatives
+from sluice.training.batches.vector_batch import Negatives
 from sluice.training.losses.base import LossBase
-from sluice.training.losses.math.packed_cells import Average, Group, averaged, group_of, ranks_by
-from sluice.training.losses.math.pair_sums import logistic, ordered, ordered_pairs, pair_sums
-from sluice.training.losses.math.reduction import refuse_idle, scale_for
+from sluice.training.losses.math.reduction import (
+    Average,
+    Group,
+    averaged,
+    group_of,
+    logistic,
+    ordered,
+    ordered_pairs,
+    pair_sums,
+    ranks_by,
+    refuse_idle,
+    scale_for,
+)
 from sluice.training.protocol import ScoreMatrix
 
 

@@ -14,9 +14,8 @@ from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.processes import gathered, shares, world
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.wrapper import Wrapping, of_vectors, plain_inside
-from sluice.training.losses.math.reduction import refuse_idle
-from sluice.training.losses.math.width import width_of
+from sluice.training.losses.composed.headed import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.math.reduction import refuse_idle, width_of
 from sluice.training.losses.queue.momentum_encoder import KeyEncoder, tokens_of
 from sluice.training.losses.queue.text_augmentation import Mode, augmented, count_tokens
 from sluice.training.losses.queue.vector_queue import Pairs, VectorQueue, codes

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
+import functools
+import io
 import logging
 import os
+import re
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,23 +16,197 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.input.bounded import LONGEST, open_bytes
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import leads_out
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import NOTHING, Document
-from sluice.retrieval.documents.readers.contents import contents_of
-from sluice.retrieval.documents.readers.documents import Documents, Placed, say
+from sluice.retrieval.documents.headings import headings
+from sluice.retrieval.documents.readers.documents import Documents, Placed, contents_of, say
 from sluice.retrieval.documents.readers.fields import Asked, stored
-from sluice.retrieval.documents.readers.files.encodings import FALLBACK
 from sluice.retrieval.documents.readers.files.kinds import (
     EXTRA,
     SPELLED,
+    Text,
     Unreadable,
+    html_text,
     is_installed,
     kind_of_file,
     missing_package,
 )
-from sluice.retrieval.documents.readers.files.text_files import read_text_file
+
+MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+FALLBACK = "cp1252"  # Latin-1 as Windows has it
+BLOCK = 1 << 20
+BINARY = 8192  # bytes looked at for a zero, which no text has
+
+
+def encoding_of(path: Path) -> str:
+    """Return the encoding of a whole file, gzipped or not, found by decoding it once."""
+    stat = path.stat()
+    return _encoding_of(path, stat.st_size, stat.st_mtime_ns)
+
+
+@functools.lru_cache(64)
+def _encoding_of(path: Path, size: int, changed: int) -> str:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with open_bytes(path) as stream:
+        block = stream.read(BLOCK)
+        for mark, name in MARKS.items():
+            if block.startswith(mark):
+                return name
+        try:
+            while block:
+                decoder.decode(block)
+                block = stream.read(BLOCK)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return FALLBACK
+    return "utf-8"
+
+
+def decoded(data: bytes) -> tuple[str, str] | None:
+    """Return the text of bytes and its encoding; None for binary data.
+
+    Bytes that are not UTF-8 are read as Windows-1252, where a byte without a meaning becomes the
+    replacement character.
+    """
+    for mark, name in MARKS.items():
+        if data.startswith(mark):
+            return data.decode(name, "replace"), name
+    if b"\0" in data[:BINARY]:
+        return None
+    try:
+        return data.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        return data.decode(FALLBACK, "replace"), FALLBACK
+
+
+# A small file may name one page, or one drawing, a million times: the operations of drawing and the
+# pages, each as a thousand of these, are counted.
+STEPS = 200_000
+STEPS_PER_BYTE = 4
+PAGE = 1_000
+
+
+def pdf_text(data: bytes) -> Text:
+    """Return the pages' text, a blank line between them; metadata are pages, author and date.
+
+    Encrypted files are read where the empty password opens them.
+    """
+    if not is_installed("pdf"):
+        raise missing_package("pdf")
+    from pypdf import PdfReader
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # remarks on every small fault
+    try:
+        reader = PdfReader(io.BytesIO(data))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise Unreadable("encrypted")
+        pages = list(_texts(reader, STEPS + STEPS_PER_BYTE * len(data)))
+        own: Any = reader.metadata or {}
+        title, author, created = own.get("/Title"), own.get("/Author"), own.get("/CreationDate")
+    except Unreadable:
+        raise
+    except Exception as error:  # a parser of damaged files raises whatever they make it raise
+        raise Unreadable(f"damaged PDF ({type(error).__name__})") from None
+    metadata: dict[str, Any] = {"pages": len(pages)}
+    if author and str(author).strip():
+        metadata["author"] = str(author).strip()
+    if created and str(created).startswith("D:") and str(created)[2:10].isdigit():
+        day = str(created)[2:10]
+        metadata["date"] = f"{day[:4]}-{day[4:6]}-{day[6:]}"
+    text = "\n\n".join(page.strip() for page in pages if page.strip())
+    # Half a surrogate pair can come out of a damaged font; no file can hold one.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return Text(str(title or "").strip(), text, metadata)
+
+
+def _texts(reader: Any, steps: int) -> Iterator[str]:
+    """Yield the pages' texts; raises ``Unreadable`` for more than so many steps."""
+
+    def counted(*_: object) -> None:
+        nonlocal steps
+        steps -= 1
+        if steps < 0:
+            raise Unreadable("a PDF that draws more than its size explains")
+
+    for page in reader.pages:
+        steps -= PAGE
+        yield page.extract_text(visitor_operand_before=counted)
+        counted()
+
+
+LONGEST_PDF = 1 << 30  # bytes; most of a large one are pictures
+FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(.*?)(?:\r?\n)?\1[ \t]*(?:\r?\n|\Z)", re.S)
+
+
+def read_text_file(path: Path, kind: str) -> Text:
+    """Read a file; raises ``Unreadable`` for one that is damaged, binary or without text."""
+    longest = LONGEST_PDF if kind == "pdf" else LONGEST
+    try:
+        with open_bytes(path) as stream:
+            data = stream.read(longest + 1)
+    except DataError as error:
+        raise Unreadable(str(error).removeprefix(f"{path}: ")) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise Unreadable(f"not readable ({getattr(error, 'strerror', None) or error})") from None
+    if len(data) > longest:
+        raise Unreadable(f"larger than {longest >> 20} MB")
+    if not data.strip():
+        raise Unreadable("empty")
+    if kind == "pdf":
+        read = pdf_text(data)
+    elif kind == "html":
+        read = html_text(data)
+    else:
+        text = decoded(data)
+        if text is None:
+            raise Unreadable("binary")
+        read = _marked_text(*text, markdown=kind == "markdown")
+    if not read.text.strip() and not read.title.strip():
+        raise Unreadable("without text (a scan?)" if kind == "pdf" else "without text")
+    return read
+
+
+def _marked_text(text: str, encoding: str, *, markdown: bool) -> Text:
+    """Return a text without its front matter, titled by this or by the first heading.
+
+    A heading that opens the text and becomes the title is not repeated in the text.
+    """
+    text, own = _front_matter(text) if markdown else (text, {})
+    written = own.pop("title", None)
+    title = written.strip() if isinstance(written, str) else ""
+    first = next(headings(text), None)
+    if first is not None and (not title or first.title == title):
+        title = first.title
+        if not text[: first.start].strip():
+            text = text[first.end :].lstrip("\r\n")
+    return Text(title, text, own, encoding if encoding == FALLBACK else "utf-8")
+
+
+def _front_matter(text: str) -> tuple[str, dict[str, Any]]:
+    """Split off the YAML (``---``) or TOML (``+++``) block at the beginning, if it is one."""
+    block = FRONT_MATTER.match(text)
+    if block is None:
+        return text, {}
+    try:
+        if block[1] == "+++":
+            import tomllib
+
+            values: Any = tomllib.loads(block[2].replace("\r\n", "\n"))
+        else:
+            from sluice.encoders.foundation.input.plain_yaml import load_yaml
+
+            values = load_yaml(block[2])
+    except Exception:  # two parsers' errors, and YAML's of dates; it is text, then
+        return text, {}
+    if values is None:
+        return text[block.end() :], {}
+    if not isinstance(values, dict):
+        return text, {}
+    return text[block.end() :], {str(key): value for key, value in values.items()}
+
 
 PASSED_OVER = ("node_modules", "__pycache__")
 OUTPUTS = ("experiment.yaml", "retriever.json")  # what Sluice itself writes is not read

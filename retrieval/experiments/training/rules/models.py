@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from sluice.retrieval.config.components import START_KEY
+from sluice.retrieval.experiments.training.rules.data import DATA, EXAMPLES, SELDOM
 from sluice.training.losses.base import writes
-from sluice.training.rules import Fault, Rule, first_of
+from sluice.training.rules import RULES, Fault, Rule, first_of
 
 if TYPE_CHECKING:
     from sluice.retrieval.experiments.training.rules.facts import RunFacts
+
 
 STATIC = ("bow", "idf")  # `query_model` of queries without a network
 CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")
@@ -140,3 +142,6 @@ SETTINGS: Final = (
          "penalty changes; leave it out",
          "{encoder: {type: splade, query_model: idf}, sparsity: {target_query_terms: 4}}"),
 )  # fmt: skip
+
+
+RUN_RULES: Final = (*ENCODER, *DATA, *RULES, *LOSS, *EXAMPLES, *SETTINGS, *SELDOM)

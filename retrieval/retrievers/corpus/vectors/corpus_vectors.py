@@ -24,8 +24,7 @@ from sluice.encoders.vectors.forms import Hashes, Places, checked_vectors, text_
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
-from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Task
-from sluice.retrieval.execution.plan import Plan, run_plan
+from sluice.retrieval.execution.executor import LOCAL, Executor, Facts, Plan, Task, run_plan
 from sluice.retrieval.retrievers.corpus.encoding import (
     LONGEST_TRIAL,
     Encoding,

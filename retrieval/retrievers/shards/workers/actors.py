@@ -21,10 +21,10 @@ from sluice.retrieval.retrievers.shards.workers.crew import (
     PAUSE,
     PING,
     START,
+    ShardSearcher,
     ShardWorkers,
 )
 from sluice.retrieval.retrievers.shards.workers.process import TOGETHER
-from sluice.retrieval.retrievers.shards.workers.searcher import ShardSearcher
 
 RESTART = 30.0  # seconds in which an actor that has died may be started again
 

@@ -48,7 +48,7 @@ def write_frame(stream: socket.socket, number: int, body: bytes) -> None:
 
 def serve(stream: socket.socket) -> None:
     """Answer requests until the stream ends; then the process ends too."""
-    from sluice.retrieval.retrievers.shards.workers.searcher import ShardSearcher
+    from sluice.retrieval.retrievers.shards.workers.crew import ShardSearcher
 
     searcher, writing = ShardSearcher(), threading.Lock()
 

@@ -11,6 +11,11 @@ import transformers
 from torch import Tensor, nn
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
+from sluice.encoders.transformer.packed.model import (
+    Packing,
+    TrainingPass,
+    packing_of,
+)
 from sluice.encoders.transformer.packed.training_layers import (
     Dropout,
     added_norm,
@@ -18,11 +23,6 @@ from sluice.encoders.transformer.packed.training_layers import (
     linear,
     product,
     weight_gradient,
-)
-from sluice.encoders.transformer.packed.training_pass import (
-    Packing,
-    TrainingPass,
-    packing_of,
 )
 from sluice.training.batches.forward import BiEncoderModule
 
@@ -149,7 +149,7 @@ def test_a_batch_in_several_groups_is_the_same(
     encoder = DenseEncoder(model_of(family, "Model", tokenizer), tokenizer)
     features = encoder.tokenize(BATCH, "document")
     for tokens in (1, 50):
-        monkeypatch.setattr("sluice.encoders.transformer.packed.training_pass.TOKENS", tokens)
+        monkeypatch.setattr("sluice.encoders.transformer.packed.model.TOKENS", tokens)
         check_both(encoder, lambda e: e.embed(features, "document"))
 
 

@@ -9,7 +9,7 @@ import pytest
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.readers import as_documents
-from sluice.retrieval.documents.readers.files import kinds
+from sluice.retrieval.documents.readers.files import kinds as html_file
 
 PAGE = """<html lang="en"><head><title>Gold &amp; rivers</title>
 <meta name="author" content="Ada"><meta name="keywords" content="gold, river"></head>
@@ -118,7 +118,7 @@ def test_pdf(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_without_the_extra(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(kinds.PACKAGES, "html", ("no_such_module", "beautifulsoup4"))
+    monkeypatch.setitem(html_file.PACKAGES, "html", ("no_such_module", "beautifulsoup4"))
     documents = as_documents(notes)
     assert "left out: 1 HTML (to read them: pip install 'sluice-ir[files]')" in documents.described
     assert len(list(documents)) == 4

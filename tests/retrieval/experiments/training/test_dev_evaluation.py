@@ -10,7 +10,7 @@ from small_world import documents
 from token_functions import DIM, straight_max_sim, token_vectors
 
 from sluice.encoders import CrossEncoder, DenseEncoder, TokenEncoder
-from sluice.encoders.backends import devices
+from sluice.encoders.backends import backend
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.towers import TowerEncoder
 from sluice.indexing import TokenIndex
@@ -26,7 +26,7 @@ SECTION = DevSection(measures=["RR"])
 
 @pytest.fixture(params=[True, False], ids=["with bfloat16", "without"])
 def has(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(devices, "has_bfloat16", lambda _: request.param)
+    monkeypatch.setattr(backend, "has_bfloat16", lambda _: request.param)
     return bool(request.param)
 
 

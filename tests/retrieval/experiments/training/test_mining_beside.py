@@ -22,7 +22,7 @@ from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
 from sluice.retrieval.execution.processes import ProcessExecutor
 from sluice.retrieval.execution.worker import answer_of
 from sluice.retrieval.training_data.refreshing import miner
-from sluice.retrieval.training_data.refreshing.settings import RefreshSettings
+from sluice.retrieval.training_data.refreshing.miner import RefreshSettings
 
 SELF = {**MINED, "retriever": ["self", BM25]}
 

@@ -17,7 +17,7 @@ from sluice.encoders.model_files.weights.quantised import weights_of
 from sluice.retrieval import load_pipeline, run, train
 from sluice.training.example import Example
 from sluice.training.fit_encoder import fit
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 
 def coded(bert: Path, weights: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import yaml
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.experiments.training.checks import check_training, run_facts
-from sluice.retrieval.experiments.training.rules.every import RUN_RULES
+from sluice.retrieval.experiments.training.rules.models import RUN_RULES
 from sluice.training.rules import Rule, broken
 
 PLAIN = {"output": "o", "dataset": "d", "loss": "info_nce"}

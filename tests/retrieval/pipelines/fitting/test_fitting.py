@@ -12,8 +12,13 @@ from sluice.retrieval import Fuse, Rerank, Run, Stage, evaluate
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.expression import depths_in, parse
 from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter, closed, fit_on
-from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit, fit_rerank, supported
-from sluice.retrieval.pipelines.fitting.rerank_search import RerankSearch, settings_up_to
+from sluice.retrieval.pipelines.fitting.rerank_fit import (
+    RerankFit,
+    RerankSearch,
+    fit_rerank,
+    settings_up_to,
+    supported,
+)
 from sluice.retrieval.pipelines.fitting.unfitted import Unfitted, UnfittedRerank, fitted, is_open
 from sluice.retrieval.pipelines.stage import Then
 from sluice.retrieval.runs.queries import Queries

@@ -20,7 +20,7 @@ from sluice.indexing import FlatIndex
 from sluice.retrieval import Fuse, Ranking, Retriever, Run, Stage
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, NORMALISATIONS, Fusion
-from sluice.retrieval.pipelines.fusion.ranx_fusion import condorcet
+from sluice.retrieval.pipelines.fusion.search import condorcet
 from sluice.retrieval.runs.pool import Pool
 from sluice.retrieval.runs.queries import Queries
 

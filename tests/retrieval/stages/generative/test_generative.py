@@ -19,9 +19,8 @@ from sluice.retrieval import Rerank, Run
 from sluice.retrieval.pipelines.table import SCORERS
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.run import Ranking
-from sluice.retrieval.stages.generative.listwise import Listwise
-from sluice.retrieval.stages.generative.pairwise import Pairwise, pairs_of
 from sluice.retrieval.stages.generative.pointwise import Pointwise
+from sluice.retrieval.stages.generative.rerankers import Listwise, Pairwise, pairs_of
 
 ALWAYS_FIRST = FakeModel(lambda prompt: (1.0, 0.0))
 NAN = (math.nan, math.nan)

@@ -14,7 +14,7 @@ from loopback import Server
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.rerankers.prompt import Template
+from sluice.encoders.rerankers.language_model import Template
 from sluice.retrieval import Rerank, Run
 from sluice.retrieval.pipelines.table import SCORERS
 from sluice.retrieval.runs.run import Ranking

@@ -24,10 +24,9 @@ from sluice.retrieval.experiments.tuning.ranker_training import judged
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.stages.ltr.collection_terms import collection_terms
-from sluice.retrieval.stages.ltr.features import CandidateFeatures, selected
 from sluice.retrieval.stages.ltr.lexical_features import LEXICAL
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, check_model, part_fingerprint
-from sluice.retrieval.stages.ltr.reranker import LearnedReranker, ltr
+from sluice.retrieval.stages.ltr.reranker import CandidateFeatures, LearnedReranker, ltr, selected
 from sluice.retrieval.stages.rerankers.dot import candidate_scores
 from sluice.training.rankers.tree_ranker import has_lightgbm
 

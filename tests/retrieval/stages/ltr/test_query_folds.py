@@ -6,7 +6,7 @@ import pytest
 from sluice.encoders.foundation.errors import (
     ConfigError,
 )
-from sluice.retrieval.stages.ltr.query_folds import query_folds
+from sluice.retrieval.stages.ltr.reranker import query_folds
 
 
 def test_folds_keep_texts_and_relevant_documents_apart() -> None:

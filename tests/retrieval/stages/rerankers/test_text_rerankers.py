@@ -14,7 +14,7 @@ from token_functions import straight_max_sim
 
 from sluice.encoders import BM25Encoder, CrossEncoder, DenseEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.transformer.token_states import token_states
+from sluice.encoders.transformer.text_encoder import token_states
 from sluice.retrieval import Rerank, Retriever
 from sluice.retrieval.config.components import make_encoder
 from sluice.retrieval.experiments.checks import _AnyScorer, _AnyStage

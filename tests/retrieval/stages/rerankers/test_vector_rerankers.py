@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder
-from sluice.encoders.dense.pair_head import draw_pair_head
+from sluice.encoders.dense.error_adapter import draw_pair_head
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.indexing import FaissIndex, FlatIndex

@@ -14,8 +14,8 @@ from small_world import WordEncoder, documents
 from tiny_generators import save_gpt2
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.rerankers.language_model import Prompt, Template
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
-from sluice.encoders.rerankers.prompt import Prompt, Template
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Retriever
 from sluice.retrieval.stages.generative.http_language_model import HttpLanguageModel

@@ -17,8 +17,8 @@ from tiny_generators import save_gpt2
 
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, ModelError
+from sluice.encoders.rerankers.language_model import Prompt, Template
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
-from sluice.encoders.rerankers.prompt import Prompt, Template
 from sluice.retrieval import Retriever
 from sluice.retrieval.pipelines.searchable import time_limit
 from sluice.retrieval.stages.generative.http_language_model import FAILURES, HttpLanguageModel

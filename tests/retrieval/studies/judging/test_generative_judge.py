@@ -13,7 +13,7 @@ import pytest
 from fake_language_models import FakeModel
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.rerankers.prompt import Prompt
+from sluice.encoders.rerankers.language_model import Prompt
 from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
 from sluice.retrieval.studies.judging.generative_judge import (
     CRITERIA,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.training_data.files.source import ExampleSource, as_source
+from sluice.retrieval.training_data.files.rows import ExampleSource, as_source
 
 
 def test_a_bare_source(dataset: Any) -> None:

@@ -21,9 +21,9 @@ from sluice.retrieval.training_data.teachers.ensemble import Mixture
 from sluice.training import fit
 from sluice.training.batches.collator import BiEncoderCollator
 from sluice.training.example import Example, Text
-from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.distillation.alignment import Alignment
-from sluice.training.losses.distillation.kl_div import KLDiv
+from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.distillation.scores import KLDiv
+from sluice.training.losses.distillation.vectors import Alignment
 
 TEXTS = ["gold in the river", "stone and river", "deep water", "a sluice", "weights", "ranks"]
 

@@ -14,7 +14,7 @@ from loopback import Server
 from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.rerankers.prompt import Prompt
+from sluice.encoders.rerankers.language_model import Prompt
 from sluice.retrieval import load_pipeline
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document

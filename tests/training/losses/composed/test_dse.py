@@ -13,12 +13,11 @@ from torch import Tensor
 from vector_batches import INFO, Sixteen, agree, examples, made, random_batch
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.dense.pair_head import PairHead
+from sluice.encoders.dense.error_adapter import PairHead
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.dse import DSE
-from sluice.training.losses.composed.rrra import RRRA
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.composed.headed import DSE, RRRA
+from sluice.training.losses.contrastive.softmax import InfoNCE
 
 
 def taught(weights: Tensor | None = None) -> tuple[DSE, VectorBatch]:

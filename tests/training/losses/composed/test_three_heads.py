@@ -19,8 +19,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.late_interaction.three_heads.encoder import HeadEncoder
 from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, pack, unpack
 from sluice.training import fit
-from sluice.training.batches.targets import matrix_targets
-from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
 from sluice.training.losses.composed.three_heads import HEADS, ThreeHeads
 
 HIDDEN, DIM = 11, 4

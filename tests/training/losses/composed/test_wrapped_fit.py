@@ -11,7 +11,7 @@ from tiny_models import save_model
 from vector_batches import examples
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.dense.pair_head import PairHead
+from sluice.encoders.dense.error_adapter import PairHead
 from sluice.encoders.foundation.build import build
 from sluice.encoders.model_files.layout import SIDECAR, read_object
 from sluice.training import fit

@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.bixse import BiXSE, base_rate_bias
+from sluice.training.losses.contrastive.pairs import BiXSE, base_rate_bias
 
 
 def value_and_gradient(value: Tensor, scores: Tensor) -> tuple[float, Tensor]:

@@ -8,13 +8,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.batches.targets import matrix_targets
-from sluice.training.batches.vector_batch import score_matrix
+from sluice.training.batches.vector_batch import matrix_targets, score_matrix
 from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.bce import BCE
-from sluice.training.losses.contrastive.info_nce import InfoNCE
-from sluice.training.losses.contrastive.localized_softmax import LocalizedSoftmax
+from sluice.training.losses.contrastive.pairs import BCE
+from sluice.training.losses.contrastive.softmax import InfoNCE, LocalizedSoftmax
 
 
 def pairs(count: int, negatives: int = 0) -> list[Example]:

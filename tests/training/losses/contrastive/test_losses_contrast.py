@@ -14,12 +14,10 @@ from torch.nn.functional import cross_entropy, normalize
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.training.batches.targets import matrix_targets
-from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
 from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.decoupled_softmax import DecoupledSoftmax
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import DecoupledSoftmax, InfoNCE
 
 NEGATIVES = ("all", "own", "inbatch_pos", "inbatch_pos+own")
 

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.batches.targets import matrix_targets
+from sluice.training.batches.vector_batch import matrix_targets
 from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.psl import LOWEST_GAP, PSL, surrogate
-from sluice.training.losses.contrastive.star import STAR
+from sluice.training.losses.contrastive.pairs import LOWEST_GAP, PSL, STAR, surrogate
 
 ACTIVATIONS = ("tanh", "relu", "atan")
 
@@ -150,7 +149,7 @@ def test_psl_with_the_identity_is_softmax_without_its_positive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "sluice.training.losses.contrastive.psl.surrogate", lambda gaps, activation: gaps
+        "sluice.training.losses.contrastive.pairs.surrogate", lambda gaps, activation: gaps
     )
     torch.manual_seed(5)
     scores = cosine_scores(4, 4)

@@ -10,7 +10,7 @@ from torch import Tensor
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.soft_top_k import SoftTopK, soft_top_k, threshold
+from sluice.training.losses.contrastive.pairs import SoftTopK, soft_top_k, threshold
 
 
 def everything(scores: Tensor) -> Tensor:

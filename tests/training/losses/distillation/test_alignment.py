@@ -13,7 +13,7 @@ from vector_batches import examples, made, random_batch
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.distillation.alignment import Alignment
+from sluice.training.losses.distillation.vectors import Alignment
 
 
 def aligned(cosine: bool = True, **changes: Any) -> VectorBatch:

@@ -14,7 +14,7 @@ from vector_batches import made, random_batch
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Example, Text
-from sluice.training.losses.distillation.hoc import HOC, same_class
+from sluice.training.losses.distillation.vectors import HOC, same_class
 
 # q1 has two relevant documents; a is relevant to q0 and q2; n stands beside two queries.
 EXAMPLES = [

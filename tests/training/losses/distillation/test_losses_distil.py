@@ -11,13 +11,11 @@ from torch.nn.functional import cross_entropy
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import DataError
-from sluice.training.batches.targets import matrix_targets
+from sluice.training.batches.vector_batch import matrix_targets
 from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
-from sluice.training.losses.distillation.kl_div import JudgeKL, KLDiv
-from sluice.training.losses.distillation.margin_mse import MarginMSE
-from sluice.training.losses.listwise.listwise_hinge import ListwiseHinge
-from sluice.training.losses.listwise.rank_net import RankNet
+from sluice.training.losses.distillation.scores import JudgeKL, KLDiv, MarginMSE
+from sluice.training.losses.listwise.lists import ListwiseHinge, RankNet
 
 TAUGHT = [
     {"type": "kl_div"},

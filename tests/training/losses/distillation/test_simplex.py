@@ -14,7 +14,7 @@ from vector_batches import examples, made, random_batch
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.distillation.simplex import Simplex, clusters, simplex
+from sluice.training.losses.distillation.scores import Simplex, clusters, simplex
 
 
 class Eight:

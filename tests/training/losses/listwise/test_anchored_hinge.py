@@ -12,7 +12,7 @@ from torch import Tensor
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.losses import LOSSES
-from sluice.training.losses.listwise.anchored_hinge import AnchoredHinge
+from sluice.training.losses.listwise.lists import AnchoredHinge
 
 
 @pytest.mark.parametrize("weighted", [False, True])

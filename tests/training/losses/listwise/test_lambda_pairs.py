@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.distillation.lambda_distil import LambdaDistil
-from sluice.training.losses.distillation.margin_mse import MarginMSE
-from sluice.training.losses.listwise.adore import Adore
-from sluice.training.losses.math import pair_sums
+from sluice.training.losses.distillation.scores import MarginMSE
+from sluice.training.losses.distillation.vectors import LambdaDistil
+from sluice.training.losses.listwise.lists import Adore
+from sluice.training.losses.math import reduction as pair_sums
 
 EXACT: dict[str, Any] = {"threshold": 60.0}
 

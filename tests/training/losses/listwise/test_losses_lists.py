@@ -13,11 +13,9 @@ from torch.nn.functional import softplus
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.localized_softmax import LocalizedSoftmax
+from sluice.training.losses.contrastive.softmax import LocalizedSoftmax
 from sluice.training.losses.listwise.lambda_loss import LambdaLoss, delta_ndcg
-from sluice.training.losses.listwise.list_mle import ListMLE
-from sluice.training.losses.listwise.list_net import ListNet
-from sluice.training.losses.listwise.rank_net import RankNet
+from sluice.training.losses.listwise.lists import ListMLE, ListNet, RankNet
 
 EXACT: dict[str, Any] = {"threshold": 60.0}
 

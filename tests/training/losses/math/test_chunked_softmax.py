@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.losses.math.chunked_softmax import chunked_logsumexp, online_logsumexp
 
 

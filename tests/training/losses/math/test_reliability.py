@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from sluice.training.losses.contrastive.bixse import BiXSE
+from sluice.training.losses.contrastive.pairs import BiXSE
 from sluice.training.losses.math.teacher_watch import BINS, Reliability, reliability
 
 

@@ -17,11 +17,10 @@ from vector_batches import agree, examples, gradients, random_batch
 from sluice.encoders import DenseEncoder, SpladeEncoder, TowerEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.batches.targets import matrix_targets
-from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
 from sluice.training.example import Example
 from sluice.training.losses import LOSSES
-from sluice.training.losses.contrastive.info_nce import InfoNCE
+from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.losses.queue.momentum_encoder import KeyEncoder, tokens_of
 from sluice.training.losses.queue.momentum_queue import MomentumQueue
 from sluice.training.losses.queue.text_augmentation import augmented, count_tokens
