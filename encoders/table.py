@@ -6,11 +6,123 @@ A new type is a line here: what the house must know of it before it is imported 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import Core
-from sluice.encoders.traits import EncoderTraits
+
+Form: TypeAlias = Literal[
+    "dense", "sparse", "tokens", "pseudo_queries", "q_net", "ngrams", "identifiers", "parts",
+    "scores",
+]  # fmt: skip
+Model: TypeAlias = Literal["network", "folder", ""]
+# What training makes of a text, or of a query and a document. A vector each: ``dense``, ``sparse``
+# (of ``words``, or of ``codes`` with the dense vectors below), ``one_way`` where two of one side
+# have no score. ``tokens``: a vector for each; ``q_net``: a network for a query; and so on.
+Learnt: TypeAlias = Literal[
+    "dense", "one_way", "sparse", "words", "codes", "tokens", "pseudo_queries", "q_net", "heads",
+    "scores", "rankings", "ngrams", "identifiers",
+]  # fmt: skip
+Graph: TypeAlias = Literal["last_hidden_state", "head_states", "logits", ""]
+
+# The form of the documents of an encoder whose ``similarity`` is a score of its own.
+SCORED: Final[Mapping[str, Form]] = {
+    "max_sim": "tokens",
+    "attention": "pseudo_queries",
+    "q_net": "q_net",
+    "ngrams": "ngrams",
+    "identifiers": "identifiers",
+}
+APART: Final = ("dense", "sparse", "tokens", "parts")  # a document's score needs no other document
+WRITTEN: Final = ("ngrams", "identifiers")  # documents are token ids, queries what a model writes
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderTraits:
+    """A built-in type, and what must be known of it before it is imported.
+
+    ``make`` is the class or classmethod that YAML calls. ``called`` is its name in reports, empty
+    for what is never trained, ``task`` the hub's name of what it does. ``form`` is that of its
+    documents' vectors: ``q_net`` is a dense one for queries that are networks, ``parts`` is as the
+    encoders in it make, ``scores`` a reranker's. ``model`` is what its ``model`` names: a network's
+    folder or hub id, another folder of ours, or neither. ``learns_as`` is the type whose losses
+    and settings train it, where that is another. ``one_way``: two of its queries, or documents,
+    cannot be compared. ``teaches``: it may be a training run's teacher. ``core``: lists of types
+    begin with it.
+
+    ``writes`` is the loss by which it learns to write, of an encoder that writes. ``sparsity``:
+    penalties may make its vectors sparse. ``projection``: its ``projection`` is checked. ``graph``
+    is the output of its exported graph, empty where it has none. ``tunings`` are those it takes,
+    where it does not take all, and ``why`` it takes no others. ``opens_alone``: its folders open
+    as no other type. ``on_dense``: it starts from a dense encoder, by settings of its own.
+    ``layered``: it means token states, which late passages need. ``stays``: it stays in the
+    process that opened it. ``varies``: it knows the variance of its queries. ``fitted``: it counts
+    a collection, without a model. ``starts``: ``start`` may give it a head. ``sides``: it has an
+    encoder of each side, of one of these types. ``heads`` are the types that make a head's
+    vectors, of a model with several. ``matches``: it is a head over token vectors.
+
+    ``learns`` are the forms that a loss gets; none of a type that makes what others make, or that
+    is not trained, as ``untrained`` explains. ``untuned`` is why it takes no tuning at all.
+    ``experts``: it has some. ``fixed``: its vectors are another's. ``pairs_only``: it makes no
+    vector of a text alone. ``no_head``: none learns faster. ``any_text``: what it scores may be a
+    document without a query.
+    """
+
+    make: str
+    called: str = ""
+    task: str = ""
+    form: Form = "dense"
+    model: Model = "network"
+    learns_as: str = ""
+    one_way: bool = False
+    teaches: bool = False
+    core: bool = False
+    writes: str = ""
+    sparsity: bool = False
+    projection: bool = False
+    graph: Graph = ""
+    tunings: tuple[str, ...] = ()
+    why: str = ""
+    opens_alone: bool = False
+    on_dense: bool = False
+    layered: bool = False
+    stays: bool = False
+    varies: bool = False
+    fitted: bool = False
+    starts: bool = False
+    sides: tuple[str, ...] = ()
+    heads: Mapping[str, str] = field(default_factory=dict)
+    matches: bool = False
+    learns: tuple[Learnt, ...] = ()
+    untrained: str = ""
+    untuned: str = ""
+    experts: bool = False
+    fixed: bool = False
+    pairs_only: bool = False
+    no_head: bool = False
+    any_text: bool = False
+
+    @property
+    def place(self) -> str:
+        """What makes it, with its mark."""
+        return Core(self.make) if self.core else self.make
+
+    @property
+    def class_name(self) -> str:
+        """The name of its class, which ``sluice.encoders`` has."""
+        return self.make.partition(":")[2].partition(".")[0]
+
+    @property
+    def scores(self) -> bool:
+        """Whether it is a reranker, which has no vectors."""
+        return self.form == "scores"
+
+
+def own_form(encoder: Any) -> Form | None:
+    """Return the form of the documents of an encoder that compares by a score of its own."""
+    return SCORED.get(hooks_of(encoder).similarity)
+
 
 _SIMILAR, _FEATURES, _RANKS = "sentence-similarity", "feature-extraction", "text-ranking"
 _DENSE, _LATE = "sluice.encoders.dense", "sluice.encoders.late_interaction"
@@ -19,68 +131,85 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
     "bm25": EncoderTraits(
         "sluice.encoders.lexical.bm25:BM25Encoder", form="sparse", model="", teaches=True,
         core=True, fitted=True,
+        untrained="bm25 counts words; it is fitted, not trained",
     ),
     "concepts": EncoderTraits(
         "sluice.encoders.splade.concepts.encoder:ConceptEncoder.from_pretrained",
         "concept encoder", _FEATURES, "sparse", learns_as="splade", teaches=True, sparsity=True,
         opens_alone=True, on_dense=True,
+        learns=("sparse",),
     ),
     "csr": EncoderTraits(
         "sluice.encoders.splade.csr.encoder:CsrEncoder.from_pretrained",
         "CSR encoder", _FEATURES, "sparse", learns_as="splade", teaches=True, sparsity=True,
         opens_alone=True,
+        learns=("sparse", "codes"),
     ),
     "dense": EncoderTraits(
         f"{_DENSE}.encoder:DenseEncoder.from_pretrained", "dense encoder", _SIMILAR, teaches=True,
         core=True, projection=True, graph="last_hidden_state", layered=True,
+        learns=("dense",),
     ),
     "dsi": EncoderTraits(
         "sluice.encoders.generative.dsi:DsiEncoder.from_pretrained",
         "DSI encoder", "text-generation", "identifiers", writes="identifiers",
+        learns=("identifiers",),
     ),
     "experts": EncoderTraits(
         f"{_DENSE}.experts.encoder:ExpertEncoder.from_pretrained",
         "dense encoder with experts", _SIMILAR, learns_as="dense", teaches=True, opens_alone=True,
         on_dense=True, tunings=("experts", "bitfit", "ln_tuning"),
         why="adds parts to layers that exist several times",
+        learns=("dense",), experts=True,
     ),
     "gaussian": EncoderTraits(
         f"{_DENSE}.gaussian.encoder:GaussianEncoder.from_pretrained",
         "Gaussian encoder", _FEATURES, one_way=True, teaches=True, projection=True,
         graph="last_hidden_state", varies=True,
+        learns=("one_way",),
     ),
-    "http": EncoderTraits(f"{_DENSE}.remote.encoder:HttpEncoder", model="", stays=True),
+    "http": EncoderTraits(f"{_DENSE}.remote.encoder:HttpEncoder", model="", stays=True,
+        untrained="an http encoder is a server's, which is trained where it runs",
+    ),
     "hypencoder": EncoderTraits(
-        f"{_DENSE}.hypencoder.encoder:Hypencoder.from_pretrained", "Hypencoder", form="q_net"
+        f"{_DENSE}.hypencoder.encoder:Hypencoder.from_pretrained", "Hypencoder", form="q_net",
+        learns=("q_net",),
     ),
     "precomputed": EncoderTraits(
-        f"{_DENSE}.precomputed:PrecomputedEncoder.from_pretrained", model=""
+        f"{_DENSE}.precomputed:PrecomputedEncoder.from_pretrained", model="",
+        untrained="precomputed vectors stay as they are; train the encoder that made them",
     ),
     "pseudo_queries": EncoderTraits(
         f"{_DENSE}.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained",
         "pseudo-query encoder", form="pseudo_queries", projection=True,
+        learns=("pseudo_queries",),
     ),
     "seal": EncoderTraits(
         "sluice.encoders.generative.encoder:SealEncoder.from_pretrained",
         "SEAL encoder", "text-generation", "ngrams", writes="spans",
+        learns=("ngrams",),
     ),
     "splade": EncoderTraits(
         "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
         "SPLADE encoder", _FEATURES, "sparse", teaches=True, core=True, sparsity=True,
         graph="head_states", starts=True,
+        learns=("sparse", "words"),
     ),
     "static": EncoderTraits(
         f"{_DENSE}.static.encoder:StaticEncoder.from_pretrained",
         "static encoder", _SIMILAR, learns_as="dense", teaches=True,
+        learns=("dense",), untuned="a static encoder has no network to tune",
     ),
     "three_heads": EncoderTraits(
         f"{_LATE}.three_heads.encoder:HeadEncoder.from_pretrained",
         "encoder with three heads", form="parts",
         heads={"dense": "dense", "sparse": "splade", "tokens": "tokens"},
+        learns=("heads",),
     ),
     "tokens": EncoderTraits(
         f"{_LATE}.encoder:TokenEncoder.from_pretrained",
         "token encoder", _SIMILAR, "tokens", teaches=True, core=True,
+        learns=("tokens",),
     ),
     "towers": EncoderTraits(
         "sluice.encoders.towers:TowerEncoder.from_pretrained", form="parts", model="folder",
@@ -89,6 +218,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
     "vocabulary": EncoderTraits(
         "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
         form="sparse", model="folder",
+        untrained="a vocabulary encoder looks up tokens; nothing of it is trained",
     ),
 }  # fmt: skip
 ENCODERS: Final[Mapping[str, str]] = {name: each.place for name, each in TYPES.items()}
@@ -132,6 +262,11 @@ _HEADS: Final[Mapping[str, EncoderTraits]] = {
         learns_as="cross_encoder",
         opens_alone=True,
         matches=True,
+        learns=("scores",),
+        fixed=True,
+        pairs_only=True,
+        untuned="is for transformers; the vectors that it reads stay as they are, unless it has "
+        "train_vectors: true",
     )
     for name, own in {
         "conv_knrm": "ConvKNRM",
@@ -145,25 +280,32 @@ _HEADS: Final[Mapping[str, EncoderTraits]] = {
 RANKERS: Final[Mapping[str, EncoderTraits]] = {
     "cross_encoder": _ranker(
         "cross_encoder:CrossEncoder", "cross-encoder", teaches=True, core=True, graph="logits",
+        learns=("scores",), any_text=True,
     ),
     "listwise": EncoderTraits(
         "sluice.encoders.generative.listwise:ListwiseRanker.from_pretrained",
         "listwise ranker", _RANKS, "scores", writes="rankings",
         tunings=("lora", "ia3", "bitfit", "ln_tuning"),
         why="stays beside the weights, and a listwise ranker writes with the weights alone",
+        learns=("rankings",),
     ),
     "pyramid": _ranker("pyramid:PyramidEncoder", "pyramid ranker", learns_as="cross_encoder",
         opens_alone=True,
         tunings=("adapter", "bitfit", "gated_prefix", "ia3", "ln_tuning", "lora", "prefix"),
         why="connects all layers in one pass, and a pyramid ranker runs the lower ones for each "
         "text alone",
+        learns=("scores",),
     ),
-    "rrra": _ranker("rrra:AdaptedScorer", "", teaches=True),  # made by `sluice fit adapter`
+    "rrra": _ranker("rrra:AdaptedScorer", "", teaches=True,
+        untrained="an rrra adapter is fitted, by `sluice fit adapter`, or trained beside a dense "
+        "encoder by loss: {type: rrra}",
+    ),  # made by `sluice fit adapter`
     "true_false": EncoderTraits(
         "sluice.encoders.generative.true_false:TrueFalseRanker.from_pretrained",
         "true/false ranker", _RANKS, "scores", learns_as="cross_encoder",
         opens_alone=True, tunings=("ln_tuning",),
         why="is for one stack of blocks, and a true_false ranker is an encoder with a decoder",
+        learns=("scores",), pairs_only=True, no_head=True, any_text=True,
     ),
     **_HEADS,
 }  # fmt: skip

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from sluice.encoders.foundation.build import Core, build, resolve, types_listed
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.table import KNOWN
-from sluice.encoders.tuning.learning import (
-    SCORED,
-    SINGLE,
-    WRITTEN,
-    Learning,
-    learning_of,
-    types_that_make,
-)
+from sluice.encoders.table import KNOWN, EncoderTraits
+from sluice.encoders.tuning.learning import SCORED, SINGLE, WRITTEN, learning_of, types_that_make
 from sluice.training.losses import LOSSES
 
 if TYPE_CHECKING:
@@ -92,7 +85,7 @@ class TrainingFacts:
     """
 
     kind: str
-    learning: Learning
+    learning: EncoderTraits
     loss: LossBase
     name: str
     live: bool
@@ -110,7 +103,7 @@ class TrainingFacts:
     @property
     def learns(self) -> frozenset[str]:
         """What training makes of texts; empty for a type of one's own, which no rule is about."""
-        return frozenset(self.learning.makes)
+        return frozenset(self.learning.learns)
 
     @property
     def apart_missing(self) -> bool:
@@ -156,7 +149,7 @@ def losses_for(kind: str) -> dict[str, str]:
     Those that train a type alone, where it is not core, are marked, so that a list begins with
     them.
     """
-    learns, fitting = set(learning_of(kind).makes or SCORED), {}
+    learns, fitting = set(learning_of(kind).learns or SCORED), {}
     for name, place in LOSSES.items():
         forms = _forms(name)
         if learns & set(forms):

@@ -33,10 +33,9 @@ def tune(
 ) -> Tuned:
     """Train only the parameters that ``{type: lora, ...}`` chooses, in place; log their share.
 
-    Types: ``lora`` (``sluice.encoders.tuning.adapters``), ``ia3``, ``adapter``
-    (``sluice.encoders.tuning.adapters``), ``iaa`` (``sluice.encoders.tuning.adapters``), ``prefix``,
-    ``gated_prefix``, ``bitfit``, ``ln_tuning``, ``experts``. The vectors do not change until the
-    encoder is trained, but with ``prefix`` they do. A dense encoder's projection and a
+    Types: ``lora``, ``adapter`` and ``iaa`` (``sluice.encoders.tuning.adapters``), ``ia3``,
+    ``prefix``, ``gated_prefix``, ``bitfit``, ``ln_tuning``, ``experts``. The vectors do not change
+    until the encoder is trained, but with ``prefix`` they do. A dense encoder's projection and a
     cross-encoder's head are trained as before, SPLADE's head is not (``bitfit``: its biases are).
     Both towers are tuned, but not a frozen one. New parameters are drawn by ``seed``. Learning
     rates are about ten times those of training all parameters; none is set here.
@@ -123,7 +122,7 @@ def _heads(encoder: Any) -> list[nn.Parameter]:
     """
     body, learning = set[int](), learning_of(encoder.kind)
     for model in _models(encoder):
-        classifies = "scores" in learning.makes and not learning.no_head
+        classifies = "scores" in learning.learns and not learning.no_head
         below = model.base_model if classifies else model
         body.update(id(p) for name, p in below.named_parameters() if "pooler" not in name)
     return [p for p in encoder.module.parameters() if p.requires_grad and id(p) not in body]

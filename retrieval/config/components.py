@@ -18,8 +18,7 @@ from sluice.encoders.model_files.layout import (
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import local_folder
-from sluice.encoders.table import ENCODERS, KNOWN, TYPES, traits_of
-from sluice.encoders.traits import APART, WRITTEN
+from sluice.encoders.table import APART, ENCODERS, KNOWN, TYPES, WRITTEN, traits_of
 from sluice.indexing.table import DATABASES, INDEXES, SHARDABLE, check_fits, default_spec
 from sluice.retrieval.config.other_names import other_index, refuse_other_loss
 from sluice.retrieval.config.sections import CachedEncoding, PruneSection, RetrieverSection

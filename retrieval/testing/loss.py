@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 
 import torch
 
-from sluice.encoders.tuning.learning import Form
+from sluice.encoders.table import Learnt as Form
 from sluice.retrieval.testing.loss_batches import (
     EXAMPLES,
     ROWS,

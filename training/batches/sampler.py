@@ -24,13 +24,13 @@ class BatchSampler:
     With ``distinct`` (contrastive training) no query, by id or exact text, appears in two examples
     of one batch: an example that clashes waits for a later one. Nor does a positive, until only
     examples remain that clash so; these share batches, for the mask of a batch
-    (``sluice.training.batches.vector_batch``) keeps a query's positives from being its negatives. Hard
-    negatives do not clash: queries of one topic have the same, and a batch counts each once. The
-    number of batches is decided by the first epoch's packing and stays, because the learning-rate
-    schedule counts on it: where a later epoch packs worse its smallest batches are left out, where
-    it packs better its largest are halved. Examples with one and the same positive and without
-    negatives of their own have nothing to be held against: such batches are left out if there are
-    others.
+    (``sluice.training.batches.vector_batch``) keeps a query's positives from being its negatives.
+    Hard negatives do not clash: queries of one topic have the same, and a batch counts each once.
+    The number of batches is decided by the first epoch's packing and stays, because the
+    learning-rate schedule counts on it: where a later epoch packs worse its smallest batches are
+    left out, where it packs better its largest are halved. Examples with one and the same positive
+    and without negatives of their own have nothing to be held against: such batches are left out if
+    there are others.
 
     Each of several ``processes`` takes its share of every batch, so none is smaller than their
     number; raises ``DataError`` where all are. With ``by_length`` examples of like length share a

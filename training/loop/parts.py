@@ -13,7 +13,8 @@ from transformers import TrainingArguments
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.tuning.learning import Form, Learning, learning_of
+from sluice.encoders.table import EncoderTraits, Learnt
+from sluice.encoders.tuning.learning import learning_of
 from sluice.training.batches.collator import (
     Batch,
     BatchTeacher,
@@ -186,7 +187,7 @@ def choose_parts(
 
 
 # What training makes of texts of an encoder of one's own, by what turns its vectors into scores.
-_BY_SIMILARITY: Final[Mapping[str, tuple[Form, ...]]] = {
+_BY_SIMILARITY: Final[Mapping[str, tuple[Learnt, ...]]] = {
     "max_sim": ("tokens",), "q_net": ("q_net",), "attention": ("pseudo_queries",),
     "ngrams": ("ngrams",), "identifiers": ("identifiers",),
 }  # fmt: skip
@@ -206,11 +207,11 @@ def facts_of(
     hooks = hooks_of(encoder)
     hooks = hooks_of(hooks.towers.get("document", encoder))
     learning = learning_of(hooks.kind)
-    if not learning.makes:
-        either: tuple[Form, ...] = ("one_way",) if hooks.one_way else ("dense", "sparse", "words")
+    if not learning.learns:
+        either: tuple[Learnt, ...] = ("one_way",) if hooks.one_way else ("dense", "sparse", "words")
         pairs = isinstance(encoder, PairEncoder)
         makes = _BY_SIMILARITY.get(hooks.similarity, either)
-        learning = Learning(("scores",) if pairs else makes)
+        learning = EncoderTraits("", learns=("scores",) if pairs else makes)
     return TrainingFacts(
         kind=hooks.kind or type(encoder).__name__,
         learning=learning,
@@ -231,7 +232,7 @@ def _scoring(encoder: BiEncoder, scoring: TokenScoring | None) -> Scoring | None
     if encoder.similarity == "attention":
         return AttentionScoring()
     if encoder.similarity != "q_net":
-        tokens = encoder.similarity == "max_sim" and "heads" not in learning_of(hooks.kind).makes
+        tokens = encoder.similarity == "max_sim" and "heads" not in learning_of(hooks.kind).learns
         return (scoring or TokenScoring()) if tokens else None
     if hooks.q_net_shape is None:
         raise ConfigError(

@@ -87,7 +87,8 @@ class LossBase:
         fields = dataclasses.fields(loss) if dataclasses.is_dataclass(loss) else ()
         if self.similarity != "auto" or all(field.name != "similarity" for field in fields):
             return self
-        bound: Self = dataclasses.replace(loss, similarity=similarity)
+        bound: Self = dataclasses.replace(loss)
+        object.__setattr__(bound, "similarity", similarity)  # may be one that YAML cannot name
         return bound
 
     @property

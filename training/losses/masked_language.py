@@ -12,7 +12,7 @@ from torch import Tensor
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.tuning.learning import Form
+from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.written import mean_entropy, token_batch

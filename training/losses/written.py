@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.tuning.learning import Form
+from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.protocol import ListWriter
@@ -115,8 +115,8 @@ class Spans(WrittenLoss):
 
     ``spans``: so many are drawn for a query in each epoch, each of ``length`` tokens of a positive,
     those that share more with the query the rather: the lower ``temperature``, the more so (see
-    ``sluice.training.generation.corpus_pairs``). ``smoothing``: that of the labels. Negatives are not
-    read.
+    ``sluice.training.generation.corpus_pairs``). ``smoothing``: that of the labels. It reads
+    no negatives.
     (SEAL; Bevilacqua et al. 2022, "Autoregressive search engines", section 3.4.)
     """
 

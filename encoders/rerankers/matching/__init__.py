@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
+    from sluice.encoders.rerankers.matching.conv_knrm import ConvKNRM as ConvKNRM
     from sluice.encoders.rerankers.matching.drmm import DRMM as DRMM
     from sluice.encoders.rerankers.matching.duet import Duet as Duet
-    from sluice.encoders.rerankers.matching.knrm import KNRM as KNRM, ConvKNRM as ConvKNRM
+    from sluice.encoders.rerankers.matching.knrm import KNRM as KNRM
     from sluice.encoders.rerankers.matching.match_pyramid import MatchPyramid as MatchPyramid
     from sluice.encoders.rerankers.matching.pacrr import PACRR as PACRR
     from sluice.encoders.rerankers.matching.ranker import (

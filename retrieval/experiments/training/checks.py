@@ -160,10 +160,10 @@ def check_encoder(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
     check_new_heads(encoder, where)
     check_head(spec, where, f"write {START_KEY}: true beside model")
     learning = learning_of(str(spec.get("type")))
-    if not learning.makes:  # of one's own
+    if not learning.learns:  # of one's own
         return
     try:
-        single = {"dense", "one_way", "pseudo_queries"} & set(learning.makes)
+        single = {"dense", "one_way", "pseudo_queries"} & set(learning.learns)
         if single and spec.get("projection") is not None:
             check_projection(spec["projection"])
         if spec.get("experts") is not None:
@@ -202,7 +202,7 @@ def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> None:
 
 def token_scoring(section: TrainingSection, where: str = "") -> TokenScoring | None:
     """Return how a section's token vectors are scored; None where it does not say."""
-    tokens = "tokens" in learning_of(kind_of(section.encoder)).makes
+    tokens = "tokens" in learning_of(kind_of(section.encoder)).learns
     if section.scoring is None and not (tokens and section.xtr_top_k):
         return None
     from sluice.training.batches.token_scores import TokenScoring

@@ -33,7 +33,7 @@ def check_identifiers(
     section: TrainingSection, prefix: str, allow: Allow, *, with_dataset: bool
 ) -> None:
     """Raise ``ConfigError`` where identifiers could not be assigned."""
-    if "identifiers" not in learning_of(str(section.encoder.get("type"))).makes:
+    if "identifiers" not in learning_of(str(section.encoder.get("type"))).learns:
         return
     if not with_dataset:
         raise ConfigError(

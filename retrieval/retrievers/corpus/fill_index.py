@@ -16,7 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.traits import own_form
+from sluice.encoders.table import own_form
 from sluice.indexing.table import INDEXES, default_spec
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore

@@ -14,8 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.locate import is_path
-from sluice.encoders.table import KNOWN
-from sluice.encoders.traits import EncoderTraits
+from sluice.encoders.table import KNOWN, EncoderTraits
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.runs.run import Run

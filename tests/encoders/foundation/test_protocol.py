@@ -25,7 +25,6 @@ INSIDE = {
     "encoders/lexical/vocabulary.py",
     "encoders/model_files/adapters.py",
     "encoders/splade/concepts/encoder.py",
-    "encoders/splade/concepts/encoder.py",
     "encoders/splade/csr/encoder.py",
     "encoders/splade/folder.py",
     "encoders/vectors/forms.py",

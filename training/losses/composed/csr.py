@@ -83,7 +83,7 @@ class CSR(Wrapping):
     def bind(self, encoder: Any, seed: int) -> None:
         """Take the encoder's autoencoder."""
         super().bind(encoder, seed)
-        if "codes" not in learning_of(hooks_of(encoder).kind).makes:
+        if "codes" not in learning_of(hooks_of(encoder).kind).learns:
             return
         head: SparseAutoencoder = encoder.autoencoder
         self._head = head

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.model_files.layout import read_object, transformer_folder
-from sluice.encoders.tuning.learning import Form
+from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.processes import world
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase

@@ -196,12 +196,12 @@ class Headed(Wrapping, Generic[Head]):
 class DSE(Headed[PairHead]):
     """``coefficient MSE(head, teacher) + (1 - coefficient) loss``, trained with its head.
 
-    The head (``sluice.encoders.dense.error_adapter``, ``hidden`` wide) scores a pair from [u, v, u * v,
-    |u - v|]. The squares are over the documents that count and the teacher scored, its logits as
-    they are; rows weigh theirs. The task's ``loss``, by default ``bce`` over the query's own
-    documents, sees the head's scores, or with ``task: vectors`` the vectors, so that these stay fit
-    for an index (then say ``loss: {type: info_nce}``). The head is saved beside the model in
-    ``pair_head/``.
+    The head (``sluice.encoders.dense.error_adapter``, ``hidden`` wide) scores a pair from
+    [u, v, u * v, |u - v|]. The squares are over the documents that count and
+    the teacher scored, its logits as they are; rows weigh theirs. The task's ``loss``, by default
+    ``bce`` over the query's own documents, sees the head's scores, or with ``task: vectors`` the
+    vectors, so that these stay fit for an index (then say ``loss: {type: info_nce}``). The head is
+    saved beside the model in ``pair_head/``.
     """
 
     summary = "a pair head over cached vectors, taught by logits; saved beside the model"

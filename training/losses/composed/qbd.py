@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.build import build, checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.tuning.learning import Form
+from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import LossBase

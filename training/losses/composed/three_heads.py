@@ -106,7 +106,7 @@ class ThreeHeads(Wrapping):
 
     def bind(self, encoder: Any, seed: int) -> None:
         """Learn where an encoder's dense vectors end."""
-        if "heads" in learning_of(hooks_of(encoder).kind).makes:
+        if "heads" in learning_of(hooks_of(encoder).kind).learns:
             self._hidden = encoder.trunk.state_width
         super().bind(encoder, seed)
 

@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.tuning.learning import Form
+from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import (

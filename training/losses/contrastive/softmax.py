@@ -14,7 +14,8 @@ from torch.nn.functional import normalize
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.tuning.learning import APART, SCORED, SINGLE, Form
+from sluice.encoders.table import Learnt
+from sluice.encoders.tuning.learning import APART, SCORED, SINGLE
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.chunked_softmax import chunked_logsumexp
@@ -183,7 +184,7 @@ class LocalizedSoftmax(LossBase):
     summary = "softmax over the query's own group"
     paper = "Gao, Dai and Callan 2021 (LCE)"
 
-    forms: ClassVar[tuple[Form, ...]] = ("scores",)  # what it trains
+    forms: ClassVar[tuple[Learnt, ...]] = ("scores",)  # what it trains
     negatives: ClassVar[Negatives] = "own"  # a group holds the query's own documents and no others
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:

@@ -16,7 +16,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.tuning.learning import APART, SCORED, Form
+from sluice.encoders.table import Learnt
+from sluice.encoders.tuning.learning import APART, SCORED
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.distillation.vectors import (
@@ -213,7 +214,7 @@ class Simplex(LossBase):
     summary = "texts drawn to the corners of a simplex, the same for models that share an index"
     paper = "Biondi et al. 2024 (Stationary Representations, arXiv 2405.02581)"
 
-    forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
+    forms: ClassVar[tuple[Learnt, ...]] = ("dense",)  # what it trains
     negatives: ClassVar[Negatives] = "own"
     teacher_vectors: ClassVar[bool] = True
 

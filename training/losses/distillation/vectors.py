@@ -17,7 +17,7 @@ from torch.nn.functional import cosine_similarity, normalize
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import same_text_key
-from sluice.encoders.tuning.learning import Form
+from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
 from sluice.training.example import Example, Text
 from sluice.training.losses.base import LossBase

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid, pad
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.tuning.learning import Form
+from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import (
