@@ -15,14 +15,14 @@ import importlib.util
 import logging
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import MODEL, interleaved, options
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 GRAPH, INT8 = "onnx/model.onnx", "onnx/model_qint8.onnx"
 ROWS = (  # name, back end, dtype, file
     ("ONNX Runtime float32", "onnx", "float32", GRAPH),
@@ -90,12 +90,8 @@ def run(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         encoders = rows(arguments.model, Path(folder))
         vectors = {name: encode(texts) for name, encode in encoders.items()}
-        seconds: dict[str, list[float]] = {name: [] for name in encoders}
-        for _ in range(arguments.rounds):
-            for name, encode in encoders.items():
-                start = time.perf_counter()
-                encode(texts)
-                seconds[name].append(time.perf_counter() - start)
+        calls = {name: partial(encode, texts) for name, encode in encoders.items()}
+        seconds = interleaved(calls, arguments.rounds)
     reference = next(iter(encoders))
     print(f"{len(texts)} passages, {torch.get_num_threads()} threads, {arguments.rounds} rounds")
     print(f"{'':<24}{'docs/s':>8}{'ratio':>8}{'spread':>14}{'min cosine':>12}")
@@ -115,10 +111,8 @@ def unit(vectors: Any) -> Any:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--passages", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=0, help="default: torch's own choice")
-    parser.add_argument("--model", default=MODEL)
     logging.basicConfig(level=logging.WARNING)
-    run(parser.parse_args())
+    run(options(__doc__, {
+        "--passages": 64, "--rounds": 5, "--threads": (0, "default: torch's own choice"),
+        "--model": MODEL,
+    }))  # fmt: skip

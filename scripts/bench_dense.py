@@ -16,13 +16,13 @@ and kept under $SLUICE_BENCH (default ~/.cache/sluice/bench).
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from harness import options as parsed, write_record
 
 THREADS = 2
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
@@ -41,16 +41,13 @@ TARGETS = {1: "not slower; 5x with binary", 32: "5x; 12x", 128: "5x; 12x", 256: 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--dimensions", type=int, default=384)
-    parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES))
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--real", nargs="*", default=["msmarco-dl-pool"], metavar="DATASET")
-    parser.add_argument("--no-types", action="store_true", help="leave out the FAISS types")
-    parser.add_argument("--types-documents", type=int, default=10_000)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parsed(__doc__, {
+        "--documents": 100_000, "--dimensions": 384,
+        "--batches": {"type": int, "nargs": "+", "default": list(BATCHES)}, "--rounds": 7,
+        "--real": {"nargs": "*", "default": ["msmarco-dl-pool"], "metavar": "DATASET"},
+        "--no-types": (False, "leave out the FAISS types"), "--types-documents": 10_000,
+        "--json": Path,
+    })  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     collections = [clustered(options.documents, options.dimensions)]
     for dataset in options.real:
@@ -65,8 +62,7 @@ def main() -> int:
         part = collections[-1]
         part = part._replace(documents=part.documents[: options.types_documents])
         figures["types"] = types_table(part, K)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    write_record(options.json, figures)
     return 1 if wrong else 0
 
 

@@ -62,9 +62,7 @@ def real(dataset: str) -> Collection | None:
 
 
 def _encode(dataset: str, folder: Path) -> bool:
-    from sluice.encoders import DenseEncoder
-    from sluice.encoders.foundation.errors import SluiceError
-    from sluice.retrieval import load_dataset
+    from sluice import DenseEncoder, SluiceError, load_dataset
 
     source = Path(os.environ.get("SLUICE_DATA", ROOT.parent / "shared" / "data")) / dataset
     try:

@@ -35,13 +35,9 @@ def brute_force(collection: Collection, k: int) -> NDArray[np.int64]:
 
 
 def measured(
-    engines: dict[str, Engine],
-    queries: Dense,
-    size: int,
-    k: int,
-    truth: NDArray[np.int64],
+    engines: dict[str, Engine], queries: Dense, size: int, k: int, truth: NDArray[np.int64],
     rounds: int,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Time every engine in turn on batches of a size; the first engine is what ratios are to.
 
     Up to ``CHECKED`` queries (at least one batch) are answered and compared with the truth.

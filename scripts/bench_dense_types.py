@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from bench_dense_timing import recalled
 
-from sluice.encoders.foundation.errors import SluiceError
-from sluice.indexing import FaissIndex, FlatIndex
+from sluice import FaissIndex, FlatIndex, SluiceError
 
 if TYPE_CHECKING:
     from bench_dense_data import Collection
@@ -95,13 +94,9 @@ def _built(factory: str, rescore: int | None, documents: Any) -> tuple[FaissInde
 
 
 def _timed(
-    index: FaissIndex,
-    exact: FlatIndex,
-    queries: Any,
-    k: int,
-    truth: Any,
+    index: FaissIndex, exact: FlatIndex, queries: Any, k: int, truth: Any,
     parameters: dict[str, int],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return recall, milliseconds a query, and the ratio to exact search, in turns."""
     rows = index.search(queries, k, params=parameters).rows
     times = []

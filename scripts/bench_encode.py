@@ -20,7 +20,6 @@ peer's batches is padding.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import random
@@ -28,17 +27,18 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from harness import MODEL, interleaved, memory, options as parsed, write_record
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 import sluice  # noqa: F401  before torch: it says how threads wait
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 LENGTH = 256
 COLLECTIONS = ("scifact", "nfcorpus")
 TARGETS = {
@@ -70,20 +70,6 @@ def collection(folder: Path, count: int) -> list[str]:
     return random.Random(0).sample(documents, min(count, len(documents)))
 
 
-def interleaved(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
-    """Run every call once to warm up, then all of them in turn; return their seconds."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(rounds):
-        for name, call in calls.items():
-            gc.collect()
-            start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
 def rows(
     label: str, unit: str, count: int, calls: dict[str, Callable[[], Any]], rounds: int, note: str
 ) -> Iterator[dict[str, Any]]:
@@ -101,6 +87,22 @@ def rows(
         }  # fmt: skip
 
 
+def against(
+    label: str, unit: str, count: int, theirs: Callable[[], Any], ours: Callable[[Any], Any],
+    rounds: int, note: str, apart: Callable[[Any, Any], str],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return rows of what ``ours`` makes for float32 and bfloat16, and how far its result is."""
+    types: tuple[Any, Any] = ("float32", "bfloat16")
+    calls: dict[str, Callable[[], Any]] = {"theirs": theirs, **{t: ours(t) for t in types}}
+    expected = theirs()
+    notes = ", ".join(f"{note} {kind} {apart(calls[kind](), expected)}" for kind in types)
+    return list(rows(label, unit, count, calls, rounds, notes))
+
+
+def least_cosine(mine: Any, expected: Any) -> str:
+    return f"{(mine * expected).sum(axis=1).min():.6f}"
+
+
 def dense(texts: list[str], label: str, rounds: int) -> list[dict[str, Any]]:
     """Return the rows of dense encoding."""
     from sentence_transformers import SentenceTransformer
@@ -108,20 +110,17 @@ def dense(texts: list[str], label: str, rounds: int) -> list[dict[str, Any]]:
     from sluice.encoders import DenseEncoder
     from sluice.encoders.model_files.locate import model_folder
 
-    theirs = SentenceTransformer(str(model_folder(MODEL)), device="cpu")
-    theirs.max_seq_length = LENGTH
-    types: tuple[Any, Any] = ("float32", "bfloat16")
-    options: dict[str, Any] = {"document_length": LENGTH, "device": "cpu"}
-    ours = {kind: DenseEncoder.from_pretrained(MODEL, dtype=kind, **options) for kind in types}
-    calls: dict[str, Callable[[], Any]] = {
-        "theirs": lambda: theirs.encode(texts, show_progress_bar=False)
-    }
-    for kind, encoder in ours.items():
-        calls[kind] = lambda encoder=encoder: encoder.encode_documents(texts)
-    expected = calls["theirs"]()
-    cosines = {kind: (calls[kind]() * expected).sum(axis=1).min() for kind in ours}
-    note = ", ".join(f"least cosine {kind} {cosine:.6f}" for kind, cosine in cosines.items())
-    return list(rows(label, "texts/s", len(texts), calls, rounds, note))
+    model = SentenceTransformer(str(model_folder(MODEL)), device="cpu")
+    model.max_seq_length = LENGTH
+
+    def ours(dtype: Any) -> Callable[[], Any]:
+        encoder = DenseEncoder.from_pretrained(
+            MODEL, dtype=dtype, document_length=LENGTH, device="cpu"
+        )
+        return partial(encoder.encode_documents, texts)
+
+    theirs = partial(model.encode, texts, show_progress_bar=False)
+    return against(label, "texts/s", len(texts), theirs, ours, rounds, "least cosine", least_cosine)
 
 
 def families(names: list[str], count: int, rounds: int) -> Iterator[list[dict[str, Any]]]:
@@ -175,19 +174,14 @@ def splade(folder: str, texts: list[str], rounds: int) -> list[dict[str, Any]]:
 
     from sluice.encoders import SpladeEncoder
 
-    theirs = SparseEncoder(folder, device="cpu")
-    theirs.max_seq_length = LENGTH
-    types: tuple[Any, Any] = ("float32", "bfloat16")
-    ours = {kind: SpladeEncoder.from_pretrained(folder, dtype=kind) for kind in types}
-    calls: dict[str, Callable[[], Any]] = {
-        "theirs": lambda: theirs.encode(texts, show_progress_bar=False)
-    }
-    for kind, encoder in ours.items():
-        calls[kind] = lambda encoder=encoder: encoder.encode_documents(texts)
-    expected = calls["theirs"]().to_dense().numpy()
-    apart = {kind: np.abs(calls[kind]().toarray() - expected).max() for kind in ours}
-    note = ", ".join(f"largest difference {kind} {d:.2g}" for kind, d in apart.items())
-    return list(rows("splade", "texts/s", len(texts), calls, rounds, note))
+    model = SparseEncoder(folder, device="cpu")
+    model.max_seq_length = LENGTH
+    return against(
+        "splade", "texts/s", len(texts), partial(model.encode, texts, show_progress_bar=False),
+        lambda t: partial(SpladeEncoder.from_pretrained(folder, dtype=t).encode_documents, texts),
+        rounds, "largest difference",
+        lambda mine, other: f"{np.abs(mine.toarray() - other.to_dense().numpy()).max():.2g}",
+    )  # fmt: skip
 
 
 def cross(texts: list[str], rounds: int) -> list[dict[str, Any]]:
@@ -199,19 +193,13 @@ def cross(texts: list[str], rounds: int) -> list[dict[str, Any]]:
 
     folder = Path(tempfile.gettempdir()) / f"sluice-bench-cross-{os.getpid()}"
     CrossEncoder.from_pretrained(MODEL, max_length=LENGTH).save_pretrained(folder)
-    theirs = Theirs(str(folder), device="cpu")
     pairs = [(" ".join(text.split()[3:13]), text) for text in texts]
-    types: tuple[Any, Any] = ("float32", "bfloat16")
-    ours = {kind: CrossEncoder.from_pretrained(folder, dtype=kind) for kind in types}
-    calls: dict[str, Callable[[], Any]] = {
-        "theirs": lambda: theirs.predict(pairs, show_progress_bar=False)
-    }
-    for kind, encoder in ours.items():
-        calls[kind] = lambda encoder=encoder: encoder.score(pairs)
-    expected = calls["theirs"]()
-    apart = {kind: np.abs(calls[kind]() - expected).max() for kind in ours}
-    note = ", ".join(f"largest difference {kind} {d:.2g}" for kind, d in apart.items())
-    return list(rows("cross-encoder", "pairs/s", len(pairs), calls, rounds, note))
+    predict = Theirs(str(folder), device="cpu").predict
+    return against(
+        "cross-encoder", "pairs/s", len(pairs), partial(predict, pairs, show_progress_bar=False),
+        lambda t: partial(CrossEncoder.from_pretrained(folder, dtype=t).score, pairs),
+        rounds, "largest difference", lambda mine, other: f"{np.abs(mine - other).max():.2g}",
+    )  # fmt: skip
 
 
 def beside(texts: list[str], rounds: int) -> dict[str, Any]:
@@ -251,15 +239,6 @@ def peak(side: str, folder: str, count: int) -> None:
     before = memory("VmRSS")
     encode(texts)
     print(json.dumps([before, memory("VmHWM")]))
-
-
-def memory(kind: str) -> float:
-    """Return this process's resident memory in MB: now (VmRSS), or at most so far (VmHWM).
-
-    ``getrusage`` would count what the parent held before it started this process.
-    """
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition(f"{kind}:")[2].split()[0]) / 1024
 
 
 def peaks(folder: str, count: int) -> dict[str, Any]:
@@ -342,19 +321,13 @@ def compared(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the benchmark and print its tables."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--texts", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--only", nargs="*", default=["passages", "mixed", "splade", "cross"])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--neighbour", action="store_true", help="idle against a busy machine")
-    parser.add_argument(
-        "--families", nargs="*", metavar="NAME", help="these families of encoders; alone: all"
-    )
-    parser.add_argument("--peak", nargs=2, metavar=("SIDE", "FOLDER"))
-    options = parser.parse_args()
+    options = parsed(__doc__, {
+        "--texts": 128, "--rounds": 5, "--data": Path("../shared/data"),
+        "--only": {"nargs": "*", "default": ["passages", "mixed", "splade", "cross"]},
+        "--json": Path, "--neighbour": (False, "idle against a busy machine"),
+        "--families": ({"nargs": "*", "metavar": "NAME"}, "these families of encoders; alone: all"),
+        "--peak": {"nargs": 2, "metavar": ("SIDE", "FOLDER")},
+    })  # fmt: skip
     if options.peak:
         peak(*options.peak, options.texts)
         return 0
@@ -362,8 +335,7 @@ def main() -> int:
         report = {"neighbour": beside(passages(options.texts), options.rounds)}
     else:
         report = compared(options)
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    write_record(options.json, report)
     return 0
 
 

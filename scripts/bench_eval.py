@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from harness import options
 
 MEASURES = {
     "nDCG@10": "ndcg_cut_10", "nDCG@100": "ndcg_cut_100", "R@10": "recall_10",
@@ -44,8 +45,7 @@ def write_files(folder: Path, queries: int, depth: int) -> tuple[Path, Path]:
 
 def with_sluice(run: Path, qrels: Path) -> dict[str, float]:
     """Load and score with Sluice."""
-    from sluice.retrieval.evaluation.scores import evaluate
-    from sluice.retrieval.runs.run import Run
+    from sluice import Run, evaluate
     from sluice.retrieval.runs.trec_files import read_qrels
 
     return dict(evaluate(Run.load(run), read_qrels(qrels), MEASURES).mean)
@@ -139,15 +139,11 @@ def reporting(suite: Path) -> None:
 
 
 def main() -> None:
-    """Run the parts."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--queries", type=int, default=7000)
-    parser.add_argument("--depth", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--report", type=Path)
-    parser.add_argument("--side", choices=list(SIDES), help=argparse.SUPPRESS)
-    parser.add_argument("files", nargs="*", type=Path, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, {
+        "--queries": 7000, "--depth": 1000, "--rounds": 3, "--report": Path,
+        "--side": ({"choices": list(SIDES)}, argparse.SUPPRESS),
+        "files": ({"nargs": "*", "type": Path}, argparse.SUPPRESS),
+    })  # fmt: skip
     if chosen.side:
         start = time.perf_counter()
         means = SIDES[chosen.side](*chosen.files)

@@ -7,7 +7,6 @@ one thread; times are the best of several, in ms a query, ratios are of the exac
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+from harness import options
 from numpy.typing import NDArray
 
 from sluice.indexing.faiss.float_engine import through_blas
@@ -77,21 +77,15 @@ def searches(kept: int, rows: int) -> list[tuple[str, str, dict[str, int]]]:
     """Return name, factory and parameters of what is measured: as it is, and widened."""
     share, lists = kept / rows, f"IVF{LISTS},Flat"
     return [
-        ("Flat", "Flat", {}),
-        ("SQ8", "SQ8", {}),
-        ("IVF", lists, {}),
+        ("Flat", "Flat", {}), ("SQ8", "SQ8", {}), ("IVF", lists, {}),
         ("IVF 16k", lists, {"nprobe": min(LISTS, max(PROBES, 16 * K * LISTS // kept))}),
         ("HNSW", "HNSW16", {}),
         ("HNSW 2k/share", "HNSW16", {"efSearch": int(max(BEAM, 2 * K / share))}),
-    ]
+    ]  # fmt: skip
 
 
 def main() -> None:
-    """Print a line for each batch size, share and kind of search."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=60_000)
-    parser.add_argument("--width", type=int, default=128)
-    given = parser.parse_args()
+    given = options(__doc__, {"--rows": 60_000, "--width": 128})
     faiss.omp_set_num_threads(1)
     through_blas(given.width)
     rng = np.random.default_rng(0)

@@ -12,9 +12,7 @@ Beside the seconds stand the processor's, of all threads: the better figure wher
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import os
 import resource
 import subprocess
@@ -26,8 +24,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from harness import MODEL, options as parsed, write_record
+
 QUESTION = "how do I copy a directory tree"
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 class Way(NamedTuple):
@@ -167,14 +166,11 @@ def measured(way: Way, work: Path, cold: bool) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure every way that is installed, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--files", type=int, default=300)
-    parser.add_argument("--folder", type=Path, help="a folder of .txt files in place of made ones")
-    parser.add_argument("--json", type=Path, help="a file for the figures")
-    parser.add_argument("--cold", action="store_true", help="with numba's cache empty")
-    parser.add_argument("--only", help="ways whose name contains this")
-    options = parser.parse_args()
+    options = parsed(__doc__, {
+        "--files": 300, "--folder": (Path, "a folder of .txt files in place of made ones"),
+        "--json": (Path, "a file for the figures"), "--cold": (False, "with numba's cache empty"),
+        "--only": (str, "ways whose name contains this"),
+    })  # fmt: skip
     from sluice.encoders.model_files.locate import model_folder
 
     model = str(model_folder(MODEL))
@@ -203,8 +199,7 @@ def main() -> None:
                     f"lines {facts['lines']}, {facts['note']}",
                     flush=True,
                 )
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_record(options.json, results)
 
 
 if __name__ == "__main__":

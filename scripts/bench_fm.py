@@ -7,13 +7,13 @@ that n-grams repeat: each token is drawn anew, or is the one that followed the l
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+from harness import options
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.token_vectors import TokenSequences
@@ -51,10 +51,7 @@ def timed(index: FmIndex, prefixes: list[NDArray[np.int32]]) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--prefixes", type=int, default=2_000)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, {"--documents": 100_000, "--prefixes": 2_000})
     rng = np.random.default_rng(13)
     sample, seconds = list[NDArray[np.int32]](), 0.0
     index = FmIndex()

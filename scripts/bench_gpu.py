@@ -12,8 +12,6 @@ reach. Without a GPU it says so and ends with status 2.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_encode import LENGTH, MODEL, passages
+from harness import options as parsed, write_record
 
 BATCHES = (32, 128, 512, 1024)
 BUDGETS = (16_384, 65_536, 262_144)
@@ -84,15 +83,10 @@ def random_bert(layers: int, hidden: int) -> str:
 
 
 def main() -> int:
-    """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--layers", type=int)
-    parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--texts", type=int, default=8192)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parsed(__doc__, {
+        "--model": MODEL, "--layers": int, "--hidden": 768, "--texts": 8192, "--rounds": 3,
+        "--json": Path,
+    })  # fmt: skip
     import torch
 
     if not torch.cuda.is_available():
@@ -141,8 +135,7 @@ def main() -> int:
         f"least cosine {figures['cosine']:.5f}; {100 * figures['share']:.0f} % of "
         f"the {figures['peak'] / 1e12:.0f} TFLOP/s that a large product reaches"
     )
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_record(options.json, figures)
     return 0
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from bench_late_data import token_vectors
+from harness import options as parsed, seconds_of
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.token_vectors import TokenVectors
@@ -37,14 +38,10 @@ Engine = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--datasets", nargs="+", default=["scifact", "nfcorpus"])
-    parser.add_argument("--queries", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--cpu-time", action="store_true")
-    options = parser.parse_args()
+    options = parsed(__doc__, {
+        "--work": {"type": Path, "required": True}, "--datasets": ["scifact", "nfcorpus"],
+        "--queries": 20, "--rounds": 3, "--batch": 64, "--cpu-time": False,
+    })  # fmt: skip
     clock = time.process_time if options.cpu_time else time.perf_counter
     data = Path(os.environ.get("SLUICE_DATA", ROOT.parent / "shared" / "data"))
     for dataset in options.datasets:
@@ -63,12 +60,9 @@ def full(queries: TokenVectors) -> TokenVectors:
 
 
 def run(
-    dataset: str,
-    documents: TokenVectors,
-    queries: TokenVectors,
-    options: argparse.Namespace,
+    dataset: str, documents: TokenVectors, queries: TokenVectors, options: argparse.Namespace,
     clock: Callable[[], float],
-) -> None:
+) -> None:  # fmt: skip
     tokens = len(documents.values)
     print(f"\n{dataset}: {len(documents):,} documents, {tokens:,} tokens of {documents.dim}")
     rng = np.random.default_rng(0)
@@ -108,20 +102,13 @@ def run(
             f"numpy  same {same[name] / len(chosen):.2f}"
         )
     for store, index in indexes.items():
-        best = min(timed(lambda index=index: index.search(batch, K), clock) for _ in range(2))
+        best = min(seconds_of(lambda index=index: index.search(batch, K), clock) for _ in range(2))
         print(
             f"  sluice {store:10} {best / len(batch) * 1e3:8.1f} ms a query in batches of "
             f"{len(batch)}"
         )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     print(f"  peak memory of the whole process: {peak:,.0f} MiB")
-
-
-def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
-    """Return the seconds of a call."""
-    begun = clock()
-    work()
-    return clock() - begun
 
 
 def ours(index: TokenIndex) -> Engine:

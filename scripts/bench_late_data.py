@@ -84,12 +84,9 @@ def short_queries(base: TokenVectors, count: int) -> TokenVectors:
 
 
 def _perturbed(
-    base: TokenVectors,
-    passages: NDArray[np.int64],
-    count: int,
-    rng: np.random.Generator,
+    base: TokenVectors, passages: NDArray[np.int64], count: int, rng: np.random.Generator,
     windows: tuple[int, ...],
-) -> TokenVectors:
+) -> TokenVectors:  # fmt: skip
     places = []
     for tokens in windows:
         chosen = rng.choice(passages, count)

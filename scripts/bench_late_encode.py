@@ -12,14 +12,15 @@ its defaults (batches of 32); how far its vectors are from ours is printed besid
 
 from __future__ import annotations
 
-import argparse
 import random
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench_encode import MODEL, collection, passages, rows
+from bench_encode import MODEL, against, collection, least_cosine, passages, rows
+from harness import options as parsed
 
 LENGTH = 256
 
@@ -31,22 +32,20 @@ def measured(texts: list[str], side: str, folder: str, rounds: int) -> list[dict
 
     from sluice.encoders import TokenEncoder
 
-    theirs = MultiVectorEncoder(folder, device="cpu")
-    types: tuple[Any, Any] = ("float32", "bfloat16")
-    ours = {kind: TokenEncoder.from_pretrained(folder, dtype=kind, device="cpu") for kind in types}
-    calls: dict[str, Callable[[], Any]] = {
-        "theirs": lambda: getattr(theirs, f"encode_{side}")(
-            texts, show_progress_bar=False, convert_to_numpy=True
-        )
-    }
-    method = "encode_queries" if side == "query" else "encode_documents"
-    for kind, encoder in ours.items():
-        calls[kind] = lambda encoder=encoder: getattr(encoder, method)(texts)
-    expected = np.concatenate(calls["theirs"]())
-    cosines = {kind: float((calls[kind]().values * expected).sum(axis=1).min()) for kind in ours}
-    note = ", ".join(f"least cosine {kind} {cosine:.6f}" for kind, cosine in cosines.items())
+    model = MultiVectorEncoder(folder, device="cpu")
     unit = "queries" if side == "query" else "documents"
-    return list(rows(unit, f"{unit}/s", len(texts), calls, rounds, note))
+
+    def ours(dtype: Any) -> Callable[[], Any]:
+        encoder = TokenEncoder.from_pretrained(folder, dtype=dtype, device="cpu")
+        return partial(getattr(encoder, f"encode_{unit}"), texts)
+
+    theirs = partial(
+        getattr(model, f"encode_{side}"), texts, show_progress_bar=False, convert_to_numpy=True
+    )
+    return against(
+        unit, f"{unit}/s", len(texts), theirs, ours, rounds, "least cosine",
+        lambda mine, other: least_cosine(mine.values, np.concatenate(other)),
+    )  # fmt: skip
 
 
 def pooling(texts: list[str], folder: str, rounds: int) -> list[dict[str, Any]]:
@@ -71,13 +70,10 @@ def pooling(texts: list[str], folder: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--texts", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--data", type=Path, help="a collection in BEIR layout")
-    parser.add_argument("--only", nargs="*", default=["documents", "queries", "pooling"])
-    options = parser.parse_args()
+    options = parsed(__doc__, {
+        "--texts": 256, "--rounds": 5, "--data": (Path, "a collection in BEIR layout"),
+        "--only": {"nargs": "*", "default": ["documents", "queries", "pooling"]},
+    })  # fmt: skip
     from sluice.encoders import TokenEncoder
 
     if options.data is None:

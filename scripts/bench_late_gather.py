@@ -25,7 +25,6 @@ tokens.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -36,6 +35,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness import options, write_record
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -43,9 +44,8 @@ import numpy as np
 from bench_late_data import short_documents, short_queries, token_vectors
 from numpy.typing import NDArray
 
+from sluice import TokenIndex, open_index
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing import open_index
-from sluice.indexing.tokens import TokenIndex
 from sluice.indexing.tokens.storage.segment import Store
 
 QUERIES = 100
@@ -57,19 +57,12 @@ Line = dict[str, Any]
 
 
 def main() -> None:
-    """Measure what is asked for, print it, and write it where ``--json`` says."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("collections", nargs="*")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--peers", type=Path)
-    parser.add_argument("--stores", type=lambda names: names.split(","), default=[])
-    parser.add_argument("--million", action="store_true")
-    parser.add_argument("--documents", type=int, default=1_000_000)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    given = options(__doc__, {
+        "collections": {"nargs": "*"}, "--data": {"type": Path, "required": True},
+        "--work": {"type": Path, "required": True}, "--peers": Path,
+        "--stores": {"type": lambda names: names.split(","), "default": []}, "--million": False,
+        "--documents": 1_000_000, "--json": Path,
+    })  # fmt: skip
     given.work.mkdir(parents=True, exist_ok=True)
     lines: list[Line] = []
     for name in given.collections:
@@ -81,8 +74,7 @@ def main() -> None:
     if given.million:
         base, real = token_vectors(given.data / BASE, given.work)
         lines += million(base, sampled(real), given.documents, given.work)
-    if given.json:
-        given.json.write_text(json.dumps(lines, indent=1) + "\n")
+    write_record(given.json, lines)
 
 
 def sampled(queries: TokenVectors) -> TokenVectors:
@@ -149,16 +141,12 @@ def compare(
             deep = index.search(queries, 100, params={"mode": mode}).rows
             lines.append(
                 {
-                    "collection": name,
-                    "engine": f"sluice {store} {mode}",
-                    "recall@10": recall(found, best[:, :10]),
-                    "recall@100": recall(deep, best),
-                    "ms": median,
-                    "ms_p95": high,
-                    "bytes_a_document": index.size_bytes / len(index),
+                    "collection": name, "engine": f"sluice {store} {mode}",
+                    "recall@10": recall(found, best[:, :10]), "recall@100": recall(deep, best),
+                    "ms": median, "ms_p95": high, "bytes_a_document": index.size_bytes / len(index),
                     "build_s": built,
                 }
-            )
+            )  # fmt: skip
             show(lines[-1])
         print(f"  {note}", flush=True)
     if peers is not None:
@@ -184,26 +172,19 @@ def compare_stores(
             continue
         lines.append(
             {
-                "collection": name,
-                "engine": f"sluice {store} exact, {len(queries):,} queries",
-                "recall@10": recall(found[:, :10], best[:, :10]),
-                "recall@100": recall(found, best),
+                "collection": name, "engine": f"sluice {store} exact, {len(queries):,} queries",
+                "recall@10": recall(found[:, :10], best[:, :10]), "recall@100": recall(found, best),
                 "first the same": float(np.mean(found[:, 0] == best[:, 0])),
                 "bytes_a_document": index.size_bytes / len(index),
             }
-        )
+        )  # fmt: skip
         show(lines[-1])
     return lines
 
 
 def measured_peers(
-    name: str,
-    documents: TokenVectors,
-    queries: TokenVectors,
-    best: Rows,
-    work: Path,
-    python: Path,
-) -> list[Line]:
+    name: str, documents: TokenVectors, queries: TokenVectors, best: Rows, work: Path, python: Path,
+) -> list[Line]:  # fmt: skip
     """Measure the peers in their own environment, on the same vectors."""
     lines = []
     with tempfile.TemporaryDirectory(dir=work) as folder:
@@ -242,17 +223,12 @@ def million(base: TokenVectors, real: TokenVectors, count: int, work: Path) -> l
         lines.append(
             {
                 "collection": f"{count:,} short documents",
-                "engine": f"sluice residual4 gather, {name} queries",
-                "recall@10": note.at_10,
-                "recall@100": note.at_100,
-                "ms": median,
-                "ms_p95": high,
-                "ms_exact": exact,
-                "bytes_a_document": index.size_bytes / len(index),
-                "build_s": built,
+                "engine": f"sluice residual4 gather, {name} queries", "recall@10": note.at_10,
+                "recall@100": note.at_100, "ms": median, "ms_p95": high, "ms_exact": exact,
+                "bytes_a_document": index.size_bytes / len(index), "build_s": built,
                 "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
             }
-        )
+        )  # fmt: skip
         show(lines[-1])
     return lines
 

@@ -28,7 +28,6 @@ Search = Callable[[Any, int], Answer]
 
 
 def main(folder: Path) -> None:
-    """Build each index, search one query at a time, and write rows, times and sizes."""
     import numpy as np
     import torch
 

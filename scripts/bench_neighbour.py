@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from harness import seconds_of
+
 TARGET = 1.5  # times the idle seconds that a call may take beside one busy process
 # It ends with the benchmark, however that ends.
 COMPUTE = """
@@ -55,9 +57,9 @@ def beside_neighbour(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dic
             call()
         for _ in range(rounds):
             for name, call in calls.items():
-                seconds[name]["idle"].append(_timed(call))
+                seconds[name]["idle"].append(seconds_of(call))
                 with neighbour.busy():
-                    seconds[name]["busy"].append(_timed(call))
+                    seconds[name]["busy"].append(seconds_of(call))
     finally:
         neighbour.end()
     print("| beside one busy process | idle s | busy s | ratio | |\n|---|---|---|---|---|")
@@ -69,9 +71,3 @@ def beside_neighbour(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dic
         print(f"| {name} | {idle:.3f} | {busy:.3f} | **{ratio:.2f}x** | {TARGET:g}x {verdict} |")
         found[name] = {"idle": idle, "busy": busy, "ratio": ratio}
     return found
-
-
-def _timed(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start

@@ -13,12 +13,12 @@ thread, after a batch that was not timed.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
 
 import faiss
 import numpy as np
+from harness import options
 from numpy.typing import NDArray
 
 from sluice.indexing import FlatIndex, GraphIndex, QueryGraphIndex
@@ -43,8 +43,7 @@ def made(shift: float, count: int, training: int) -> tuple[Table, Table, Table]:
 
 def encoded(name: str, model: str) -> tuple[Table, Table, Table]:
     """Return the vectors of a dataset's documents, dev queries and test queries."""
-    from sluice.encoders import DenseEncoder
-    from sluice.retrieval import load_dataset
+    from sluice import DenseEncoder, load_dataset
 
     encoder = DenseEncoder.from_pretrained(model, query_length=32, document_length=96)
     corpus = [document.full_text for document in load_dataset(name, "test").corpus]
@@ -120,13 +119,10 @@ def compared(documents: Table, training: Table, queries: Table) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset")
-    parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
-    parser.add_argument("--documents", type=int, default=8_000)
-    parser.add_argument("--training", type=int, default=4_000)
-    parser.add_argument("--shift", type=float, nargs="+", default=[0.0, 0.6, 0.9])
-    arguments = parser.parse_args()
+    arguments = options(__doc__, {
+        "--dataset": str, "--model": "sentence-transformers/all-MiniLM-L6-v2", "--documents": 8_000,
+        "--training": 4_000, "--shift": [0.0, 0.6, 0.9],
+    })  # fmt: skip
     if arguments.dataset:
         compared(*encoded(arguments.dataset, arguments.model))
         return

@@ -21,9 +21,6 @@ the encoder's embeddings, in turn, the median of the rounds; ``max_sim`` stands 
 
 from __future__ import annotations
 
-import argparse
-import gc
-import json
 import os
 import statistics
 import tempfile
@@ -32,6 +29,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from harness import interleaved, options, write_record
 
 for _name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -82,13 +81,7 @@ def throughput(model: str, pairs: list[tuple[str, str]], rounds: int) -> dict[st
         calls[kind] = partial(ours.score, pairs)
     expected = calls["theirs"]()
     apart = {kind: float(np.abs(calls[kind]() - expected).max()) for kind in calls}
-    seconds: dict[str, list[float]] = {kind: [] for kind in calls}
-    for _ in range(rounds):
-        for kind, call in calls.items():
-            gc.collect()
-            start = time.perf_counter()
-            call()
-            seconds[kind].append(time.perf_counter() - start)
+    seconds = interleaved(calls, rounds)
     found: dict[str, Any] = {"pairs": len(pairs)}
     for kind, each in seconds.items():
         ratios = [b / a for a, b in zip(each, seconds["theirs"], strict=True)]
@@ -144,14 +137,8 @@ def overhead(rounds: int, queries: int = 1_000, depth: int = 100) -> dict[str, f
         kind: partial(stage.run, asked, run) for kind, stage in stages.items()
     }
     calls["of which the store"] = lambda: store.texts(wanted)
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(rounds):
-        for kind, call in calls.items():
-            gc.collect()
-            start = time.process_time()
-            call()
-            best[kind] = min(best[kind], time.process_time() - start)
-    return {kind: 1e6 * seconds / queries for kind, seconds in best.items()}
+    seconds = interleaved(calls, rounds, time.process_time)
+    return {kind: 1e6 * min(each) / queries for kind, each in seconds.items()}
 
 
 def lookups(rounds: int) -> dict[str, float]:
@@ -197,28 +184,16 @@ def light(model: str, pairs: list[tuple[str, str]], rounds: int) -> dict[str, fl
         for vectors in ("states", "table"):
             spec = {"type": kind, "model": model, "vectors": vectors, "document_length": 128}
             calls[f"{kind}, {vectors}"] = partial(build(spec, MATCHING, where=kind).score, pairs)
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(rounds + 1):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            if turn:  # the first is a warm-up
-                seconds[name].append(time.process_time() - start)
+    seconds = interleaved(calls, rounds, time.process_time)
     return {name: 1_000 * statistics.median(each) for name, each in seconds.items()}
 
 
 def main() -> None:
-    """Measure, print figures with their targets."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", help="a cross-encoder; without it pairs/s are left out")
-    parser.add_argument("--light", metavar="ENCODER", help="measure rankers over its tokens alone")
-    parser.add_argument("--data", default="pydocs")
-    parser.add_argument("--pairs", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, {
+        "--model": (str, "a cross-encoder; without it pairs/s are left out"),
+        "--light": ({"metavar": "ENCODER"}, "measure rankers over its tokens alone"),
+        "--data": "pydocs", "--pairs": 256, "--rounds": 5, "--json": Path,
+    })  # fmt: skip
     if chosen.light:
         query, _ = collection_pairs(chosen.data, 1)[0]
         texts = [text for _, text in collection_pairs(chosen.data, 100)]
@@ -245,8 +220,7 @@ def main() -> None:
     print(
         f"cache, 100,000 pairs: put {put:.2f} s, get {get:.2f} s   target get {LOOKUP_TARGET:.1f}"
     )
-    if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    write_record(chosen.json, found)
 
 
 if __name__ == "__main__":

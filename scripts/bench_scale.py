@@ -107,9 +107,8 @@ def build(kind: str, documents: int, path: str) -> dict[str, float]:
 def _build_texts(documents: int, path: str) -> dict[str, float]:
     from bench_scale_data import Passages
 
-    from sluice.encoders import BM25Encoder
+    from sluice import BM25Encoder, Document, Retriever
     from sluice.encoders.foundation.machine import give_back_memory, peak_memory
-    from sluice.retrieval import Document, Retriever
 
     small = [Document(str(n), "", each) for n, each in enumerate(["a b", "b c"])]
     Retriever.build(BM25Encoder(), small)
@@ -131,14 +130,10 @@ def _costs(
 ) -> dict[str, float]:
     """Return what a build took, without the time in which its input was drawn."""
     return {
-        "seconds": clock.wall - drawing.wall,
-        "cpu_seconds": clock.cpu - drawing.cpu,
-        "drawing_seconds": drawing.wall,
-        "memory_before": before,
-        "peak_megabytes": peak,
-        "disk_megabytes": stored_bytes(path) / 1e6,
-        "postings": float(postings),
-    }
+        "seconds": clock.wall - drawing.wall, "cpu_seconds": clock.cpu - drawing.cpu,
+        "drawing_seconds": drawing.wall, "memory_before": before, "peak_megabytes": peak,
+        "disk_megabytes": stored_bytes(path) / 1e6, "postings": float(postings),
+    }  # fmt: skip
 
 
 def _postings(index: Any) -> int:
@@ -354,7 +349,6 @@ def table(root: Path) -> str:
 
 
 def main() -> None:
-    """Measure the sizes that are asked for, and print all."""
     if len(sys.argv) < 4 or sys.argv[2] not in KINDS:
         sys.exit(f"{__doc__}\nexpected FOLDER, one of {', '.join(KINDS)}, and millions")
     root = Path(sys.argv[1]).resolve()

@@ -24,11 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness import MODEL, options as parsed, refuse, write_record
 from serving_load import (
     PATIENCE,
     PROCESSES,
     START,
     StepError,
+    check_experiment,
     closed_loop,
     family,
     finished,
@@ -41,7 +43,6 @@ from serving_load import (
     serving,
 )
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # as the dense retriever of the quickstart
 LARGE = 256  # queries of the library's large batches, and clients that could fill one
 SHARES = (0.5, 0.8, 2.0)  # of the saturation, for the open loop
 WAIT = "2"  # seconds that LARGE clients may wait: their queue alone takes about a half
@@ -288,21 +289,14 @@ def mixed_texts(count: int) -> list[str]:
 
 
 def main() -> None:
-    """Measure, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("runs/quickstart"))
-    parser.add_argument("--seconds", type=float, default=8, help="of each measurement")
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--window-ms", type=float, nargs="*", default=[0])
-    parser.add_argument("--infinity", type=Path, metavar="PROGRAM")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parsed(__doc__, {
+        "folder": {"nargs": "?", "type": Path, "default": Path("runs/quickstart")},
+        "--seconds": (8.0, "of each measurement"), "--clients": 32, "--infinity": {"type": Path},
+        "--window-ms": {"type": float, "nargs": "*", "default": [0]}, "--json": Path,
+    })  # fmt: skip
     if options.seconds <= 0 or options.clients < 1:
-        parser.error("--seconds and --clients: expected more than 0")
-    if not (options.folder / "experiment.yaml").exists():
-        parser.error(
-            f"{options.folder}: no experiment; sluice run configs/quickstart.yaml makes one"
-        )
+        refuse("--seconds and --clients: expected more than 0")
+    check_experiment(options.folder)
     from sluice.retrieval import load_dataset
 
     interrupted_by_sigterm()
@@ -313,8 +307,7 @@ def main() -> None:
         say("interrupted")
     finally:
         bench.show()
-        if options.json:
-            options.json.write_text(json.dumps(bench.facts, indent=2))
+        write_record(options.json, bench.facts)
 
 
 if __name__ == "__main__":

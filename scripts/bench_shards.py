@@ -17,9 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sluice.encoders import BM25Encoder, FunctionEncoder
-from sluice.indexing import FlatIndex, InvertedIndex
-from sluice.retrieval import Document, Retriever
+from sluice import BM25Encoder, Document, FlatIndex, FunctionEncoder, InvertedIndex, Retriever
 
 DIM, WORDS, LENGTH, QUERIES, K = 64, 20_000, 60, 200, 10
 

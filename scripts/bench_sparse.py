@@ -120,23 +120,15 @@ class Bench:
         for kind in kinds:
             truths = {
                 fidelity: run(
-                    "truth",
-                    fidelity=fidelity,
-                    path=str(self.path(collection, fidelity)),
-                    kind=kind,
-                    out=str(self.data / f"truth-{fidelity}.npz"),
-                    **given,
+                    "truth", fidelity=fidelity, path=str(self.path(collection, fidelity)),
+                    kind=kind, out=str(self.data / f"truth-{fidelity}.npz"), **given,
                 )
                 for fidelity in ("exact", "u8")
-            }
+            }  # fmt: skip
             report = run(
-                "timing",
-                engines=taking_part,
-                truths=truths,
-                kind=kind,
-                rounds=self.options.rounds,
+                "timing", engines=taking_part, truths=truths, kind=kind, rounds=self.options.rounds,
                 **given,
-            )
+            )  # fmt: skip
             figures["timing"][kind] = report
             self.wrong += report["wrong"]
             self.checked += report["checked"]

@@ -80,12 +80,9 @@ class Collection:
 
 
 def write(
-    folder: Path,
-    documents: Vectors,
-    queries: dict[str, Vectors],
-    texts: Sequence[str] = (),
+    folder: Path, documents: Vectors, queries: dict[str, Vectors], texts: Sequence[str] = (),
     **facts: Any,
-) -> None:
+) -> None:  # fmt: skip
     """Write a collection in one step: after a kill the folder is whole or not there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     documents.sort_indices()
@@ -96,11 +93,9 @@ def write(
         for kind, matrix in queries.items():
             matrix.sort_indices()
             np.savez(
-                made / f"queries-{kind}.npz",
-                starts=matrix.indptr,
-                terms=matrix.indices.astype(np.int32),
-                weights=matrix.data.astype(np.float32),
-            )
+                made / f"queries-{kind}.npz", starts=matrix.indptr,
+                terms=matrix.indices.astype(np.int32), weights=matrix.data.astype(np.float32),
+            )  # fmt: skip
         shape = {"documents": documents.shape[0], "width": documents.shape[1]}
         per_document = documents.nnz / max(documents.shape[0], 1)
         carrying = np.bincount(documents.indices, minlength=documents.shape[1])
@@ -252,8 +247,7 @@ def real(root: Path, dataset: str, splade: str | None = None) -> Path:
 
     Queries without a term are left out (peers fail on them); ``texts.json`` has those that stay.
     """
-    from sluice.encoders import BM25Encoder, SpladeEncoder
-    from sluice.retrieval import load_dataset
+    from sluice import BM25Encoder, SpladeEncoder, load_dataset
 
     encoder = None if splade is None else SpladeEncoder.from_pretrained(splade, dtype="auto")
     kind = "bm25" if encoder is None else f"splade-{encoder.fingerprint[:12]}"
@@ -271,11 +265,8 @@ def real(root: Path, dataset: str, splade: str | None = None) -> Path:
             queries = encoder.encode_queries(asked)
         some = np.flatnonzero(np.diff(queries.indptr))
         write(
-            folder,
-            documents,
-            {"test": queries[some]},
-            [asked[place] for place in some],
+            folder, documents, {"test": queries[some]}, [asked[place] for place in some],
             dataset=dataset,
-        )
+        )  # fmt: skip
         log.info("made %s: %s", folder.name, Collection(folder).facts)
     return folder

@@ -13,17 +13,9 @@ HEAVIEST, LIGHTEST = 3.6, 0.01  # weights
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def draw_documents(
-    lengths: Any,
-    home: Any,
-    theme: Any,
-    topic_terms: Any,
-    topic_weights: Any,
-    theme_terms: Any,
-    theme_weights: Any,
-    common: Any,
-    common_weights: Any,
-    seed: int,
-) -> Any:
+    lengths: Any, home: Any, theme: Any, topic_terms: Any, topic_weights: Any, theme_terms: Any,
+    theme_weights: Any, common: Any, common_weights: Any, seed: int,
+) -> Any:  # fmt: skip
     """Return documents as starts, ascending terms and weights.
 
     A term comes from the document's topic (34 %), its theme (22 %), another topic (14 %: three

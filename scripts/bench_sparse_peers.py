@@ -274,11 +274,7 @@ ENGINES: dict[str, Engine] = {
         _ours("exact, blocks", "exact", {"engine": "blocks"}),
         _ours("exact, terms", "exact", {"engine": "terms"}),
         Engine(
-            "bmp",
-            "bmp",
-            "bmp",
-            _build_bmp,
-            _open_bmp,
+            "bmp", "bmp", "bmp", _build_bmp, _open_bmp,
             lambda hits: np.array(hits[0], dtype=np.int64),
         ),
         Engine("scipy", "transposed", "scipy", _build_transposed, _open_scipy, np.asarray, 4),
@@ -286,6 +282,6 @@ ENGINES: dict[str, Engine] = {
         Engine("bm25s", "bm25s", "bm25s", _build_bm25s, _open_bm25s, lambda rows: rows[0]),
         *(_seismic(cut, factor) for cut, factor in SEISMIC_SETTINGS),
     )
-}
+}  # fmt: skip
 OURS = ("exact", "u8", "exact, blocks", "exact, terms")
 SEISMICS = tuple(name for name in ENGINES if name.startswith("seismic"))

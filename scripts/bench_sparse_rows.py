@@ -55,14 +55,9 @@ class Row:
 
 
 def row(
-    name: str,
-    ours: str,
-    theirs: str,
-    ratio: float | None,
-    targets: Targets = (),
-    size: int = 0,
+    name: str, ours: str, theirs: str, ratio: float | None, targets: Targets = (), size: int = 0,
     note: str = "",
-) -> Row:
+) -> Row:  # fmt: skip
     """Return a row held against the target for the size, or against the nearest size's."""
     if not targets:
         return Row(name, ours, theirs, ratio, note=note)
@@ -111,13 +106,11 @@ class Times:
         """Median, mean and 99th percentile of each engine, for the JSON file."""
         return {
             name: {
-                "median": float(np.nanmedian(times)),
-                "mean": float(np.nanmean(times)),
-                "p99": float(np.nanpercentile(times, 99)),
-                "overlap": self.overlap[name],
+                "median": float(np.nanmedian(times)), "mean": float(np.nanmean(times)),
+                "p99": float(np.nanpercentile(times, 99)), "overlap": self.overlap[name],
             }
             for name, times in self._times.items()
-        }
+        }  # fmt: skip
 
 
 def summary(timing: Figures) -> Figures:
@@ -134,14 +127,9 @@ def speed_rows(label: str, size: int, timing: Figures, absent: dict[str, str]) -
         what = f"top-{k}, {label}"
 
         def line(
-            ours: str,
-            peer: str,
-            named: str,
-            note: str = "",
-            targets: Targets = (),
-            times: Times = times,
-            what: str = what,
-        ) -> None:
+            ours: str, peer: str, named: str, note: str = "", targets: Targets = (),
+            times: Times = times, what: str = what,
+        ) -> None:  # fmt: skip
             name, held = f"`{ours}` {what}: {named}", targets if size else ()
             if peer in times:
                 texts = (times.text(ours), times.text(peer))

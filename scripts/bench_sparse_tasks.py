@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench_sparse_timing import DEPTHS, timing
+from harness import memory
 
 if TYPE_CHECKING:
     from bench_sparse_data import Collection
@@ -28,12 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("sluice")
 
 THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
     "RAYON_NUM_THREADS",
-)
+)  # fmt: skip
 WARM_UP_DOCUMENTS = 2000
 MEGABYTE = 1e6
 
@@ -53,21 +51,6 @@ def run(task: str, threads: int = 1, **given: Any) -> Any:
             what = f"{task} {given.get('engine', '')}".strip()
             raise TaskFailedError(f"{what}: its process ended with status {status}")
         return json.loads(answer.read_text())
-
-
-def peak_megabytes() -> float:
-    """Return the most memory that was resident in this process.
-
-    Not ``ru_maxrss`` where Linux has better: a process inherits that figure from its parent.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / MEGABYTE
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MEGABYTE
 
 
 def stored_bytes(path: Path) -> int:
@@ -151,11 +134,9 @@ def build(collection: str, engine: str, path: str) -> dict[str, float]:
     start, worked = time.perf_counter(), time.process_time()
     chosen.build(source, target)
     return {
-        "seconds": time.perf_counter() - start,
-        "cpu_seconds": time.process_time() - worked,
-        "peak_megabytes": peak_megabytes(),
-        "megabytes": stored_bytes(target) / MEGABYTE,
-    }
+        "seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - worked,
+        "peak_megabytes": 1.048576 * memory("VmHWM"), "megabytes": stored_bytes(target) / MEGABYTE,
+    }  # fmt: skip
 
 
 def serve(collection: str, engine: str, path: str, kind: str, queries: int) -> dict[str, float]:
@@ -168,7 +149,7 @@ def serve(collection: str, engine: str, path: str, kind: str, queries: int) -> d
     for k in DEPTHS:
         for place in range(asked.shape[0]):
             search(place, k)
-    return {"peak_megabytes": peak_megabytes(), "open_seconds": opened}
+    return {"peak_megabytes": 1.048576 * memory("VmHWM"), "open_seconds": opened}
 
 
 def truth(collection: str, fidelity: str, path: str, kind: str, queries: int, out: str) -> str:
@@ -261,8 +242,7 @@ def text_indexing(dataset: str, rounds: int) -> dict[str, Any]:
     """Tokenise and index a corpus for BM25 with ours and bm25s in turn; return seconds of each."""
     from bench_sparse_peers import ENGINES, index_with_bm25s, new_index
 
-    from sluice.encoders import BM25Encoder
-    from sluice.retrieval import load_dataset
+    from sluice import BM25Encoder, load_dataset
 
     texts = [document.full_text for document in load_dataset(dataset, split=None).corpus]
 

@@ -57,13 +57,9 @@ class _Judge:
 
 
 def timing(
-    collection: str,
-    engines: dict[str, str],
-    truths: dict[str, str],
-    kind: str,
-    queries: int,
+    collection: str, engines: dict[str, str], truths: dict[str, str], kind: str, queries: int,
     rounds: int,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Time the engines (name to index) on each query in turn, and check our answers.
 
     Returns for each k the milliseconds ``[rounds][queries]`` (null where an engine sat out) and the
@@ -116,12 +112,8 @@ def _fastest_seismic(searches: Searches, judge: _Judge, count: int) -> str | Non
 
 
 def _interleaved(
-    searches: Searches,
-    judge: _Judge,
-    count: int,
-    rounds: int,
-    k: int,
-) -> dict[str, Any]:
+    searches: Searches, judge: _Judge, count: int, rounds: int, k: int,
+) -> dict[str, Any]:  # fmt: skip
     import numpy as np
     from bench_sparse_peers import ENGINES, OURS
 

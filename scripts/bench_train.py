@@ -33,12 +33,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness import MODEL, memory, options as parsed, refuse, write_record
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import sluice  # noqa: F401  before torch: it says how threads wait
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 QUERY, PASSAGE = 16, 128
 CACHED = 32  # texts encoded at once under the gradient cache
 # Ratio of the two medians, and the target it must reach.
@@ -219,12 +220,6 @@ def measure_beside(options: argparse.Namespace) -> dict[str, Any]:
     return beside_neighbour(calls, options.rounds)
 
 
-def peak() -> float:
-    """Return this process's peak memory in MB."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
 def splade_child(kind: str, folder: str, options: argparse.Namespace) -> dict[str, float]:
     """Train two SPLADE steps, and return their peak memory above what was there before, in MB."""
     from sluice.encoders import SpladeEncoder
@@ -263,10 +258,10 @@ def splade_child(kind: str, folder: str, options: argparse.Namespace) -> dict[st
             sum(found.values()).backward() if isinstance(found, dict) else found.backward()
 
         step = Step(model, backward)
-    before = peak()
+    before = memory("VmHWM")
     step(batch, options.half)
     took = step(batch, options.half)
-    return {"peak": peak(), "step": peak() - before, "seconds": took}
+    return {"peak": memory("VmHWM"), "step": memory("VmHWM") - before, "seconds": took}
 
 
 def large_child(options: argparse.Namespace) -> dict[str, float]:
@@ -275,7 +270,7 @@ def large_child(options: argparse.Namespace) -> dict[str, float]:
     options.batch = options.large
     batch = features_of(tokenizer, options.batch, None, True)
     took = found["cached"](batch, True)
-    return {"peak": peak(), "seconds": took}
+    return {"peak": memory("VmHWM"), "seconds": took}
 
 
 def child(options: argparse.Namespace, *arguments: str) -> dict[str, float]:
@@ -333,25 +328,18 @@ def table(seconds: dict[str, float]) -> None:
 
 
 def main() -> None:
-    """Measure, print, and write the figures where they are asked for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--data", default=os.environ.get("SLUICE_DATA"))
-    parser.add_argument("--large", type=int, nargs="?", const=4_096, default=0)
-    parser.add_argument("--only", choices=("steps", "splade"))
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--neighbour", action="store_true", help="idle against a busy machine")
-    parser.add_argument("--cpu-time", action="store_true", help="for a busy machine, one thread")
-    for name in ("--child", "--folder"):
-        parser.add_argument(name, help=argparse.SUPPRESS)
-    parser.add_argument("--half", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    hidden = argparse.SUPPRESS
+    options = parsed(__doc__, {
+        "--batch": 64, "--rounds": 5, "--threads": os.cpu_count() or 1,
+        "--data": {"default": os.environ.get("SLUICE_DATA")},
+        "--large": {"type": int, "nargs": "?", "const": 4_096, "default": 0},
+        "--only": {"choices": ("steps", "splade")}, "--json": Path,
+        "--neighbour": (False, "idle against a busy machine"),
+        "--cpu-time": (False, "for a busy machine, one thread"), "--child": (str, hidden),
+        "--folder": (str, hidden), "--half": (False, hidden),
+    })  # fmt: skip
     if options.neighbour and options.only == "splade":
-        parser.error("--neighbour measures dense training steps alone; leave --only splade out")
+        refuse("--neighbour measures dense training steps alone; leave --only splade out")
     import torch
 
     torch.set_num_threads(options.threads)
@@ -379,8 +367,7 @@ def main() -> None:
         report["large"] = values = child(options, "--child", "large", "--large", str(options.large))
         line = f"{options.large:,} x {PASSAGE} tokens, {values['seconds']:.0f} s: peak MB"
         print(f"{line:<56}{values['peak']:6.0f}  target 8192  {verdict(values['peak'] < 8192)}")
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1))
+    write_record(options.json, report)
 
 
 if __name__ == "__main__":

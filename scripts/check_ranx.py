@@ -9,22 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from sluice.retrieval.evaluation.scores import evaluate
+from sluice import Run, evaluate
 from sluice.retrieval.pipelines.fusion.fusion import Fusion, reciprocal_rank_fusion
-from sluice.retrieval.runs.run import Run
 
 MEASURES = {
-    "nDCG@10": "ndcg@10",
-    "R@20": "recall@20",
-    "AP": "map",
-    "RR": "mrr",
-    "P@5": "precision@5",
-    "Success@3": "hit_rate@3",
-    "Rprec": "r-precision",
-    "Bpref": "bpref",
-    "SetF": "f1",
+    "nDCG@10": "ndcg@10", "R@20": "recall@20", "AP": "map", "RR": "mrr", "P@5": "precision@5",
+    "Success@3": "hit_rate@3", "Rprec": "r-precision", "Bpref": "bpref", "SetF": "f1",
     "nDCG_exp@10": "ndcg_burges@10",
-}
+}  # fmt: skip
 
 
 def main() -> None:

@@ -11,13 +11,13 @@ both scored by our evaluator on exact search, and the seconds per step of both.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
 from pathlib import Path
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+from harness import MODEL, options
+
 LENGTH, BATCH, RATE = 128, 32, 3e-5
 MEASURES = ["nDCG@10", "R@100"]
 
@@ -33,8 +33,7 @@ def pairs_of(dataset: object) -> list[tuple[str, str]]:
 
 
 def scored(folder: str, dataset: object) -> dict[str, float]:
-    from sluice.encoders import DenseEncoder
-    from sluice.retrieval import Retriever, evaluate
+    from sluice import DenseEncoder, Retriever, evaluate
 
     encoder = DenseEncoder.from_pretrained(folder, dtype="bfloat16")
     retriever = Retriever.build(encoder, dataset.corpus)  # type: ignore[attr-defined]
@@ -95,11 +94,9 @@ def theirs(pairs: list[tuple[str, str]], steps: int, output: Path) -> tuple[str,
 def main() -> None:
     from sluice.retrieval import load_dataset
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("dataset")
-    parser.add_argument("--steps", type=int, default=0, help="0 is one epoch")
-    parser.add_argument("--ours-only", action="store_true")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, {
+        "dataset": str, "--steps": (0, "0 is one epoch"), "--ours-only": False,
+    })  # fmt: skip
     test = load_dataset(arguments.dataset)
     from sluice.retrieval.datasets.dataset import training_splits
 

@@ -10,11 +10,11 @@ within the bounds that the first pass gave it. Prints how many queries and bound
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
+from harness import options
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -26,10 +26,7 @@ from tests.support.token_oracle import awkward, brute_scores
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--queries", type=int, default=100_000)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, {"--queries": 100_000, "--seed": 0})
     rng = np.random.default_rng(arguments.seed)
     searched, bounds, case = 0, 0, 0
     while searched < arguments.queries:

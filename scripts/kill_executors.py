@@ -190,7 +190,6 @@ def kill_worker(command: Command, drawn: random.Random) -> bool:
 
 
 def main(kind: str, kills: int, seed: int) -> int:
-    """Kill so many; print what came of it."""
     victims = ("worker", "driver") if kind == "processes" else ("worker", "node", "head", "driver")
     drawn, counts, faults = random.Random(seed), Counter[str](), 0
     cluster = Cluster()

@@ -10,17 +10,17 @@ a killed run goes on where it was; ``--only-write`` makes nothing and prints wha
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+from harness import options
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from reference_results import Collection, read  # noqa: E402
+from reference_results import Collection, made  # noqa: E402
 
 CONFIG = ROOT / "configs" / "late.yaml"
 SHOWN = ("nDCG@10", "R@100")
@@ -85,22 +85,11 @@ def page(found: Mapping[str, Collection]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only-write", action="store_true")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
-    chosen = parser.parse_args()
-    from sluice.retrieval.config.sections import load_values
-    from sluice.retrieval.jobs import suite
-
+    chosen = options(__doc__, {"--only-write": False, "--seeds": [13, 14, 15]})
     found: dict[str, Collection] = {}
-    values = load_values(CONFIG)
-    for seed in chosen.seeds:
-        output = Path(f"{values['output']}-{seed}")
-        if not chosen.only_write:
-            suite(CONFIG, overrides=[f"seed={seed}", f"output={output}"])
-        read(output, seed, found, values["dataset"])
+    output = made(CONFIG, chosen.seeds, chosen.only_write, found)
     if not found:
-        raise SystemExit(f"{values['output']}-*: nothing is made yet; run without --only-write")
+        raise SystemExit(f"{output}-*: nothing is made yet; run without --only-write")
     print(page(found), end="")
 
 

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from sluice import FaissIndex, FlatIndex, Retriever, load_dataset
 from sluice.encoders.foundation.disk.figures import save_figure
-from sluice.indexing import FaissIndex, FlatIndex
-from sluice.retrieval import Retriever, load_dataset
 from sluice.retrieval.evaluation.plots import Point, draw_tradeoff
 from sluice.retrieval.studies.plots import (
     plot_cascades,

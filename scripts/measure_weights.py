@@ -7,25 +7,21 @@ With ``--documents`` so many are searched, the judged ones among them.
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import numpy as np
 import torch
+from harness import options
 
-from sluice.encoders import DenseEncoder
+from sluice import DenseEncoder, Retriever, evaluate, load_dataset
 from sluice.encoders.model_files.weights.quantised import bytes_of
-from sluice.retrieval import Retriever, evaluate, load_dataset
 
 
 def main() -> None:
-    """Print one line for each type of weights."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", default="scifact")
-    parser.add_argument("--model", default="sentence-transformers/all-MiniLM-L6-v2")
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--documents", type=int)
-    chosen = parser.parse_args()
+    chosen = options(__doc__, {
+        "--dataset": "scifact", "--model": "sentence-transformers/all-MiniLM-L6-v2",
+        "--length": 128, "--documents": int,
+    })  # fmt: skip
     torch.set_num_threads(1)
     dataset = load_dataset(chosen.dataset)
     documents = list(dataset.corpus)

@@ -15,8 +15,6 @@ a paired t-test over queries (means over seeds) has p < .05.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
 import tempfile
@@ -25,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from harness import options, refuse, same_settings, write_whole
 from orderings_bench import (
     INFO_NCE,
     MODEL,
@@ -178,38 +177,30 @@ ORDERINGS = {
     "layers": LAYERS, "bixse": BIXSE, "psl": PSL, "clp": CLP, "star": STAR, "pooling": POOLING,
     "mining": MINING, "cloze": CLOZE,
 }  # fmt: skip
+NUMBERS = ("documents", "dev", "steps", "batch", "layers")
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(ORDERINGS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[13, 14, 15])
-    parser.add_argument("--only", nargs="+", help="these systems")
-    parser.add_argument("--dataset", default="feedbackqa", help="with a train and a dev split")
-    parser.add_argument("--model", default=MODEL)
-    for name in ("documents", "dev", "steps", "batch", "layers"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(Bench, name))
-    parser.add_argument("--output", type=Path, default=Path("runs/orderings"))
-    parser.add_argument("--show", action="store_true", help="print what is there, train nothing")
-    asked = parser.parse_args(words)
+    asked = options(__doc__, {
+        "names": ({"nargs": "*", "metavar": "NAME"}, ", ".join(ORDERINGS)),
+        "--seeds": [13, 14, 15], "--only": ({"nargs": "+"}, "these systems"),
+        "--dataset": ("feedbackqa", "with a train and a dev split"), "--model": MODEL,
+        **{f"--{name}": getattr(Bench, name) for name in NUMBERS},
+        "--output": Path("runs/orderings"),
+        "--show": (False, "print what is there, train nothing"),
+    }, words)  # fmt: skip
     names = asked.names or list(ORDERINGS)
     unknown = [name for name in names if name not in ORDERINGS]
     if unknown:
-        parser.error(f"{unknown[0]!r}: unknown; names are {', '.join(ORDERINGS)}")
+        refuse(f"{unknown[0]!r}: unknown; names are {', '.join(ORDERINGS)}")
     systems = [system for name in names for system in ORDERINGS[name].systems]
     if stray := [system for system in asked.only or () if system not in systems]:
-        parser.error(f"--only {stray[0]!r}: unknown; systems are {'; '.join(systems)}")
+        refuse(f"--only {stray[0]!r}: unknown; systems are {'; '.join(systems)}")
     if not asked.show:
-        settings = {
-            key: getattr(asked, key)
-            for key in ("dataset", "model", "documents", "dev", "steps", "batch", "layers")
-        }
+        settings = {key: getattr(asked, key) for key in ("dataset", "model", *NUMBERS)}
         bench = Bench(**settings)
-        noted = asked.output / "settings.json"
-        asked.output.mkdir(parents=True, exist_ok=True)
-        if noted.exists() and json.loads(noted.read_text()) != settings:
-            parser.error(f"{noted}: results of other settings are there; name another --output")
-        noted.write_text(json.dumps(settings))
+        if wrong := same_settings(asked.output, settings):
+            refuse(wrong)
         for name in names:
             for seed in asked.seeds:
                 for system, train in ORDERINGS[name].systems.items():
@@ -226,10 +217,7 @@ def one(bench: Bench, train: Trained, seed: int, result: Path) -> None:
         return
     start = time.monotonic()
     values = {**train(bench, seed), "seconds": round(time.monotonic() - start, 1)}
-    result.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = result.with_suffix(".part")
-    unfinished.write_text(json.dumps(values))
-    unfinished.replace(result)
+    write_whole(result, values)
     print(
         f"{result.parent.name}: {result.stem}, {values['seconds']} s", file=sys.stderr, flush=True
     )

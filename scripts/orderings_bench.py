@@ -118,8 +118,7 @@ class Bench:
 
         With ``limit`` of so many queries, over the documents that they judge: fast, and easier.
         """
-        from sluice.retrieval import evaluate
-        from sluice.retrieval.runs import Run
+        from sluice import Run, evaluate
 
         asked = dict(list(self.dev_queries.items())[:limit])
         qrels = {query: self.qrels[query] for query in asked}

@@ -188,12 +188,10 @@ def along(negatives: str, optim: str) -> Trained:
         bench.fitted(bench.encoder(), examples, loss, seed, trainer=trainer, **more)
         curve = [float(np.mean(list(each.values()))) for each in seen]
         return {
-            END: seen[-1],
-            "best": max(curve),
-            DROP: drop_of(curve),
+            END: seen[-1], "best": max(curve), DROP: drop_of(curve),
             "standard deviation of its changes": float(np.diff(curve).std()),
             "curve": " ".join(f"{value:.4f}" for value in curve),
-        }
+        }  # fmt: skip
 
     return train
 

@@ -23,103 +23,54 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import BM25, MODEL, options, trainer
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 BASELINE = "dense"
 LENGTHS = {"query_length": 32, "document_length": 64}  # in training
 SEARCHED = {"document_length": 128, "dtype": "bfloat16"}
+PSEUDO = {"type": "pseudo_queries"}
+
+
+def bi_encoder(
+    kind: str = "dense", temperature: float = 0.05, settings: Any = None, **more: Any
+) -> dict[str, Any]:
+    loss = {"type": "info_nce", "temperature": temperature}
+    return {"encoder": {"type": kind, **(settings or {})}, "loss": loss, **more}
+
+
+def tuned(rate: float, **tuning: Any) -> dict[str, Any]:
+    return bi_encoder(tuning=tuning, learning_rate=rate)
+
+
 # What a system has beside the start and the lengths, as in YAML; ``index`` and ``search`` are its
 # retriever's, ``beside`` is a second dataset that it is trained on in half of the steps or so,
 # ``learning_rate`` is the trainer's. A ``vocabulary`` of so many concepts is made of the corpus.
 SYSTEMS: Mapping[str, Mapping[str, Any]] = {
-    "dense": {"encoder": {"type": "dense"}, "loss": {"type": "info_nce", "temperature": 0.05}},
-    "adapter": {
-        "encoder": {"type": "dense"},
-        "loss": {"type": "info_nce", "temperature": 0.05},
-        "tuning": {"type": "adapter", "reduction": 64},
-        "learning_rate": 1.0e-3,
-    },
-    "iaa": {
-        "encoder": {"type": "dense"},
-        "loss": {"type": "info_nce", "temperature": 0.05},
-        "tuning": {"type": "iaa"},
-        "learning_rate": 1.0e-3,
-    },
-    "prefix": {
-        "encoder": {"type": "dense"},
-        "loss": {"type": "info_nce", "temperature": 0.05},
-        "tuning": {"type": "prefix"},
-        "learning_rate": 1.0e-2,
-    },
-    "gated-prefix": {
-        "encoder": {"type": "dense"},
-        "loss": {"type": "info_nce", "temperature": 0.05},
-        "tuning": {"type": "gated_prefix"},
-        "learning_rate": 1.0e-2,
-    },
-    "concepts": {
-        "encoder": {"type": "concepts", "vocabulary": 2_000},
-        "loss": {"type": "info_nce", "temperature": 1.0},
-    },
-    "concepts-more": {
-        "encoder": {"type": "concepts", "vocabulary": 2_000, "threshold": 0.15},
-        "loss": {"type": "info_nce", "temperature": 1.0},
-        "head_learning_rate": 1.0e-2,
-    },
-    "fields": {
-        "encoder": {"type": "dense"},
-        "loss": {"type": "info_nce", "temperature": 0.05},
-        "examples": {"type": "fields", "query": "title", "positive": "text"},
-    },
-    "dense-two": {
-        "encoder": {"type": "dense"},
-        "loss": {"type": "info_nce", "temperature": 0.05},
-        "beside": "scifact",
-    },
-    "experts": {
-        "encoder": {"type": "experts"},  # one for each dataset
-        "loss": {"type": "info_nce", "temperature": 0.05},
-        "beside": "scifact",
-    },
-    "experts-gate": {
-        "encoder": {"type": "experts", "experts": 2},
-        "loss": {"type": "info_nce", "temperature": 0.05},
-        "beside": "scifact",
-    },
-    "gaussian": {
-        "encoder": {"type": "gaussian"},
-        "loss": {"type": "info_nce", "temperature": 1.0},  # 20 cosines at the start, as above
-        "head_learning_rate": 1.0e-3,
-    },
-    "gaussian-pooled": {
-        "encoder": {"type": "gaussian", "variance_token": ""},
-        "loss": {"type": "info_nce", "temperature": 1.0},
-        "head_learning_rate": 1.0e-3,
-    },
-    "hypencoder": {
-        "encoder": {"type": "hypencoder"},
-        "loss": {"type": "info_nce", "temperature": 1.0},
-        "head_learning_rate": 1.0e-3,
-    },
-    "hypencoder-product": {
-        "encoder": {"type": "hypencoder", "hidden_layers": 1, "product": True},
-        "loss": {"type": "info_nce", "temperature": 0.05},
-    },
-    "pseudo-queries": {
-        "encoder": {"type": "pseudo_queries", "centroids": 8},
-        "loss": {"type": "info_nce", "temperature": 1.0},  # 20 cosines at the start, as above
-        "index": {"type": "pseudo_queries"},
-    },
-    "pseudo-queries-soft": {
-        "encoder": {"type": "pseudo_queries", "centroids": 8, "sharpness": 5.0},
-        "loss": {"type": "info_nce", "temperature": 0.25},
-        "index": {"type": "pseudo_queries"},
-    },
-    "pseudo-queries-4": {
-        "encoder": {"type": "pseudo_queries", "centroids": 4},
-        "loss": {"type": "info_nce", "temperature": 1.0},
-        "index": {"type": "pseudo_queries"},
-    },
+    "dense": bi_encoder(),
+    "adapter": tuned(1.0e-3, type="adapter", reduction=64),
+    "iaa": tuned(1.0e-3, type="iaa"),
+    "prefix": tuned(1.0e-2, type="prefix"),
+    "gated-prefix": tuned(1.0e-2, type="gated_prefix"),
+    "concepts": bi_encoder("concepts", 1.0, {"vocabulary": 2_000}),
+    "concepts-more": bi_encoder(
+        "concepts", 1.0, {"vocabulary": 2_000, "threshold": 0.15}, head_learning_rate=1.0e-2
+    ),
+    "fields": bi_encoder(examples={"type": "fields", "query": "title", "positive": "text"}),
+    "dense-two": bi_encoder(beside="scifact"),
+    "experts": bi_encoder("experts", beside="scifact"),  # one for each dataset
+    "experts-gate": bi_encoder("experts", settings={"experts": 2}, beside="scifact"),
+    # 20 cosines at the start, as above
+    "gaussian": bi_encoder("gaussian", 1.0, head_learning_rate=1.0e-3),
+    "gaussian-pooled": bi_encoder(
+        "gaussian", 1.0, {"variance_token": ""}, head_learning_rate=1.0e-3
+    ),
+    "hypencoder": bi_encoder("hypencoder", 1.0, head_learning_rate=1.0e-3),
+    "hypencoder-product": bi_encoder("hypencoder", settings={"hidden_layers": 1, "product": True}),
+    "pseudo-queries": bi_encoder("pseudo_queries", 1.0, {"centroids": 8}, index=PSEUDO),
+    "pseudo-queries-soft": bi_encoder(
+        "pseudo_queries", 0.25, {"centroids": 8, "sharpness": 5.0}, index=PSEUDO
+    ),
+    "pseudo-queries-4": bi_encoder("pseudo_queries", 1.0, {"centroids": 4}, index=PSEUDO),
 }
 NDCG, RECALL = "nDCG@10", "R@100"
 FACTORS = (1, 2, 4)  # candidates of a first step for each hit
@@ -142,15 +93,10 @@ def recipe(system: str, seed: int, asked: argparse.Namespace, output: Path) -> d
             encoder.setdefault("experts", names_of(datasets))
     if "vocabulary" in encoder:
         encoder["vocabulary"] = str(concepts(asked, encoder["vocabulary"]))
-    bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
     return {
         **on, "output": str(output), "seed": seed,
-        "negatives": {"type": "mined", "retriever": bm25, "per_query": 1, "sampling": "random"},
-        "trainer": {
-            "max_steps": asked.steps, "per_device_train_batch_size": 32,
-            "learning_rate": SYSTEMS[system].get("learning_rate", 5.0e-5),
-            "bf16": True, "save_strategy": "no", "logging_steps": 20,
-        },
+        "negatives": {"type": "mined", "retriever": BM25, "per_query": 1, "sampling": "random"},
+        "trainer": trainer(asked.steps, rate=SYSTEMS[system].get("learning_rate", 5.0e-5)),
         **own, "encoder": {"model": asked.model, **LENGTHS, **encoder},
     }  # fmt: skip
 
@@ -368,16 +314,13 @@ def _by_query(by_seed: Mapping[int, Mapping[str, Any]], seeds: Sequence[int]) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("output", type=Path, help="A folder for models and results.")
-    parser.add_argument("--dataset", default="scifact")
-    parser.add_argument("--split", choices=("test", "dev"), default="test")
-    parser.add_argument("--only", nargs="+", choices=list(SYSTEMS), default=list(SYSTEMS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
-    parser.add_argument("--model", default=MODEL, help="The start of all systems.")
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--only-write", action="store_true")
-    asked = parser.parse_args()
+    asked = options(__doc__, {
+        "output": (Path, "A folder for models and results."), "--dataset": "scifact",
+        "--split": {"choices": ("test", "dev"), "default": "test"},
+        "--only": {"nargs": "+", "choices": list(SYSTEMS), "default": list(SYSTEMS)},
+        "--seeds": [13, 14, 15], "--model": (MODEL, "The start of all systems."), "--steps": 40,
+        "--only-write": False,
+    })  # fmt: skip
     if not asked.only_write:
         for seed in asked.seeds:
             for system in asked.only:

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import BM25, MODEL, options, trainer
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 LENGTHS = {"query_length": 32, "document_length": 128}
 NDCG, RR = "nDCG@10", "RR@10"
 # What a row has beside the start: its encoder's keys and, under ``train``, those of its training.
@@ -62,7 +62,6 @@ Results = Mapping[str, Mapping[int, Mapping[str, Any]]]  # row -> seed -> what w
 
 def recipe(row: str, seed: int, asked: argparse.Namespace, output: Path) -> dict[str, Any]:
     """Return the YAML of one training run."""
-    bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
     encoder, steps, rate = {**LENGTHS, **TRAINED[row]}, asked.steps, 5.0e-3
     if row in READERS:
         encoder, steps, rate = dict(READERS[row]), asked.steps // 4, 1.5e-4
@@ -72,12 +71,10 @@ def recipe(row: str, seed: int, asked: argparse.Namespace, output: Path) -> dict
         "dataset": asked.dataset, "output": str(output), "seed": seed,
         "encoder": {"model": asked.model, "seed": seed, **encoder},
         "loss": {"type": "localized_softmax"},
-        "negatives": {"type": "mined", "retriever": bm25, "per_query": 7, "sampling": "random"},
-        "trainer": {
-            "max_steps": steps, "per_device_train_batch_size": 16,
-            "learning_rate": rate, "lr_scheduler_type": "linear",
-            "save_strategy": "no", "logging_steps": 50,
-        },
+        "negatives": {"type": "mined", "retriever": BM25, "per_query": 7, "sampling": "random"},
+        "trainer": trainer(
+            steps, 16, rate, bf16=False, lr_scheduler_type="linear", logging_steps=50
+        ),
     }  # fmt: skip
 
 
@@ -96,8 +93,7 @@ def joined(row: str, home: Path, model: str) -> Any:
 
 def measured(scorer: Any, asked: argparse.Namespace, home: Path) -> dict[str, Any]:
     """Return each query's values before and after, and what a hundred candidates cost."""
-    from sluice.encoders import BM25Encoder
-    from sluice.retrieval import Rerank, Retriever, evaluate, load_dataset
+    from sluice import BM25Encoder, Rerank, Retriever, evaluate, load_dataset
     from sluice.retrieval.pipelines.scorer import ScorerHooks
     from sluice.retrieval.stages.rerankers.score_cache import cached
 
@@ -197,18 +193,14 @@ def _by_query(by_seed: Mapping[int, Mapping[str, Any]], key: str, measure: str) 
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("output", type=Path, help="A folder for models and results.")
-    parser.add_argument("--dataset", default="feedbackqa")
-    parser.add_argument("--split", choices=("dev", "test"), default="dev")
-    parser.add_argument("--only", nargs="+", choices=[*TRAINED, *PARTS], default=[*ROWS])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13])
-    parser.add_argument("--model", default=MODEL, help="The start of all rows.")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--queries", type=int, help="the first of the split's; all without it")
-    parser.add_argument("--depth", type=int, default=100)
-    parser.add_argument("--only-write", action="store_true")
-    asked = parser.parse_args(words)
+    asked = options(__doc__, {
+        "output": (Path, "A folder for models and results."), "--dataset": "feedbackqa",
+        "--split": {"choices": ("dev", "test"), "default": "dev"},
+        "--only": {"nargs": "+", "choices": [*TRAINED, *PARTS], "default": [*ROWS]},
+        "--seeds": [13], "--model": (MODEL, "The start of all rows."), "--steps": 200,
+        "--queries": (int, "the first of the split's; all without it"), "--depth": 100,
+        "--only-write": False,
+    }, words)  # fmt: skip
     if not asked.only_write:
         for seed in asked.seeds:
             for row in asked.only:

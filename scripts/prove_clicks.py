@@ -11,7 +11,6 @@ count half), and the largest error of the examination of a position.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -19,6 +18,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from harness import options
 
 from sluice.retrieval import Retriever, load_dataset
 from sluice.retrieval.training_data.clicks.log import simulated_log
@@ -44,12 +44,9 @@ def ordered(estimated: Estimate, relevant: set[tuple[str, str]], smoothing: floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dataset")
-    parser.add_argument("--queries", type=int, default=200)
-    parser.add_argument("--pages", type=int, default=40)
-    parser.add_argument("--smoothing", type=float, default=1.0)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, {
+        "dataset": str, "--queries": 200, "--pages": 40, "--smoothing": 1.0,
+    })  # fmt: skip
     from sluice.encoders import BM25Encoder
 
     dataset = load_dataset(arguments.dataset, "train")

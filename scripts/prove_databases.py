@@ -34,9 +34,8 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import psycopg
 from postgres import USER, Postgres
 
-from sluice.encoders.foundation.errors import SluiceError
+from sluice import Document, Retriever, SluiceError
 from sluice.indexing import FlatIndex, Index, PgvectorIndex, QdrantIndex
-from sluice.retrieval import Document, Retriever
 
 COUNT, WIDTH, CHUNK = 3_000, 64, 100
 VECTORS = np.random.default_rng(5).integers(-3, 4, (COUNT, WIDTH)).astype(np.float32)

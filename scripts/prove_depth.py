@@ -14,21 +14,17 @@ the smallest with the same success, parts of a document counted.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from harness import options, write_record
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("retriever", help="A retriever folder.")
-    parser.add_argument("dataset", help="A dataset with train and test: folder or name.")
-    parser.add_argument("--depth", type=int, default=100, help="Candidates of a query.")
-    parser.add_argument("--n", type=int, nargs="+", default=[25, 100], help="Scores looked at.")
-    parser.add_argument("--alpha", type=float, nargs="+", default=[1.0, 0.01])
-    parser.add_argument("--folds", type=int, help="Cross-validate over train and test together.")
-    parser.add_argument("--json", type=Path, help="Write the figures here too.")
-    return parser.parse_args()
+OPTIONS = {
+    "retriever": "A retriever folder.", "dataset": "A dataset with train and test: folder or name.",
+    "--depth": (100, "Candidates of a query."), "--n": ([25, 100], "Scores looked at."),
+    "--alpha": [1.0, 0.01], "--folds": (int, "Cross-validate over train and test together."),
+    "--json": (Path, "Write the figures here too."),
+}  # fmt: skip
 
 
 def smallest(ranks: Any, success: float, most: int) -> float:
@@ -70,7 +66,7 @@ def main() -> None:
 
     from sluice.retrieval.stages.adaptive_depth import CumulativeScore, fit_cut_off
 
-    asked = arguments()
+    asked = options(__doc__, OPTIONS)
     run, qrels, folds = judged(asked)
     rules: dict[str, dict[str, Any] | float] = {
         f"share {share}": share for share in (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
@@ -103,8 +99,7 @@ def main() -> None:
         print(f"{name:<28} depth {depth:6.2f}  success {success:.4f}  "
               f"one depth {static:6.2f}  saved {saved:+.1%}")  # fmt: skip
     print(f"{len(ranks):,} queries")
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_record(asked.json, figures)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,14 @@ it moves in steps of .0035.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import MODEL, options, trainer
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 INSIDE = {"type": "info_nce", "temperature": 0.05}
 ARMS: dict[str, Any] = {
     "info_nce": INSIDE,
@@ -59,8 +58,7 @@ def static_model(folder: Path) -> Path:
 
 def misfits_of(queries: dict[str, str]) -> dict[str, list[str]]:
     """Return for each query the texts of the other queries most like it."""
-    from sluice.encoders import BM25Encoder
-    from sluice.indexing import InvertedIndex
+    from sluice import BM25Encoder, InvertedIndex
 
     names, texts = list(queries), list(queries.values())
     encoder, index = BM25Encoder(), InvertedIndex()
@@ -80,9 +78,8 @@ def measured(
     ``before`` has the ranks of their documents before training, 0 beyond the hundredth; an empty
     one is filled.
     """
+    from sluice import Retriever, evaluate
     from sluice.encoders import StaticEncoder
-    from sluice.retrieval import Retriever
-    from sluice.retrieval.evaluation.scores import evaluate
 
     encoder = StaticEncoder.from_pretrained(model)
     retriever = Retriever.build(encoder, data.corpus)
@@ -104,12 +101,11 @@ def measured(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("output", type=Path, help="The folder of models.")
-    parser.add_argument("--split", choices=("dev", "test"), default="dev")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
-    parser.add_argument("--steps", type=int, default=300)
-    asked = parser.parse_args()
+    asked = options(__doc__, {
+        "output": (Path, "The folder of models."),
+        "--split": {"choices": ("dev", "test"), "default": "dev"}, "--seeds": [13, 14, 15],
+        "--steps": 300,
+    })  # fmt: skip
     from sluice.retrieval import load_dataset, train
 
     asked.output.mkdir(parents=True, exist_ok=True)
@@ -138,8 +134,7 @@ def main() -> None:
                 "output": str(asked.output / f"{name.replace(', ', '-')}-{seed}"), "seed": seed,
                 "encoder": {"type": "static", "model": str(start)}, "loss": loss,
                 "dataset": "pydocs", "examples": examples,
-                "trainer": {"max_steps": asked.steps, "per_device_train_batch_size": 64,
-                            "learning_rate": 2.0e-3, "save_strategy": "no"},
+                "trainer": trainer(asked.steps, 64, 2.0e-3, bf16=False),
             })  # fmt: skip
             found.append(measured(model, data, tested, before))
         show(name, found, (time.monotonic() - began) / len(asked.seeds))

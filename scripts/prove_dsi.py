@@ -24,29 +24,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import MODEL, figures, fresh_t5, options, phrases, words_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 ASKED = 10  # queries of a document, two of which are held out
 SEARCHED = 500  # held-out queries, at most
 MEASURES = ["R@1", "R@10", "RR@10"]
-MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--fuzz", type=int, default=0, help="Check so many written identifiers.")
-    parser.add_argument("--documents", type=int, default=0, help="Train on so many; -1: on all.")
-    parser.add_argument("--ids", choices=("atomic", "semantic", "string"), default="atomic")
-    parser.add_argument("--without", action="store_true", help="Leave synthetic queries out.")
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--width", type=int, default=64, help="Of the model's states.")
-    parser.add_argument("--rate", type=float, default=4e-3, help="The learning rate.")
-    parser.add_argument("--words", type=int, default=16, help="First words of a document.")
-    parser.add_argument("--seed", type=int, default=13)
-    parser.add_argument("--work", type=Path, default=Path("runs/dsi"))
-    return parser.parse_args()
+OPTIONS = {
+    "--fuzz": (0, "Check so many written identifiers."),
+    "--documents": (0, "Train on so many; -1: on all."),
+    "--ids": {"choices": ("atomic", "semantic", "string"), "default": "atomic"},
+    "--without": (False, "Leave synthetic queries out."), "--steps": 500, "--batch": 32,
+    "--width": (64, "Of the model's states."), "--rate": (4e-3, "The learning rate."),
+    "--words": (16, "First words of a document."), "--seed": 13, "--work": Path("runs/dsi"),
+}  # fmt: skip
 
 
 def fuzz(wanted: int, seed: int) -> None:
@@ -94,7 +88,7 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
         return done
     work.mkdir(parents=True, exist_ok=True)
     examples, queries, qrels = texts_of(documents, asked)
-    model, tokenizer = fresh_t5(work, documents, asked.width)
+    model, tokenizer = small_t5(work, documents, asked.width)
     encoder = DsiEncoder(model, tokenizer, ids=asked.ids)
     named = [{"id": each.id, "title": each.title, "text": each.text} for each in documents]
     rows, vectors = compared(documents, queries, qrels, asked)
@@ -110,7 +104,7 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     built = Retriever.build(encoder, documents)
     begun = time.perf_counter()
-    rows["DSI"] = figures(built, queries, qrels)
+    rows["DSI"] = figures(built, queries, qrels, MEASURES, 10)
     result = {
         "documents": len(documents), "ids": asked.ids, "queries": not asked.without,
         "examples": len(examples), "steps": report.steps, "seconds": round(seconds),
@@ -128,19 +122,20 @@ def compared(
 
     They are the same for all models and a resumed run: the figures are kept in ``--work``.
     """
-    from sluice.encoders import BM25Encoder
+    from sluice import BM25Encoder, Retriever
     from sluice.encoders.foundation.disk.files import write_json
-    from sluice.retrieval import Retriever
 
     file = asked.work / f"baselines-{len(documents)}-{asked.seed}.json"
     if file.exists() and asked.ids != "semantic":
         return json.loads(file.read_text("utf-8")), None
-    rows = {"BM25": figures(Retriever.build(BM25Encoder(), documents), queries, qrels)}
+    rows = {
+        "BM25": figures(Retriever.build(BM25Encoder(), documents), queries, qrels, MEASURES, 10)
+    }
     dense, vectors = minilm(), None
     if dense is not None:
         vectors = dense.encode_documents([each.full_text for each in documents])
         searched = Retriever.build(dense, documents, vectors=[vectors])
-        rows["MiniLM"] = figures(searched, queries, qrels)
+        rows["MiniLM"] = figures(searched, queries, qrels, MEASURES, 10)
     write_json(file, rows)
     return rows, vectors
 
@@ -148,7 +143,6 @@ def compared(
 def texts_of(documents: Any, asked: argparse.Namespace) -> tuple[Any, Any, Any]:
     """Return examples, held-out queries and their judgements."""
     from sluice.training.example import Example, Text
-    from sluice.training.generation.corpus_pairs import PairMaker
     from sluice.training.generation.inverse_cloze import Passage, page_texts
 
     passages = [Passage(each.id, each.title, each.text) for each in documents]
@@ -157,69 +151,43 @@ def texts_of(documents: Any, asked: argparse.Namespace) -> tuple[Any, Any, Any]:
         Example(Text(f"{text.document_id}-start", text.query), (full[text.document_id],))
         for text in page_texts(passages, {"words": asked.words}, asked.seed)
     ]
-    maker = PairMaker.of(passages)
     held_out: dict[str, tuple[str, str]] = {}
-    for passage in passages:
-        made = [
-            maker.pair("phrases", passage, random.Random(f"{asked.seed}:{passage.id}:{number}"))
-            for number in range(ASKED)
-        ]
-        known = {pair.query for pair in made[: ASKED - 2] if pair is not None}
-        for number, pair in enumerate(made):
-            if pair is None:
-                continue
-            name = f"{passage.id}-{number}"
-            if number < ASKED - 2:
-                if not asked.without:
-                    examples.append(Example(Text(name, pair.query), (full[passage.id],)))
-            elif pair.query not in known:
-                held_out[name] = pair.query, passage.id
+    written = phrases(passages, ASKED, asked.seed)
+    known = {(passage, query) for (passage, n), query in written.items() if n < ASKED - 2}
+    for (passage, number), query in written.items():
+        if number >= ASKED - 2:
+            if (passage, query) not in known:
+                held_out[f"{passage}-{number}"] = query, passage
+        elif not asked.without:
+            examples.append(Example(Text(f"{passage}-{number}", query), (full[passage],)))
     chosen = sorted(held_out)
     random.Random(asked.seed).shuffle(chosen)
     queries = {name: held_out[name][0] for name in sorted(chosen[:SEARCHED])}
     return examples, queries, {name: {held_out[name][1]: 1} for name in queries}
 
 
-def fresh_t5(work: Path, documents: Any, width: int) -> tuple[Any, Any]:
-    import torch
-    import transformers
-
-    from sluice.encoders.transformer.text_encoder import fresh_model
-
-    home = work / "t5"
-    if not home.exists():
-        texts = (each.full_text for each in documents)
-        fresh_model(texts, home, layers=1, hidden=64, vocabulary=4_096)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(home)
-    torch.manual_seed(13)
-    config = transformers.T5Config(
-        vocab_size=len(tokenizer), d_model=width, d_kv=16, d_ff=2 * width, num_layers=1,
-        num_decoder_layers=1, num_heads=4, dropout_rate=0.1, pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.sep_token_id, decoder_start_token_id=tokenizer.pad_token_id,
+def small_t5(work: Path, documents: Any, width: int) -> tuple[Any, Any]:
+    tokenizer = words_of((each.full_text for each in documents), work / "t5")
+    model = fresh_t5(
+        tokenizer, d_model=width, d_kv=16, d_ff=2 * width, num_layers=1, num_decoder_layers=1,
+        dropout_rate=0.1,
     )  # fmt: skip
-    return transformers.T5ForConditionalGeneration(config), tokenizer
+    return model, tokenizer
 
 
 def minilm() -> Any:
     """Return MiniLM if it is on this machine."""
-    from sluice.encoders import DenseEncoder
-    from sluice.encoders.foundation.errors import SluiceError
+    from sluice import DenseEncoder, SluiceError
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
-        return DenseEncoder.from_pretrained(MINILM)
+        return DenseEncoder.from_pretrained(MODEL)
     except (SluiceError, OSError):
         return None
 
 
-def figures(retriever: Any, asked: dict[str, str], qrels: Any) -> dict[str, float]:
-    from sluice.retrieval import evaluate
-
-    return dict(evaluate(retriever.run(asked, k=10), qrels, MEASURES).mean)
-
-
 def main() -> None:
-    asked = arguments()
+    asked = options(__doc__, OPTIONS)
     if asked.fuzz:
         fuzz(asked.fuzz, asked.seed)
     if asked.documents:

@@ -10,39 +10,36 @@ difference to the first way. A difference of nDCG@10 above .0005 makes the exit 
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+from harness import MODEL, figures, options as parsed
+
 ALLOWED = 0.0005
 
 
 def scores(encoder: Any, dataset: Any) -> tuple[dict[str, float], float]:
     """Return the measures of exact search by an encoder, and its documents/s."""
-    from sluice.indexing import FlatIndex
-    from sluice.retrieval import Retriever, evaluate
+    from sluice import FlatIndex, Retriever
 
     documents = list(dataset.corpus)
     start = time.perf_counter()
     vectors = encoder.encode_documents([document.full_text for document in documents])
     speed = len(documents) / (time.perf_counter() - start)
     retriever = Retriever.build(encoder, documents, vectors=[vectors], index=FlatIndex())
-    run = retriever.run(dataset.queries, k=100)
-    return evaluate(run, dataset.qrels, ["nDCG@10", "R@100"]).mean, speed
+    return figures(retriever, dataset.queries, dataset.qrels, ["nDCG@10", "R@100"]), speed
 
 
 def main() -> int:
     """Print the table; return 1 if a way of encoding finds other documents."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--collections", nargs="*", default=["scifact", "nfcorpus", "feedbackqa"])
-    parser.add_argument("--padded", action="store_true")
-    options = parser.parse_args()
-    from sluice.encoders import DenseEncoder
-    from sluice.retrieval import load_dataset
+    options = parsed(__doc__, {
+        "--data": Path("../shared/data"),
+        "--collections": {"nargs": "*", "default": ["scifact", "nfcorpus", "feedbackqa"]},
+        "--padded": False,
+    })  # fmt: skip
+    from sluice import DenseEncoder, load_dataset
 
     def padded() -> Any:
         encoder = DenseEncoder.from_pretrained(MODEL)

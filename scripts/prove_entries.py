@@ -11,11 +11,11 @@ names; then the dev split's definitions are searched. What is made already is no
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 from pathlib import Path
 from typing import Any
+
+from harness import options, write_beir
 
 MODEL = {"type": "dense", "model": "sentence-transformers/all-MiniLM-L6-v2"}
 LENGTHS = {"query_length": 64, "document_length": 32}
@@ -31,31 +31,22 @@ def write_names(folder: Path) -> None:
     """Write the collection as a BEIR folder."""
     from sluice.retrieval import load_dataset
 
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as stream:
-        for document in load_dataset("pydocs", None).corpus:
-            words = re.sub(r"[._]", " ", document.id)
-            name = re.sub(r"([a-z])([A-Z])", r"\1 \2", words).strip()
-            stream.write(json.dumps({"_id": document.id, "title": "", "text": name}) + "\n")
-    with (folder / "queries.jsonl").open("w", encoding="utf-8") as queries:
-        for split in ("train", "dev", "test"):
-            data = load_dataset("pydocs", split)
-            lines = ["query-id\tcorpus-id\tscore\n"]
-            for query, text in data.queries.items():
-                queries.write(json.dumps({"_id": query, "text": text}) + "\n")
-                lines.append(f"{query}\t{query}\t1\n")
-            (folder / "qrels" / f"{split}.tsv").write_text("".join(lines), encoding="utf-8")
+    def name(entry: str) -> str:
+        return re.sub(r"([a-z])([A-Z])", r"\1 \2", re.sub(r"[._]", " ", entry)).strip()
+
+    splits = {split: load_dataset("pydocs", split).queries for split in ("train", "dev", "test")}
+    corpus = ((each.id, "", name(each.id)) for each in load_dataset("pydocs", None).corpus)
+    qrels = {split: {query: {query: 1} for query in own} for split, own in splits.items()}
+    write_beir(folder, corpus, {q: t for own in splits.values() for q, t in own.items()}, qrels)
 
 
 def main() -> None:
     from sluice.retrieval import run
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("output", type=Path, help="The folder of the collection and the runs.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--split", default="dev", help="What is measured.")
-    asked = parser.parse_args()
+    asked = options(__doc__, {
+        "output": (Path, "The folder of the collection and the runs."), "--seeds": [13, 14, 15],
+        "--steps": 30, "--split": ("dev", "What is measured."),
+    })  # fmt: skip
     data = asked.output / "names"
     write_names(data)
     trainer = {

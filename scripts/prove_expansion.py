@@ -10,31 +10,26 @@ needs no weights: words that matter to a document then count more in it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from harness import figures as mean_of, options, write_record
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("dataset", help="A dataset: folder, ir_datasets id, name.")
-    parser.add_argument("--model", help="A generator's folder or hub id.")
-    parser.add_argument("--queries", type=int, nargs="+", default=[1, 2, 3, 5])
-    parser.add_argument("--consistency", type=int, help="The BM25 filter's depth.")
-    parser.add_argument("--json", type=Path, help="Write the figures here too.")
-    return parser.parse_args()
+OPTIONS = {
+    "dataset": "A dataset: folder, ir_datasets id, name.",
+    "--model": (str, "A generator's folder or hub id."), "--queries": [1, 2, 3, 5],
+    "--consistency": (int, "The BM25 filter's depth."),
+    "--json": (Path, "Write the figures here too."),
+}  # fmt: skip
 
 
 def measured(dataset: Any, documents: list[Any], folder: Path) -> dict[str, float]:
-    from sluice.encoders import BM25Encoder
-    from sluice.indexing import InvertedIndex
-    from sluice.retrieval import Retriever, evaluate
+    from sluice import BM25Encoder, InvertedIndex, Retriever
 
     retriever = Retriever.build(BM25Encoder(), documents, index=InvertedIndex(), path=folder)
-    run = retriever.run(dataset.queries, k=100)
-    return dict(evaluate(run, dataset.qrels, ["nDCG@10", "R@100"]).mean)
+    return mean_of(retriever, dataset.queries, dataset.qrels, ["nDCG@10", "R@100"])
 
 
 def main() -> None:
@@ -44,7 +39,7 @@ def main() -> None:
     from sluice.training.generation.decoding import DiverseBeams
     from sluice.training.generation.query_generation import KeySentences, ModelGenerator
 
-    asked = arguments()
+    asked = options(__doc__, OPTIONS)
     dataset = load_dataset(asked.dataset, "test")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -62,8 +57,7 @@ def main() -> None:
             documents = list(read_documents(longer))
             figures[f"{count} queries"] = measured(dataset, documents, folder / f"{count}")
     print(json.dumps(figures, indent=2))
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_record(asked.json, figures)
 
 
 if __name__ == "__main__":

@@ -11,37 +11,30 @@ against the table's first line, corrected by Holm.
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness import options as parsed, write_record
+
 MEASURES = ["nDCG@10", "R@100", "AP@1000"]
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("dataset", help="A dataset: folder, ir_datasets id, name.")
-    parser.add_argument("--dense", type=Path, help="A dense retriever's folder.")
-    parser.add_argument("--splade", help="A SPLADE model's folder: a second sparse retriever.")
-    parser.add_argument("--k", type=int, default=3, help="Feedback documents of the dense side.")
-    parser.add_argument("--kind", choices=("average", "rocchio"), default="average")
-    parser.add_argument("--alpha", type=float)
-    parser.add_argument("--beta", type=float)
-    parser.add_argument("--documents", type=int, default=10, help="Feedback documents of RM3.")
-    parser.add_argument("--terms", type=int, default=10)
-    parser.add_argument("--original-weight", type=float, default=0.5)
-    parser.add_argument("--json", type=Path, help="Write the figures here too.")
-    return parser.parse_args()
+OPTIONS = {
+    "dataset": "A dataset: folder, ir_datasets id, name.",
+    "--dense": (Path, "A dense retriever's folder."),
+    "--splade": (str, "A SPLADE model's folder: a second sparse retriever."),
+    "--k": (3, "Feedback documents of the dense side."),
+    "--kind": {"choices": ("average", "rocchio"), "default": "average"}, "--alpha": float,
+    "--beta": float, "--documents": (10, "Feedback documents of RM3."), "--terms": 10,
+    "--original-weight": 0.5, "--json": (Path, "Write the figures here too."),
+}  # fmt: skip
 
 
 def sparse_retrievers(dataset: Any, splade: str | None, folder: Path) -> dict[str, Any]:
-    from sluice.encoders import BM25Encoder, SpladeEncoder
-    from sluice.indexing import InvertedIndex
-    from sluice.retrieval import Retriever
+    from sluice import BM25Encoder, InvertedIndex, Retriever, SpladeEncoder
 
     encoders: dict[str, Any] = {"bm25": BM25Encoder()}
     if splade:
@@ -61,11 +54,9 @@ def four_ways(sparse: Any, dense: Any, options: Mapping[str, Any]) -> dict[str, 
 
     hybrid, again = weighted(sparse, dense), prf(dense, **options)
     return {
-        "none": hybrid,
-        "before": hybrid >> again,
-        "after": weighted(sparse, again),
+        "none": hybrid, "before": hybrid >> again, "after": weighted(sparse, again),
         "both": weighted(sparse, hybrid >> again),
-    }
+    }  # fmt: skip
 
 
 def measured(systems: Mapping[str, Any], dataset: Any, title: str) -> dict[str, Any]:
@@ -92,7 +83,7 @@ def main() -> None:
     from sluice.retrieval.stages.feedback.dense import prf
     from sluice.retrieval.stages.feedback.stage import rm3
 
-    asked = arguments()
+    asked = parsed(__doc__, OPTIONS)
     dataset = load_dataset(asked.dataset, "test")
     weights = {"alpha": asked.alpha, "beta": asked.beta}
     options = {"k": asked.k, "kind": asked.kind, **weights}
@@ -100,11 +91,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         for sparse in sparse_retrievers(dataset, asked.splade, Path(name)).values():
             expanded = rm3(
-                sparse,
-                documents=asked.documents,
-                terms=asked.terms,
+                sparse, documents=asked.documents, terms=asked.terms,
                 original_weight=asked.original_weight,
-            )
+            )  # fmt: skip
             systems = {sparse.name: sparse, "rm3": expanded}
             title = f"RM3 over {sparse.name}"
             figures[title] = measured(systems, dataset, title)
@@ -114,8 +103,7 @@ def main() -> None:
                 figures["prf"] = measured(single, dataset, "Feedback from the dense list alone")
                 title = f"Four ways with {sparse.name}"
                 figures[title] = measured(four_ways(sparse, dense, options), dataset, title)
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_record(asked.json, figures)
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ windows a list took, by the number of passes; the last is that until every list 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import options
 from scipy.stats import kendalltau
 
 COUNT, WIDTH, STEP = 100, 20, 10
@@ -42,19 +42,14 @@ class Noisy:
 
 
 def main() -> None:
-    from sluice.retrieval import Run
-    from sluice.retrieval.datasets.dataset import Dataset
-    from sluice.retrieval.documents.document import Document
+    from sluice import Dataset, Document, Run
     from sluice.retrieval.training_data.written.full_rankings import (
         Windows,
         passes_needed,
         rank_dataset,
     )
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--lists", type=int, default=20)
-    parser.add_argument("--noise", type=float, nargs="+", default=[0.0, 3.0, 10.0])
-    asked = parser.parse_args()
+    asked = options(__doc__, {"--lists": 20, "--noise": [0.0, 3.0, 10.0]})
     draw = np.random.default_rng(13)
     corpus = [Document(f"d{rank}", "", f"{rank} is its rank") for rank in range(COUNT)]
     queries = {f"q{number}": f"query {number}" for number in range(asked.lists)}

@@ -22,24 +22,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+from harness import MODEL, descend, options, write_record
+
 PROMPT = "query: {query} document: {document} relevant?"
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("dataset", nargs="?", default="pydocs", help="A dataset: folder, name.")
-    parser.add_argument("--steps", type=int, default=300, help="Of the training.")
-    parser.add_argument("--layers", type=int, default=2, help="Of MiniLM's six.")
-    parser.add_argument("--others", choices=["random", "bm25"], default="random")
-    parser.add_argument("--queries", type=int, default=150, help="Test queries.")
-    parser.add_argument("--candidates", type=int, default=5, help="Of each test query.")
-    parser.add_argument("--document-length", type=int, default=24, help="Tokens.")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--seed", type=int, default=13)
-    parser.add_argument("--json", type=Path, help="Write the figures here too.")
-    return parser.parse_args()
+OPTIONS = {
+    "dataset": ({"nargs": "?", "default": "pydocs"}, "A dataset: folder, name."),
+    "--steps": (300, "Of the training."), "--layers": (2, "Of MiniLM's six."),
+    "--others": {"choices": ["random", "bm25"], "default": "random"},
+    "--queries": (150, "Test queries."), "--candidates": (5, "Of each test query."),
+    "--document-length": (24, "Tokens."), "--batch": 16, "--learning-rate": 3e-4, "--seed": 13,
+    "--json": (Path, "Write the figures here too."),
+}  # fmt: skip
 
 
 def decoder(folder: Path, layers: int) -> Path:
@@ -63,9 +58,7 @@ def candidates(dataset: Any, count: int, asked: argparse.Namespace) -> dict[str,
     known = [document.id for document in dataset.corpus]
     hits: dict[str, list[str]] = {query: draw.sample(known, count + 20) for query in dataset.qrels}
     if asked.others == "bm25":
-        from sluice.encoders import BM25Encoder
-        from sluice.indexing import InvertedIndex
-        from sluice.retrieval import Retriever
+        from sluice import BM25Encoder, InvertedIndex, Retriever
 
         bm25 = Retriever.build(BM25Encoder(), dataset.corpus, index=InvertedIndex(), name="bm25")
         judged = {query: dataset.queries[query] for query in dataset.qrels}
@@ -92,23 +85,17 @@ def train(model: Any, pairs: list[tuple[str, str, int]], asked: argparse.Namespa
     own = model.tokenizer.convert_tokens_to_ids(["yes", "no"])
     model.model.get_input_embeddings().weight.requires_grad_(False)
     free = [parameter for parameter in model.model.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.AdamW(free, asked.learning_rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, asked.learning_rate, total_steps=asked.steps, pct_start=0.1
-    )
     model.model.train()
     draw = random.Random(asked.seed)
-    for _ in range(asked.steps):
+
+    def loss_of(_: int) -> Any:
         rows = draw.sample(range(len(ids)), asked.batch)
         texts = [ids[row].tolist() for row in rows]
         read = NextTokens(model.model, texts, (), padding=0, device=model.device, keep=False)
         wanted = torch.tensor([right[row] for row in rows], device=model.device)
-        loss = torch.nn.functional.cross_entropy(read.logits[:, own], wanted)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(free, 1.0)
-        optimiser.step()
-        schedule.step()
-        optimiser.zero_grad()
+        return torch.nn.functional.cross_entropy(read.logits[:, own], wanted)
+
+    descend(free, loss_of, asked.steps, asked.learning_rate, pct_start=0.1)
     model.model.eval()
 
 
@@ -124,13 +111,12 @@ def auc(scores: dict[str, dict[str, float]], lists: dict[str, list[str]]) -> flo
 def main() -> None:
     import torch
 
+    from sluice import Ranking, Rerank, Run, evaluate, load_dataset
     from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
-    from sluice.retrieval import Rerank, Run, evaluate, load_dataset
-    from sluice.retrieval.runs.run import Ranking
     from sluice.retrieval.stages.generative.pointwise import Pointwise
     from sluice.retrieval.stages.generative.rerankers import Listwise, Pairwise
 
-    asked = arguments()
+    asked = options(__doc__, OPTIONS)
     torch.manual_seed(asked.seed)
     start = time.monotonic()
     training, test = load_dataset(asked.dataset, "train"), load_dataset(asked.dataset, "test")
@@ -185,8 +171,7 @@ def main() -> None:
             figures[f"{type(other).__name__} returns permutations"] = same
     figures |= {"queries": len(lists), "seconds": round(time.monotonic() - start)}
     print(json.dumps(figures, indent=2))
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_record(asked.json, figures)
 
 
 if __name__ == "__main__":

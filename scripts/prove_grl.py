@@ -20,43 +20,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import fresh_gpt2, options, trainer, words_of
 
 LENGTHS = {"query_length": 24, "document_length": 48}
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--work", type=Path, default=Path("runs/grl"))
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--queries", type=int, default=200, help="Test queries.")
-    parser.add_argument("--documents", type=int, default=2_000, help="Searched, beside theirs.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13])
-    return parser.parse_args()
+OPTIONS = {
+    "--work": Path("runs/grl"), "--steps": 200, "--batch": 16, "--width": 64,
+    "--queries": (200, "Test queries."), "--documents": (2_000, "Searched, beside theirs."),
+    "--seeds": [13],
+}  # fmt: skip
 
 
 def decoder(asked: argparse.Namespace, corpus: Any) -> Path:
     """Write a random GPT-2 with a vocabulary of the corpus."""
-    import torch
-    import transformers
-
-    from sluice.encoders.transformer.text_encoder import fresh_model
-
-    home = asked.work / f"gpt2-{asked.width}"
-    if (home / "config.json").exists():
-        return home
-    words = fresh_model((each.full_text for each in corpus), asked.work / "words",
-                        layers=1, hidden=64, vocabulary=4_096, length=128)  # fmt: skip
-    tokenizer = transformers.AutoTokenizer.from_pretrained(words)
-    torch.manual_seed(13)
-    config = transformers.GPT2Config(
-        vocab_size=len(tokenizer), n_positions=128, n_embd=asked.width, n_layer=2, n_head=4,
-        eos_token_id=tokenizer.sep_token_id, bos_token_id=tokenizer.cls_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
-    tokenizer.save_pretrained(home)
-    transformers.GPT2LMHeadModel(config).save_pretrained(home)
+    home: Path = asked.work / f"gpt2-{asked.width}"
+    if not (home / "config.json").exists():
+        words = words_of((each.full_text for each in corpus), asked.work / "words", 128)
+        words.save_pretrained(home)
+        fresh_gpt2(words, asked.width, 128).save_pretrained(home)
     return home
 
 
@@ -100,13 +82,12 @@ def written(encoder: Any, examples: list[Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    from sluice.encoders import BM25Encoder, DenseEncoder
-    from sluice.retrieval import Retriever, evaluate, load_dataset
+    from sluice import BM25Encoder, DenseEncoder, Retriever, evaluate, load_dataset
     from sluice.training import fit
     from sluice.training.losses.composed.grl import GRL
     from sluice.training.losses.contrastive.softmax import InfoNCE
 
-    asked = arguments()
+    asked = options(__doc__, OPTIONS)
     asked.work.mkdir(parents=True, exist_ok=True)
     train, test = load_dataset("pydocs", "train"), load_dataset("pydocs", "test")
     model = decoder(asked, train.corpus)
@@ -123,20 +104,17 @@ def main() -> None:
     queries = {name: test.queries[name] for name in names}
     qrels = {name: test.qrels[name] for name in names}
     losses = {
-        "untrained": None,
-        "info_nce": InfoNCE(temperature=0.05),
-        "grl, supervised": GRL(writing="supervised"),
-        "grl, preference": GRL(),
-    }
+        "untrained": None, "info_nce": InfoNCE(temperature=0.05),
+        "grl, supervised": GRL(writing="supervised"), "grl, preference": GRL(),
+    }  # fmt: skip
     rows: dict[str, Any] = {}
-    trainer = {"max_steps": asked.steps, "per_device_train_batch_size": asked.batch,
-               "learning_rate": 1e-3, "save_strategy": "no"}  # fmt: skip
+    settings = trainer(asked.steps, asked.batch, 1e-3, bf16=False)
     for seed in asked.seeds:
         for name, loss in losses.items():
             encoder = DenseEncoder.from_pretrained(model, attention="bidirectional", **LENGTHS)
             start = time.perf_counter()
             if loss is not None:
-                fit(encoder, examples, loss, output=asked.work / f"{name}-{seed}", trainer=trainer,
+                fit(encoder, examples, loss, output=asked.work / f"{name}-{seed}", trainer=settings,
                     seed=seed)  # fmt: skip
             seconds = time.perf_counter() - start
             run = Retriever.build(encoder, corpus).run(queries, k=100)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from harness import options
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "production-hybrid.yaml"
 PAGE, RELEVANT, OTHER = 10, 0.6, 0.1
@@ -46,8 +47,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def make_files(folder: Path, asked: argparse.Namespace) -> None:
     """Write catalogue.jsonl, queries.jsonl, dev.tsv, test.tsv and clicks.jsonl."""
-    from sluice.encoders import BM25Encoder
-    from sluice.retrieval import Retriever, load_dataset
+    from sluice import BM25Encoder, Retriever, load_dataset
     from sluice.retrieval.training_data.clicks.log import simulated_log
 
     data = {split: load_dataset(asked.dataset, split) for split in ("train", "dev", "test")}
@@ -155,21 +155,14 @@ def changed(folder: Path, output: str, seed: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("dataset", help="A dataset with train, dev and test queries.")
-    parser.add_argument("--seed", type=int, default=13)
-    parser.add_argument("--documents", type=int, default=10**9)
-    parser.add_argument("--train", type=int, default=2_000, help="Queries in the log.")
-    parser.add_argument("--dev", type=int, default=200)
-    parser.add_argument("--test", type=int, default=10**9)
-    parser.add_argument("--pages", type=int, default=10, help="Pages of each query in the log.")
-    parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--cross-steps", type=int, default=80)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--depth", type=int, default=20)
-    parser.add_argument("--variants", action="store_true", help="Train the variants too.")
-    parser.add_argument("--folder", type=Path, help="Where the files go, and stay.")
-    asked = parser.parse_args()
+    asked = options(__doc__, {
+        "dataset": "A dataset with train, dev and test queries.", "--seed": 13,
+        "--documents": {"type": int, "default": 10**9}, "--train": (2_000, "Queries in the log."),
+        "--dev": 200, "--test": {"type": int, "default": 10**9},
+        "--pages": (10, "Pages of each query in the log."), "--steps": 120, "--cross-steps": 80,
+        "--batch": 32, "--depth": 20, "--variants": (False, "Train the variants too."),
+        "--folder": (Path, "Where the files go, and stay."),
+    })  # fmt: skip
     with tempfile.TemporaryDirectory() as temporary:
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)

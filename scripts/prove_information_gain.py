@@ -68,13 +68,9 @@ def divergences(corpus: Corpus) -> NDArray[np.float64]:
 
 @numba.njit(nogil=True, fastmath=True)
 def train(
-    stream: NDArray[np.int32],
-    drawn: NDArray[np.int32],
-    words: NDArray[np.float32],
-    contexts: NDArray[np.float32],
-    epochs: int,
-    draw: np.random.Generator,
-) -> None:
+    stream: NDArray[np.int32], drawn: NDArray[np.int32], words: NDArray[np.float32],
+    contexts: NDArray[np.float32], epochs: int, draw: np.random.Generator,
+) -> None:  # fmt: skip
     """Skip-gram with negative sampling (Mikolov et al. 2013), in place.
 
     ``drawn`` holds words as often as they are to be drawn as negatives.
@@ -146,9 +142,8 @@ def correlations(corpus: Corpus, vectors: Any, contexts: Any, least: int) -> dic
 def weighed(asked: str, corpus: Corpus, lengths: NDArray[np.float64], documents: int,
             frequencies: dict[str, int]) -> dict[str, float]:  # fmt: skip
     """Return BM25's nDCG@10 on the test queries of a dataset by the weights of its query terms."""
-    from sluice.encoders import BM25Encoder
+    from sluice import BM25Encoder, Retriever, evaluate, load_dataset
     from sluice.encoders.lexical.analyzer import analyzer
-    from sluice.retrieval import Retriever, evaluate, load_dataset
     from sluice.retrieval.retrievers.candidate_lists import asked as queries_of
 
     data, analyse = load_dataset(asked, "test"), analyzer("en")

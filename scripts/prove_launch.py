@@ -21,6 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 import yaml
+from serving_load import family as processes
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -64,15 +65,7 @@ def started(file: Path, output: Path) -> subprocess.Popen[bytes]:
 
 def family(root: int) -> dict[int, str]:
     """Return a process and all that it has started, with what each is."""
-    parents, found = {}, {root: "driver"}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has ended
-            continue
-    while more := [pid for pid, parent in parents.items() if parent in found and pid not in found]:
-        found.update((pid, _what(pid)) for pid in more)
-    return found
+    return {pid: _what(pid) if pid != root else "driver" for pid in processes(root)}
 
 
 def _what(pid: int) -> str:
@@ -95,7 +88,6 @@ def fingerprint(output: Path) -> str:
 
 
 def main() -> None:
-    """Train undisturbed, then kill."""
     launcher = sys.argv[1] if len(sys.argv) > 1 else "processes"
     kills = int(sys.argv[2]) if len(sys.argv) > 2 else 20
     draw = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 13)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import fresh_gpt2, options, trainer, words_of
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
@@ -26,41 +27,21 @@ WORDS, LENGTH, MEASURED = 8, 192, 200
 PROMPT = "{query} : {documents} ranking :"
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--work", type=Path, default=Path("runs/listwise"))
-    parser.add_argument("--steps", type=int, default=1_500)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--width", type=int, default=96)
-    parser.add_argument("--lists", type=int, default=4_000)
-    parser.add_argument("--documents", type=int, default=5, help="Of a list.")
-    parser.add_argument("--importance", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13])
-    parser.add_argument("--cost", action="store_true")
-    return parser.parse_args()
+OPTIONS = {
+    "--work": Path("runs/listwise"), "--steps": 1_500, "--batch": 32, "--width": 96,
+    "--lists": 4_000, "--documents": (5, "Of a list."), "--importance": [0.0, 1.0], "--seeds": [13],
+    "--cost": False,
+}  # fmt: skip
 
 
 def decoder(asked: argparse.Namespace, texts: Sequence[str]) -> Path:
     """Write a random GPT-2 with a vocabulary of the corpus."""
-    import torch
-    import transformers
-
-    from sluice.encoders.transformer.text_encoder import fresh_model
-
     home: Path = asked.work / f"gpt2-{asked.width}"
-    if (home / "config.json").exists():
-        return home
-    words = fresh_model(iter(texts), asked.work / "words",
-                        layers=1, hidden=64, vocabulary=2_048, length=LENGTH)  # fmt: skip
-    tokenizer = transformers.AutoTokenizer.from_pretrained(words)
-    torch.manual_seed(13)
-    config = transformers.GPT2Config(
-        vocab_size=len(tokenizer), n_positions=LENGTH, n_embd=asked.width, n_layer=3, n_head=4,
-        eos_token_id=tokenizer.sep_token_id, bos_token_id=tokenizer.cls_token_id,
-        pad_token_id=tokenizer.pad_token_id, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
-    tokenizer.save_pretrained(home)
-    transformers.GPT2LMHeadModel(config).save_pretrained(home)
+    if not (home / "config.json").exists():
+        words = words_of(iter(texts), asked.work / "words", LENGTH, 2_048)
+        words.save_pretrained(home)
+        still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        fresh_gpt2(words, asked.width, LENGTH, layers=3, **still).save_pretrained(home)
     return home
 
 
@@ -129,9 +110,8 @@ class Counting:
 
 def costs() -> None:
     """Print the prompts and tokens of ordering 100 documents of SciFact, cut at 100 words."""
-    from sluice.encoders import DenseEncoder
+    from sluice import DenseEncoder, load_dataset
     from sluice.encoders.generative.list_order import ListOrder
-    from sluice.retrieval import load_dataset
 
     data = load_dataset("scifact", "test")
     texts = [" ".join(d.full_text.split()[:100]) for _, d in zip(range(100), data.corpus)]  # noqa: B905
@@ -154,7 +134,7 @@ def main() -> None:
     from sluice.training import fit
     from sluice.training.losses.written import Rankings
 
-    asked = arguments()
+    asked = options(__doc__, OPTIONS)
     if asked.cost:
         return costs()
     asked.work.mkdir(parents=True, exist_ok=True)
@@ -166,8 +146,7 @@ def main() -> None:
     )
     examples = lists(asked, entries)
     rows: dict[str, Any] = {}
-    trainer = {"max_steps": asked.steps, "per_device_train_batch_size": asked.batch,
-               "learning_rate": 1e-3, "save_strategy": "no"}  # fmt: skip
+    settings = trainer(asked.steps, asked.batch, 1e-3, bf16=False)
     for seed in asked.seeds:
         for importance in [None, *asked.importance]:
             ranker = ListwiseRanker.from_pretrained(start, prompt=PROMPT)
@@ -175,7 +154,7 @@ def main() -> None:
             if importance is not None:
                 output = asked.work / f"{importance:g}-{seed}-{asked.steps}"
                 fit(ranker, examples[: asked.lists], Rankings(importance), output=output,
-                    trainer=trainer, seed=seed)  # fmt: skip
+                    trainer=settings, seed=seed)  # fmt: skip
             seconds = time.process_time() - begun
             name = "untrained" if importance is None else f"importance {importance:g}"
             own = examples[: min(MEASURED, asked.lists)]

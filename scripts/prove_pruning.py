@@ -11,31 +11,25 @@ equivalence test's p-value for a bound of 5% of the whole corpus' value, and the
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import options, write_record
 
 BOUND = 0.05
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("retriever", help="A dense retriever folder over the whole corpus.")
-    parser.add_argument("dataset", help="A dataset with train and test: folder or name.")
-    parser.add_argument("--share", type=float, nargs="+", default=[0.3], help="What goes.")
-    parser.add_argument("--split", default="test", help="What is measured.")
-    parser.add_argument("--labels", nargs="+", default=["share", "any"])
-    parser.add_argument("--loss", nargs="+", default=["bce", "pairwise"])
-    parser.add_argument("--l2", type=float, nargs="+", default=[1.0])
-    parser.add_argument(
-        "--text", nargs="+", default=[], help="Models that read documents alone, see fit quality."
-    )
-    parser.add_argument("--norm", action="store_true", help="Encode the corpus for its norms too.")
-    parser.add_argument("--json", type=Path, help="Write the figures here too.")
-    return parser.parse_args()
+OPTIONS = {
+    "retriever": "A dense retriever folder over the whole corpus.",
+    "dataset": "A dataset with train and test: folder or name.", "--share": ([0.3], "What goes."),
+    "--split": ("test", "What is measured."), "--labels": ["share", "any"],
+    "--loss": ["bce", "pairwise"], "--l2": [1.0],
+    "--text": ({"nargs": "+", "default": []}, "Models that read documents alone, see fit quality."),
+    "--norm": (False, "Encode the corpus for its norms too."),
+    "--json": (Path, "Write the figures here too."),
+}  # fmt: skip
 
 
 def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str, list[Any]]:
@@ -72,14 +66,12 @@ def qualities(asked: argparse.Namespace, retriever: Any, train: Any) -> dict[str
 
 
 def main() -> None:
-    from sluice.encoders import BM25Encoder
-    from sluice.indexing import FlatIndex
-    from sluice.retrieval import Retriever, evaluate, load_dataset
+    from sluice import BM25Encoder, FlatIndex, Retriever, evaluate, load_dataset
     from sluice.retrieval.evaluation.significance import equivalence, paired_t_test
     from sluice.retrieval.retrievers.candidate_lists import run_on
     from sluice.retrieval.retrievers.quality.scores import PrunedCorpus
 
-    asked = arguments()
+    asked = options(__doc__, OPTIONS)
     retriever = Retriever.open(asked.retriever)
     truth = load_dataset(asked.dataset, asked.split)
     corpus = list(truth.corpus)
@@ -119,8 +111,7 @@ def main() -> None:
                                 "nDCG@10": mean, "equivalence": p, "t": t})  # fmt: skip
                 print(f"{name:<24} {kind:<6} -{share:.0%}  nDCG@10 {mean:.4f} ({change:+.1%})  "
                       f"equivalent p={p:.4f}  t-test p={t:.4f}", flush=True)  # fmt: skip
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_record(asked.json, figures)
 
 
 if __name__ == "__main__":

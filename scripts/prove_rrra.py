@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import MODEL, options, trainer, write_beir
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 LENGTHS = {"query_length": 32, "document_length": 64}  # in training
 SHARE, DEPTH = 0.2, 100
 
@@ -34,16 +34,14 @@ def trained(pairs: Path, model: Path | str, loss: Any, steps: int, output: Path,
     found: Path = train({
         "output": str(output), "seed": seed, "loss": loss, "examples": {"file": str(pairs)},
         "encoder": {"type": "dense", "model": str(model), **LENGTHS},
-        "trainer": {"max_steps": steps, "per_device_train_batch_size": 32, "learning_rate": 5.0e-5,
-                    "bf16": True, "save_strategy": "no", "logging_steps": 20},
+        "trainer": trainer(steps),
     })  # fmt: skip
     return found
 
 
 def retriever_of(model: Path | str, dataset: Any, place: Path) -> Any:
     """Return the retriever of a model, indexed once."""
-    from sluice.encoders import DenseEncoder
-    from sluice.retrieval import Retriever
+    from sluice import DenseEncoder, Retriever
 
     if not (place / "retriever.json").exists():
         encoder = DenseEncoder.from_pretrained(model, document_length=128, dtype="bfloat16")
@@ -53,21 +51,10 @@ def retriever_of(model: Path | str, dataset: Any, place: Path) -> Any:
 
 def write_folder(folder: Path, whole: Any, left: Any, dev: Any) -> None:
     """Write a BEIR folder whose train split lacks the hidden positives."""
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    with (folder / "corpus.jsonl").open("w", encoding="utf-8") as stream:
-        for each in whole.corpus:
-            line = {"_id": each.id, "title": each.title, "text": each.text}
-            stream.write(json.dumps(line) + "\n")
-    splits = {"train": (whole, left), "dev": (dev, dev.qrels)}
-    with (folder / "queries.jsonl").open("w", encoding="utf-8") as stream:
-        for data, qrels in splits.values():
-            for query in qrels:
-                stream.write(json.dumps({"_id": query, "text": data.queries[query]}) + "\n")
-    for split, (_, qrels) in splits.items():
-        with (folder / "qrels" / f"{split}.tsv").open("w", encoding="utf-8") as stream:
-            stream.write("query-id\tcorpus-id\tscore\n")
-            for query, grades in qrels.items():
-                stream.writelines(f"{query}\t{doc}\t{grade}\n" for doc, grade in grades.items())
+    corpus = ((each.id, each.title, each.text) for each in whole.corpus)
+    asked = {query: whole.queries[query] for query in left}
+    asked |= {query: dev.queries[query] for query in dev.qrels}
+    write_beir(folder, corpus, asked, {"train": left, "dev": dev.qrels})
 
 
 def filtered(
@@ -97,9 +84,7 @@ def filtered(
             "dataset": str(home / "data"), "output": str(place), "seed": seed,
             "encoder": {"type": "dense", "model": MODEL, **LENGTHS},
             "loss": {"type": "info_nce", "temperature": 0.05}, "negatives": {**negatives, **arm},
-            "trainer": {"max_steps": asked.filtered, "per_device_train_batch_size": 16,
-                        "learning_rate": 5.0e-5, "bf16": True, "save_strategy": "no",
-                        "logging_steps": 20},
+            "trainer": trainer(asked.filtered, 16),
         })  # fmt: skip
         run = retriever_of(model, data, place / "index").run(
             {query: dev.queries[query] for query in dev.qrels}, k=DEPTH
@@ -189,14 +174,12 @@ def measured(asked: argparse.Namespace, seed: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("output", type=Path, help="The folder of models and indexes.")
-    parser.add_argument("--dataset", default="nfcorpus")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
-    parser.add_argument("--tune", type=int, default=0, metavar="STEPS")
-    parser.add_argument("--joint", type=int, default=0, metavar="STEPS")
-    parser.add_argument("--filtered", type=int, default=0, metavar="STEPS")
-    asked = parser.parse_args()
+    asked = options(__doc__, {
+        "output": (Path, "The folder of models and indexes."), "--dataset": "nfcorpus",
+        "--seeds": [13, 14, 15], "--tune": {"type": int, "default": 0, "metavar": "STEPS"},
+        "--joint": {"type": int, "default": 0, "metavar": "STEPS"},
+        "--filtered": {"type": int, "default": 0, "metavar": "STEPS"},
+    })  # fmt: skip
     rows = [measured(asked, seed) for seed in asked.seeds]
     for name in rows[0]:
         values = [row[name] for row in rows]

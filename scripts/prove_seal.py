@@ -10,29 +10,25 @@ and searches by two others of each; BM25 is printed beside it.
 
 from __future__ import annotations
 
-import argparse
-import random
 import sys
 import tempfile
 import time
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from harness import figures, fresh_t5, options, phrases, words_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
+MEASURES = ["R@1", "R@10", "RR@10"]
 ASKED = 10  # queries of a document, two of which are held out
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--ngrams", type=int, default=0, help="Check so many written n-grams.")
-    parser.add_argument("--documents", type=int, default=0, help="Train on so many documents.")
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--seed", type=int, default=13)
-    return parser.parse_args()
+OPTIONS = {
+    "--ngrams": (0, "Check so many written n-grams."),
+    "--documents": (0, "Train on so many documents."), "--steps": 600, "--seed": 13,
+}  # fmt: skip
 
 
 def fuzz(wanted: int, seed: int) -> None:
@@ -62,57 +58,44 @@ def fuzz(wanted: int, seed: int) -> None:
 
 
 def trained(count: int, steps: int, seed: int) -> None:
-    import torch
-    import transformers
-
     from sluice.encoders import BM25Encoder, SealEncoder
-    from sluice.encoders.transformer.text_encoder import fresh_model
     from sluice.retrieval import Retriever, load_dataset
     from sluice.training import fit
     from sluice.training.example import Example, Text
-    from sluice.training.generation.corpus_pairs import PairMaker
     from sluice.training.generation.inverse_cloze import Passage
     from sluice.training.losses.written import Spans
 
     documents = list(islice(load_dataset("pydocs", None).corpus, count))
     passages = [Passage(each.id, each.title, each.text) for each in documents]
-    maker = PairMaker.of(passages)
+    full = {each.id: f"{each.title} {each.text}" for each in passages}
     examples, held_out = list[Example](), dict[str, tuple[str, str]]()
-    for passage in passages:
-        for number in range(ASKED):
-            pair = maker.pair("phrases", passage, random.Random(f"{seed}:{passage.id}:{number}"))
-            if pair is None:
-                continue
-            name = f"{passage.id}-{number}"
-            if number < ASKED - 2:
-                document = Text(passage.id, f"{passage.title} {passage.text}")
-                examples.append(Example(Text(name, pair.query), (document,)))
-            else:
-                held_out[name] = pair.query, passage.id
+    for (passage, number), query in phrases(passages, ASKED, seed).items():
+        name = f"{passage}-{number}"
+        if number < ASKED - 2:
+            examples.append(Example(Text(name, query), (Text(passage, full[passage]),)))
+        else:
+            held_out[name] = query, passage
     asked = {name: query for name, (query, _) in held_out.items()}
     qrels = {name: {document: 1} for name, (_, document) in held_out.items()}
     with tempfile.TemporaryDirectory() as folder:
-        home = fresh_model((e.documents[0].text for e in examples), Path(folder) / "t5",
-                           layers=1, hidden=64, vocabulary=4_096)  # fmt: skip
-        tokenizer = transformers.AutoTokenizer.from_pretrained(home)
-        torch.manual_seed(seed)
-        config = transformers.T5Config(
-            vocab_size=len(tokenizer), d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4,
-            pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.sep_token_id,
-            decoder_start_token_id=tokenizer.pad_token_id, dropout_rate=0.0,
-        )  # fmt: skip
-        model: Any = transformers.T5ForConditionalGeneration(config)
+        texts = (each.documents[0].text for each in examples)
+        tokenizer = words_of(texts, Path(folder) / "t5")
+        model = fresh_t5(
+            tokenizer, seed, d_model=128, d_kv=32, d_ff=256, num_layers=2, dropout_rate=0.0
+        )
         encoder = SealEncoder(model, tokenizer)
         systems = {"BM25": Retriever.build(BM25Encoder(), documents)}
         systems["SEAL, untrained"] = Retriever.build(encoder, documents)
-        rows = {name: figures(system, asked, qrels) for name, system in systems.items()}
+        rows = {
+            name: figures(system, asked, qrels, MEASURES, 10) for name, system in systems.items()
+        }
         start = time.perf_counter()
         trainer = {"max_steps": steps, "per_device_train_batch_size": 16, "learning_rate": 1e-3}
         fit(encoder, examples, Spans(spans=4), output=Path(folder) / "work", trainer=trainer,
             seed=seed)  # fmt: skip
         seconds = time.perf_counter() - start
         begun = time.perf_counter()
-        rows["SEAL"] = figures(Retriever.build(encoder, documents), asked, qrels)
+        rows["SEAL"] = figures(Retriever.build(encoder, documents), asked, qrels, MEASURES, 10)
         each = (time.perf_counter() - begun) / len(asked)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"{count:,} documents, {len(examples):,} training queries, {len(asked):,} held out; "
@@ -124,14 +107,8 @@ def trained(count: int, steps: int, seed: int) -> None:
         )
 
 
-def figures(retriever: Any, asked: dict[str, str], qrels: Any) -> dict[str, float]:
-    from sluice.retrieval import evaluate
-
-    return dict(evaluate(retriever.run(asked, k=10), qrels, ["R@1", "R@10", "RR@10"]).mean)
-
-
 def main() -> None:
-    asked = arguments()
+    asked = options(__doc__, OPTIONS)
     if asked.ngrams:
         fuzz(asked.ngrams, asked.seed)
     if asked.documents:

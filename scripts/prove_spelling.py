@@ -11,7 +11,6 @@ a query, one thread. Nothing was chosen by these figures.
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 import string
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import options
 
 WORD = re.compile(r"[A-Za-z]{4,}")
 
@@ -47,18 +47,15 @@ def misspelt(text: str, rate: float, chance: random.Random) -> str:
 
 
 def main() -> None:
-    from sluice.encoders import BM25Encoder
-    from sluice.retrieval import Retriever, evaluate, load_dataset
+    from sluice import BM25Encoder, Retriever, evaluate, load_dataset
     from sluice.retrieval.evaluation.significance import fisher_randomisation
     from sluice.retrieval.stages.transforms.key_phrases import key_phrases
     from sluice.retrieval.stages.transforms.spelling import spelling
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("dataset", help="A dataset: folder, ir_datasets id, name.")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
-    parser.add_argument("--rate", type=float, default=0.2)
-    asked = parser.parse_args()
+    asked = options(__doc__, {
+        "dataset": "A dataset: folder, ir_datasets id, name.", "--split": "test",
+        "--seeds": [13, 14, 15], "--rate": 0.2,
+    })  # fmt: skip
     dataset = load_dataset(asked.dataset, asked.split)
     queries = dict(dataset.queries)
 
@@ -70,10 +67,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bm25 = Retriever.build(BM25Encoder(), dataset.corpus, path=Path(folder) / "b", name="bm25")
         systems: dict[str, Any] = {
-            "bm25": bm25,
-            "spelling": spelling(bm25),
-            "key_phrases": key_phrases(bm25),
-        }
+            "bm25": bm25, "spelling": spelling(bm25), "key_phrases": key_phrases(bm25),
+        }  # fmt: skip
         start = time.process_time()
         systems["spelling"].search("a first query", 1)
         print(f"words of {len(bm25.documents):,} documents counted in "

@@ -21,26 +21,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+from harness import MODEL, descend, figures, fresh_gpt2, options, trainer, words_of
+
 MEASURES = ["nDCG@10", "R@100"]
 LENGTH = 24  # tokens of a query
 BODY = 48  # tokens of a document
 PLACES = 256  # of the language model
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--work", type=Path, default=Path("runs/sptar"))
-    parser.add_argument("--documents", type=int, default=2_000, help="Of the corpus searched.")
-    parser.add_argument("--queries", type=int, default=150, help="Test queries.")
-    parser.add_argument("--written", type=int, default=600, help="Documents with written queries.")
-    parser.add_argument("--steps", type=int, default=600, help="Of the language model.")
-    parser.add_argument("--width", type=int, default=128, help="Of the language model.")
-    parser.add_argument("--epochs", type=int, default=20, help="Most, of the soft prompt.")
-    parser.add_argument("--consistency", type=int, default=30)
-    parser.add_argument("--student-steps", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=13)
-    return parser.parse_args()
+OPTIONS = {
+    "--work": Path("runs/sptar"), "--documents": (2_000, "Of the corpus searched."),
+    "--queries": (150, "Test queries."), "--written": (600, "Documents with written queries."),
+    "--steps": (600, "Of the language model."), "--width": (128, "Of the language model."),
+    "--epochs": (20, "Most, of the soft prompt."), "--consistency": 30, "--student-steps": 40,
+    "--seed": 13,
+}  # fmt: skip
 
 
 def collection(asked: argparse.Namespace) -> tuple[Any, Any]:
@@ -71,9 +66,7 @@ def collection(asked: argparse.Namespace) -> tuple[Any, Any]:
 def language_model(asked: argparse.Namespace, corpus: Any) -> Path:
     """Write a GPT-2 that was trained from random weights to write key phrases of documents."""
     import torch
-    import transformers
 
-    from sluice.encoders.transformer.text_encoder import fresh_model
     from sluice.training.generation.corpus_pairs import PairMaker
     from sluice.training.generation.decoding import QueryPrompt, Shot
     from sluice.training.generation.inverse_cloze import Passage
@@ -82,23 +75,15 @@ def language_model(asked: argparse.Namespace, corpus: Any) -> Path:
     if (home / "config.json").exists():
         return home
     passages = [Passage(each.id, each.title, each.text) for each in corpus]
-    bert = fresh_model((each.text for each in passages), asked.work / "words",
-                       layers=1, hidden=64, vocabulary=4_096, length=PLACES)  # fmt: skip
-    tokenizer = transformers.AutoTokenizer.from_pretrained(bert)
-    torch.manual_seed(asked.seed)
-    config = transformers.GPT2Config(
-        vocab_size=len(tokenizer), n_positions=PLACES, n_embd=asked.width, n_layer=2, n_head=4,
-        eos_token_id=tokenizer.sep_token_id, bos_token_id=tokenizer.cls_token_id,
-        pad_token_id=tokenizer.pad_token_id, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-    )  # fmt: skip
-    model = transformers.GPT2LMHeadModel(config)
+    tokenizer = words_of((each.text for each in passages), asked.work / "words", PLACES)
+    still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    model = fresh_gpt2(tokenizer, asked.width, PLACES, seed=asked.seed, **still)
     end = tokenizer.sep_token_id
     prompt = QueryPrompt(tokenizer, "Document: {text}\nQuery:", BODY, special=False, end=end)
     maker, draw = PairMaker.of(passages), random.Random(asked.seed)
-    optimiser = torch.optim.AdamW(model.parameters(), 2e-3, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=asked.steps)
     start, model = time.monotonic(), model.train()
-    for step in range(asked.steps):
+
+    def loss_of(step: int) -> Any:
         rows = []
         while len(rows) < 16:  # with an example pair and without, as it is read later
             drawn = [maker.pair("phrases", draw.choice(passages), draw) for _ in range(2)]
@@ -115,14 +100,12 @@ def language_model(asked: argparse.Namespace, corpus: Any) -> Path:
         loss = model(
             input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)
         ).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        optimiser.zero_grad()
         if (step + 1) % 100 == 0:
             print(f"language model: step {step + 1}, loss {loss.item():.3f}, "
                   f"{time.monotonic() - start:.0f} s", flush=True)  # fmt: skip
+        return loss
+
+    descend(list(model.parameters()), loss_of, asked.steps, 2e-3, weight_decay=0.01)
     tokenizer.save_pretrained(home)
     model.save_pretrained(home)
     return home
@@ -130,27 +113,23 @@ def language_model(asked: argparse.Namespace, corpus: Any) -> Path:
 
 def searched(asked: argparse.Namespace, examples: Any, test: Any, name: str) -> dict[str, float]:
     """Train MiniLM on the examples (as it is without) and search the test queries."""
-    from sluice.encoders import DenseEncoder
-    from sluice.retrieval import Retriever, evaluate
+    from sluice import DenseEncoder, Retriever
     from sluice.training import fit
     from sluice.training.losses.contrastive.softmax import InfoNCE
 
-    encoder = DenseEncoder.from_pretrained(MINILM, document_length=64, query_length=32)
+    encoder = DenseEncoder.from_pretrained(MODEL, document_length=64, query_length=32)
     if examples:
-        trainer = {"max_steps": asked.student_steps, "per_device_train_batch_size": 16,
-                   "learning_rate": 2e-5, "save_strategy": "no"}  # fmt: skip
-        fit(encoder, examples, InfoNCE(), output=asked.work / name, trainer=trainer,
+        settings = trainer(asked.student_steps, 16, 2e-5, bf16=False)
+        fit(encoder, examples, InfoNCE(), output=asked.work / name, trainer=settings,
             seed=asked.seed)  # fmt: skip
-    run = Retriever.build(encoder, test.corpus).run(test.queries, k=100)
-    return dict(evaluate(run, test.qrels, MEASURES).mean)
+    return figures(Retriever.build(encoder, test.corpus), test.queries, test.qrels, MEASURES)
 
 
 def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    asked = arguments()
+    asked = options(__doc__, OPTIONS)
     asked.work.mkdir(parents=True, exist_ok=True)
-    from sluice.encoders import BM25Encoder
-    from sluice.retrieval import Retriever, evaluate
+    from sluice import BM25Encoder, Retriever
     from sluice.retrieval.training_data.written.generated_examples import (
         GeneratedExamples,
         labelled_pairs,
@@ -181,16 +160,16 @@ def main() -> None:
     for name, examples in sets.items():
         for each in examples[len(pairs) :][:3]:
             print(f"  {name}: {each.query.text!r} for {each.documents[0].text[:60]!r}", flush=True)
-    run = Retriever.build(BM25Encoder(), test.corpus).run(test.queries, k=100)
-    rows["BM25"] = dict(evaluate(run, test.qrels, MEASURES).mean)
+    bm25 = Retriever.build(BM25Encoder(), test.corpus)
+    rows["BM25"] = figures(bm25, test.queries, test.qrels, MEASURES)
     for name, examples in {"MiniLM as it is": [], **sets}.items():
         rows[name] = {**searched(asked, examples, test, name), "examples": len(examples)}
         print(name, json.dumps(rows[name]), flush=True)
     (asked.work / "result.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     print("| | examples | nDCG@10 | R@100 |\n|---|---:|---:|---:|")
     for name, row in rows.items():
-        figures = " | ".join(f"{row[measure]:.4f}" for measure in MEASURES)
-        print(f"| {name} | {row.get('examples', '')} | {figures} |")
+        cells = " | ".join(f"{row[measure]:.4f}" for measure in MEASURES)
+        print(f"| {name} | {row.get('examples', '')} | {cells} |")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ made in parts and side by side. All systems of a dataset are trained and tested 
 
 from __future__ import annotations
 
-import argparse
 import gc
 import itertools
 import json
@@ -25,19 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import BM25, MODEL, options as parsed, trainer
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 LENGTHS = {"nfcorpus": (16, 64), "scifact": (32, 64), "feedbackqa": (24, 64)}  # query, document
 TEST_LENGTH = {"nfcorpus": 64, "scifact": 128, "feedbackqa": 128}  # of documents
 MEASURES = ["nDCG@10", "R@100"]
 Spec = dict[str, Any]
-
-
-def trainer(steps: int, batch: int = 32, rate: float = 5.0e-5) -> Spec:
-    return {
-        "max_steps": steps, "per_device_train_batch_size": batch, "learning_rate": rate,
-        "bf16": True, "save_strategy": "no", "logging_steps": 20,
-    }  # fmt: skip
 
 
 def dense(name: str, steps: int, **more: Any) -> Spec:
@@ -92,11 +84,9 @@ def teacher(name: str, work: Path, steps: int) -> Spec:
     query, document = LENGTHS[name]
     return {
         "encoder": {"type": "cross_encoder", "model": MODEL, "max_length": query + document},
-        "loss": {"type": "localized_softmax"},
-        "negatives": mined(work, per_query=3, range_max=50),
-        "head_learning_rate": 1.0e-3,
-        "trainer": trainer(3 * steps, 16, 1.5e-4),
-    }
+        "loss": {"type": "localized_softmax"}, "negatives": mined(work, per_query=3, range_max=50),
+        "head_learning_rate": 1.0e-3, "trainer": trainer(3 * steps, 16, 1.5e-4),
+    }  # fmt: skip
 
 
 def splade(name: str, steps: int, target: tuple[int, int] = (40, 150), **more: Any) -> Spec:
@@ -119,11 +109,9 @@ def systems(table: str, name: str, work: Path, steps: int) -> dict[str, Spec | N
     own = {"negatives": mined(work)}
     if table == "dense":
         return {
-            "zero-shot": None,
-            "in-batch": dense(name, steps),
-            "mined": dense(name, steps, **own),
+            "zero-shot": None, "in-batch": dense(name, steps), "mined": dense(name, steps, **own),
             "distilled": distilled(name, work, steps),
-        }
+        }  # fmt: skip
     if table == "modes":
         modes = {
             mode: dense(name, steps, negatives=mined(work, mode, range_max=None, sampling="top"))
@@ -135,8 +123,7 @@ def systems(table: str, name: str, work: Path, steps: int) -> dict[str, Spec | N
         modes["window"] = dense(name, steps, negatives=mined(work, "window", range_max=100))
         judge = {"judge": str(teacher_path(work)), "range_max": 20, "sampling": "cyclic"}
         modes["judge"] = dense(name, steps, negatives=mined(work, "judge", **judge))
-        bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
-        modes["bm25"] = dense(name, steps, negatives=mined(work, retriever=bm25))
+        modes["bm25"] = dense(name, steps, negatives=mined(work, retriever=BM25))
         modes["self-refreshed"] = dense(
             name, steps, negatives=mined(work, retriever="self", refresh=max(1, steps // 2))
         )
@@ -184,8 +171,7 @@ def systems(table: str, name: str, work: Path, steps: int) -> dict[str, Spec | N
             "matryoshka": dense(name, steps, loss=wrapped),
         }
     if table == "splade":
-        bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
-        own = {"negatives": mined(work, retriever=bm25)}
+        own = {"negatives": mined(work, retriever=BM25)}
         return {
             "bm25": None,
             **{
@@ -194,8 +180,7 @@ def systems(table: str, name: str, work: Path, steps: int) -> dict[str, Spec | N
             },
         }
     if table == "middle":
-        bm25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
-        own = {"negatives": mined(work, retriever=bm25)}
+        own = {"negatives": mined(work, retriever=BM25)}
         after = splade(name, 2 * steps, **own)
         after["encoder"] = {**after["encoder"], "model": str(middle_path(work))}
         del after["encoder"]["start"]
@@ -223,9 +208,8 @@ def vectors_of(system: str, model: Any, name: str, dim: int | None = None) -> An
 
 
 def tested(encoder: Any, name: str) -> Spec:
-    from sluice.retrieval import Retriever, evaluate, load_dataset
+    from sluice import Encoding, Retriever, evaluate, load_dataset
     from sluice.retrieval.retrievers.candidate_lists import run_on
-    from sluice.retrieval.retrievers.corpus.encoding import Encoding
 
     data = load_dataset(name)
     built = Retriever.build(encoder, data.corpus, encoding=Encoding())
@@ -244,10 +228,8 @@ def tested(encoder: Any, name: str) -> Spec:
 
 def reranked(name: str, work: Path, first: Path, depth: int = 10) -> tuple[Spec, Spec]:
     """Test a dense model alone and under the trained cross-encoder."""
-    from sluice.encoders import CrossEncoder
-    from sluice.retrieval import Rerank, Retriever, evaluate, load_dataset
+    from sluice import CrossEncoder, Encoding, Rerank, Retriever, evaluate, load_dataset
     from sluice.retrieval.retrievers.candidate_lists import run_on
-    from sluice.retrieval.retrievers.corpus.encoding import Encoding
 
     data = load_dataset(name)
     encoder = vectors_of("dense", first, name)
@@ -264,16 +246,13 @@ def reranked(name: str, work: Path, first: Path, depth: int = 10) -> tuple[Spec,
 
 def prepared(table: str, name: str, work: Path, steps: int, *, taught: bool) -> None:
     """Make what the systems share: the zero-shot retriever and, if needed, the cross-encoder."""
-    from sluice.encoders import DenseEncoder
-    from sluice.retrieval import Retriever, load_dataset, train
+    from sluice import DenseEncoder, Retriever, load_dataset, train
 
     if not (zero(work) / "retriever.json").exists():
         encoder = DenseEncoder.from_pretrained(
-            MODEL,
-            dtype="bfloat16",
-            query_length=LENGTHS[name][0],
+            MODEL, dtype="bfloat16", query_length=LENGTHS[name][0],
             document_length=TEST_LENGTH[name],
-        )
+        )  # fmt: skip
         Retriever.build(encoder, load_dataset(name).corpus, path=zero(work), name="zero")
     if table == "middle" and not (middle_path(work) / "config.json").exists():
         folder = str(work / "middle-training")
@@ -283,15 +262,12 @@ def prepared(table: str, name: str, work: Path, steps: int, *, taught: bool) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tables", nargs="*")
-    parser.add_argument("--datasets", nargs="+", default=list(LENGTHS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[13, 14, 15])
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--only", nargs="+", help="these systems of the table")
-    parser.add_argument("--output", type=Path, default=Path("runs/prove"))
-    parser.add_argument("--show", action="store_true", help="print the tables from what is there")
-    arguments = parser.parse_args()
+    arguments = parsed(__doc__, {
+        "tables": {"nargs": "*"}, "--datasets": {"nargs": "+", "default": list(LENGTHS)},
+        "--seeds": [13, 14, 15], "--steps": 40,
+        "--only": ({"nargs": "+"}, "these systems of the table"), "--output": Path("runs/prove"),
+        "--show": (False, "print the tables from what is there"),
+    })  # fmt: skip
     if arguments.show:
         show(arguments.output)
         return

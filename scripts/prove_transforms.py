@@ -12,12 +12,13 @@ for query2doc; without one it is a GPT-2 of two layers with random weights.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from harness import options, write_record
 
 SYNONYMS = """
 high blood pressure, hypertension
@@ -100,17 +101,16 @@ def random_writer(folder: Path, corpus: Sequence[Any]) -> Any:
 
 
 def main() -> None:
-    from sluice.encoders import BM25Encoder
+    from sluice import BM25Encoder, Retriever, evaluate, load_dataset
     from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
-    from sluice.retrieval import Retriever, evaluate, load_dataset
     from sluice.retrieval.stages.transforms.drafts import iter_retgen, query2doc
     from sluice.retrieval.stages.transforms.synonyms import synonyms
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("dataset", help="A dataset: folder, ir_datasets id, name.")
-    parser.add_argument("--writer", help="A language model's folder or hub id.")
-    parser.add_argument("--json", type=Path, help="Write the figures here too.")
-    asked = parser.parse_args()
+    asked = options(__doc__, {
+        "dataset": "A dataset: folder, ir_datasets id, name.",
+        "--writer": (str, "A language model's folder or hub id."),
+        "--json": (Path, "Write the figures here too."),
+    })  # fmt: skip
     dataset = load_dataset(asked.dataset, "test")
     corpus = list(dataset.corpus)
     figures: dict[str, dict[str, float]] = {}
@@ -140,8 +140,7 @@ def main() -> None:
             figures[system] = {**mean, "queries changed": moved, "of": len(dataset.queries)}
         figures[list(systems)[-1]]["tokens"] = drafted.transform.writer.tokens_spent
     print(json.dumps(figures, indent=2))
-    if asked.json:
-        asked.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_record(asked.json, figures)
 
 
 if __name__ == "__main__":

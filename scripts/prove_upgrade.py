@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+from harness import MODEL, options, trainer
+
 LENGTHS = {"query_length": 32, "document_length": 64}
 INFO = {"type": "info_nce", "temperature": 0.05}
 OLD = "old"  # replaced by the old model's folder
@@ -50,11 +51,9 @@ def recipe(name: str, asked: argparse.Namespace) -> dict[str, Any]:
     return {
         "dataset": asked.dataset, "output": str(folder(asked, name)),
         "seed": asked.seed + (name != "old"), "encoder": encoder,
-        "trainer": {
-            "max_steps": asked.old_steps if name == "old" else asked.steps,
-            "per_device_train_batch_size": 16, "learning_rate": own.pop("rate", 5.0e-5),
-            "bf16": True, "save_strategy": "no", "logging_steps": 20,
-        },
+        "trainer": trainer(
+            asked.old_steps if name == "old" else asked.steps, 16, own.pop("rate", 5.0e-5)
+        ),
         **own,
     }  # fmt: skip
 
@@ -66,19 +65,15 @@ def folder(asked: argparse.Namespace, name: str) -> Path:
 
 
 def main() -> None:
-    from sluice.encoders import DenseEncoder
-    from sluice.retrieval import Retriever, load_dataset, train
+    from sluice import DenseEncoder, Retriever, load_dataset, train
     from sluice.retrieval.datasets.dataset import training_splits
     from sluice.retrieval.studies import upgrade
 
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("output", type=Path, help="The folder of models and the old index.")
-    parser.add_argument("--dataset", default="feedbackqa")
-    parser.add_argument("--only", nargs="+", default=list(SYSTEMS)[1:], metavar="NAME")
-    parser.add_argument("--seed", type=int, default=13)
-    parser.add_argument("--old-steps", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=40)
-    asked = parser.parse_args()
+    asked = options(__doc__, {
+        "output": (Path, "The folder of models and the old index."), "--dataset": "feedbackqa",
+        "--only": {"nargs": "+", "default": list(SYSTEMS)[1:], "metavar": "NAME"}, "--seed": 13,
+        "--old-steps": 15, "--steps": 40,
+    })  # fmt: skip
     _, dev = training_splits(asked.dataset, 13)
     train(recipe("old", asked))
     place = asked.output / f"index-{asked.seed}"

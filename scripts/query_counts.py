@@ -10,10 +10,11 @@ that the collection's queries show four times out of five, and the queries that 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
+
+from harness import options
 
 from sluice.retrieval.evaluation.significance import power, queries_needed
 
@@ -44,12 +45,10 @@ def rows(file: Path, measure: str, only: list[str] | None) -> list[str]:
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--measure", default="nDCG@10")
-    parser.add_argument("--only", nargs="+", help="systems")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, {
+        "folders": {"nargs": "+", "type": Path}, "--measure": "nDCG@10",
+        "--only": ({"nargs": "+"}, "systems"),
+    })  # fmt: skip
     sought = " | ".join(f"queries for {each:g}" for each in SOUGHT)
     lines = [
         f"| collection, queries | systems | difference | spread | least shown | {sought} |",

@@ -10,7 +10,6 @@ queries to train on. What is made already is not made again, so a killed run goe
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import options
 from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -249,9 +249,7 @@ def _others(scores: Path) -> Iterator[str]:
 
 def read(output: Path, seed: int, found: dict[str, Collection], names: Sequence[str]) -> None:
     """Add what a suite's output holds to the collections."""
-    from sluice.retrieval.datasets.dataset import load_dataset
-    from sluice.retrieval.evaluation.scores import evaluate
-    from sluice.retrieval.runs.run import Run
+    from sluice import Run, evaluate, load_dataset
 
     for name in names:
         folder = output / "datasets" / name
@@ -271,25 +269,31 @@ def read(output: Path, seed: int, found: dict[str, Collection], names: Sequence[
             }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only-write", action="store_true")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[13, 14, 15])
-    parser.add_argument("--cores", default="two CPU cores", help="the machine, for the page")
-    chosen = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
+def made(config: Path, seeds: Sequence[int], only_write: bool, found: dict[str, Collection]) -> str:
+    """Make what a suite describes once for each seed, and read it; return where it lies."""
     from sluice.retrieval.config.sections import load_values
     from sluice.retrieval.jobs import suite
 
+    values = load_values(config)
+    for seed in seeds:
+        output = Path(f"{values['output']}-{seed}")
+        if not only_write:
+            suite(config, overrides=[f"seed={seed}", f"output={output}"])
+        read(output, seed, found, values["dataset"])
+    return str(values["output"])
+
+
+def main() -> None:
+    chosen = options(__doc__, {
+        "--only-write": False, "--seeds": [13, 14, 15],
+        "--cores": ("two CPU cores", "the machine, for the page"),
+    })  # fmt: skip
+    sys.path.insert(0, str(ROOT))
     found: dict[str, Collection] = {}
     alone: dict[str, Collection] = {}
     for config in (TRAINED, UNTRAINED, CORPUS):
-        for seed in chosen.seeds if config == TRAINED else chosen.seeds[:1]:
-            values = load_values(ROOT / config)
-            output = Path(f"{values['output']}-{seed}")
-            if not chosen.only_write:
-                suite(ROOT / config, overrides=[f"seed={seed}", f"output={output}"])
-            read(output, seed, alone if config == CORPUS else found, values["dataset"])
+        seeds = chosen.seeds if config == TRAINED else chosen.seeds[:1]
+        made(ROOT / config, seeds, chosen.only_write, alone if config == CORPUS else found)
     scores = Path(os.environ.get("SLUICE_DATA", ".")) / "reference_scores.json"
     (ROOT / "docs" / "results.md").write_text(
         page(found, alone, chosen.cores, scores), encoding="utf-8"

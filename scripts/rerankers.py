@@ -22,7 +22,6 @@ fitted on the other half of the queries.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import options, refuse, same_settings, write_whole
 from rerankers_bench import (
     FREE,
     HALVINGS,
@@ -209,18 +209,13 @@ def max_sim(model: str) -> Row:
 ROWS: dict[str, Row] = {
     "untrained": lambda bench, seed: scored(bench, drawn(bench)),
     "start_untrained": lambda bench, seed: scored(bench, drawn(bench, "dense")),
-    "max_sim": max_sim(""),
-    "max_sim_trained": max_sim("dense"),
-    "present": cross(),
-    "seven": cross(negatives=7),
-    "trained_start": cross(start="dense"),
+    "max_sim": max_sim(""), "max_sim_trained": max_sim("dense"), "present": cross(),
+    "seven": cross(negatives=7), "trained_start": cross(start="dense"),
     "residual": cross(loss="residual", teacher=weighed(*FREE)),
     "distilled": cross(loss=KL, teacher=weighed(*TAUGHT)),
     "margin": cross(loss={"type": "margin_mse"}, teacher=late),
-    "listwise": cross(negatives=7, listwise=True),
-    "twice": cross(steps=2),
-    "soup": soup,
-}
+    "listwise": cross(negatives=7, listwise=True), "twice": cross(steps=2), "soup": soup,
+}  # fmt: skip
 NUMBERS = ("queries", "dev", "steps", "pairs", "depth", "longest")
 ONCE = ("untrained", "start_untrained", "max_sim", "max_sim_trained", "soup")  # of no seed
 
@@ -282,28 +277,19 @@ def results(folder: Path, rows: Sequence[str]) -> dict[str, list[Measured]]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--only", nargs="+", default=list(ROWS), help=", ".join(ROWS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[13, 14, 15])
-    parser.add_argument("--datasets", nargs="+", default=["scifact", "feedbackqa"])
-    parser.add_argument("--model", default=MODEL)
-    for name in NUMBERS:
-        parser.add_argument(f"--{name}", type=int, default=getattr(Bench, name))
-    parser.add_argument("--output", type=Path, default=Path("runs/rerankers"))
-    parser.add_argument("--show", action="store_true", help="print what is there, train nothing")
-    asked = parser.parse_args(words)
+    asked = options(__doc__, {
+        "--only": ({"nargs": "+", "default": list(ROWS)}, ", ".join(ROWS)),
+        "--seeds": [13, 14, 15], "--datasets": ["scifact", "feedbackqa"], "--model": MODEL,
+        **{f"--{name}": getattr(Bench, name) for name in NUMBERS},
+        "--output": Path("runs/rerankers"),
+        "--show": (False, "print what is there, train nothing"),
+    }, words)  # fmt: skip
     if stray := [row for row in asked.only if row not in ROWS]:
-        parser.error(f"--only {stray[0]!r}: unknown; rows are {', '.join(ROWS)}")
+        refuse(f"--only {stray[0]!r}: unknown; rows are {', '.join(ROWS)}")
     if not asked.show:
-        settings = {
-            n: getattr(asked, n)
-            for n in ("model", "queries", "dev", "steps", "pairs", "depth", "longest")
-        }
-        noted = asked.output / "settings.json"
-        asked.output.mkdir(parents=True, exist_ok=True)
-        if noted.exists() and json.loads(noted.read_text()) != settings:
-            parser.error(f"{noted}: results of other settings are there; name another --output")
-        noted.write_text(json.dumps(settings))
+        settings = {n: getattr(asked, n) for n in ("model", *NUMBERS)}
+        if wrong := same_settings(asked.output, settings):
+            refuse(wrong)
         for dataset in asked.datasets:
             bench = Bench(dataset, asked.output / Path(dataset).name, **settings)
             prepare(bench)
@@ -343,10 +329,7 @@ def one(bench: Bench, row: str, seed: int) -> None:
     start, busy = time.monotonic(), time.process_time()
     scores = ROWS[row](bench, seed)
     seconds = {"seconds": time.monotonic() - start, "processor": time.process_time() - busy}
-    result.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = result.with_suffix(".part")
-    unfinished.write_text(json.dumps({"scores": scores, **seconds}))
-    unfinished.replace(result)
+    write_whole(result, {"scores": scores, **seconds})
     print(f"{bench.dataset}: {result.stem}, {seconds}", file=sys.stderr, flush=True)
 
 

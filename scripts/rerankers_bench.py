@@ -202,11 +202,9 @@ class Bench:
         from sluice.encoders import DenseEncoder
 
         options = {
-            "query_length": min(32, self.longest),
-            "document_length": self.longest,
-            "dtype": "bfloat16",
-            **options,
-        }
+            "query_length": min(32, self.longest), "document_length": self.longest,
+            "dtype": "bfloat16", **options,
+        }  # fmt: skip
         return DenseEncoder.from_pretrained(model, **options)
 
     def fitted(

@@ -21,6 +21,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from harness import refuse
+
 PROCESSES: list[subprocess.Popen[bytes]] = []  # of servers, the latest last
 START = 180  # seconds that a server may take to answer
 PATIENCE = 60.0  # seconds for one answer, and for a loop to end beyond its time
@@ -117,12 +119,10 @@ async def open_loop(
         due += draw.expovariate(rate)
     await asyncio.gather(*tasks)
     return {
-        "sent": len(tasks),
-        "rate": len(accepted) / (time.perf_counter() - start),
-        "statuses": dict(statuses),
-        "refused_p99_ms": quantiles(refused)["p99_ms"],
+        "sent": len(tasks), "rate": len(accepted) / (time.perf_counter() - start),
+        "statuses": dict(statuses), "refused_p99_ms": quantiles(refused)["p99_ms"],
         **quantiles(accepted),
-    }
+    }  # fmt: skip
 
 
 def quantiles(times: list[float]) -> dict[str, float]:
@@ -134,6 +134,12 @@ def quantiles(times: list[float]) -> dict[str, float]:
         f"p{q}_ms": round(1000 * ordered[min(len(ordered) - 1, len(ordered) * q // 100)], 3)
         for q in (50, 95, 99)
     }
+
+
+def check_experiment(folder: Path) -> None:
+    """Refuse a folder without an experiment."""
+    if not (folder / "experiment.yaml").exists():
+        refuse(f"{folder}: no experiment; sluice run configs/quickstart.yaml makes one")
 
 
 def say(text: str) -> None:
@@ -157,11 +163,9 @@ def free_port() -> int:
 
 @contextmanager
 def serving(
-    words: Callable[[int], list[str]],
-    log: Path,
-    path: str | None = "/ready",
+    words: Callable[[int], list[str]], log: Path, path: str | None = "/ready",
     program: str = sys.executable,
-) -> Iterator[int]:
+) -> Iterator[int]:  # fmt: skip
     """Run a server as a process of its own until the block ends; yield its port.
 
     ``words`` are those behind the program's name, for a port. It answers when ``path`` does, with
@@ -257,7 +261,6 @@ LOOPS = {each.__name__: each for each in (closed_loop, open_loop)}
 
 
 def main() -> None:
-    """Run the loop that standard input names."""
     call = json.load(sys.stdin)
     arguments = call["arguments"]
     arguments["bodies"] = [body.encode() for body in arguments["bodies"]]

@@ -28,12 +28,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import options as parsed, refuse
 from serving_load import (
     PATIENCE,
     PROCESSES,
     START,
     Client,
     StepError,
+    check_experiment,
     family,
     interrupted_by_sigterm,
     memory_of,
@@ -287,22 +289,15 @@ async def soak(run: Soak, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run and print what came of it, also when it is interrupted or fails."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("runs/quickstart"))
-    parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--kill-every", type=float, default=60, help="seconds")
-    parser.add_argument("--write-every", type=float, default=5, help="seconds")
-    parser.add_argument("--rate", type=float, default=20, help="searches a second")
-    parser.add_argument("--pipelines", nargs="+", default=["bm25", "dense", "hybrid"])
-    options = parser.parse_args()
+    options = parsed(__doc__, {
+        "folder": {"nargs": "?", "type": Path, "default": Path("runs/quickstart")},
+        "--minutes": 60.0, "--workers": 2, "--kill-every": (60.0, "seconds"),
+        "--write-every": (5.0, "seconds"), "--rate": (20.0, "searches a second"),
+        "--pipelines": ["bm25", "dense", "hybrid"],
+    })  # fmt: skip
     if min(options.minutes, options.kill_every, options.write_every, options.rate) <= 0:
-        parser.error("--minutes, --kill-every, --write-every, --rate: expected more than 0")
-    if not (options.folder / "experiment.yaml").exists():
-        parser.error(
-            f"{options.folder}: no experiment; sluice run configs/quickstart.yaml makes one"
-        )
+        refuse("--minutes, --kill-every, --write-every, --rate: expected more than 0")
+    check_experiment(options.folder)
     from sluice.retrieval import load_dataset
 
     interrupted_by_sigterm()

@@ -73,16 +73,9 @@ def install(which: str) -> str:
     run(UV, "pip", "install", *into, "-r", f"{which}.txt")
     run(python, "-m", "pip", "install", "--quiet", limits[-1])
     run(
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "-e",
+        python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "-e",
         str(ROOT),
-    )
+    )  # fmt: skip
     run(python, "-m", "pip", "check")
     return python
 

@@ -134,7 +134,7 @@ def test_a_launch_within_torchrun_and_bad_settings_are_refused(
 ) -> None:
     for launch, message in (
         ({"type": "processes"}, r"launch: processes needs 'workers'"),
-        ({**TWO, "workers": 0}, r"launch: workers is 0"),
+        ({**TWO, "workers": 0}, r"launch.workers: 0; expected"),
         ({"type": "ray", "workers": 2, "num_cpu": 1}, r"launch.num_cpu: unknown key"),
         ({"type": "ray", "workers": 2, "num_gpus": 2}, r"num_gpus: 2; expected 0 or 1"),
         ({"type": "slurm", "workers": 2}, r"launch"),

@@ -52,7 +52,7 @@ def test_a_list_longer_than_the_window_is_no_example(sluice: Call, tmp_path: Pat
     [
         ({"loss": "info_nce"}, "a listwise encoder takes rankings"),
         ({"loss": {"type": "sum", "losses": [{"type": "rankings"}]}}, "cannot be combined"),
-        ({"loss": {"type": "rankings", "importance": -1}}, "rankings.importance: -1"),
+        ({"loss": {"type": "rankings", "importance": -1}}, "loss.importance: -1"),
         ({"encoder": {"type": "cross_encoder", "model": "m"}}, "loss: rankings trains listwise"),
         ({"encoder": {"type": "listwise", "model": "m", "windows": 3}}, "did you mean 'window'"),
         ({"negatives": {"type": "mined", "retriever": "self"}, "examples": None},

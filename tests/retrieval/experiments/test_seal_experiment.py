@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused(t5: Path, tmp_path: Path, models: Models) 
         ({"loss": "info_nce"}, "a seal encoder takes spans"),
         ({"loss": {"type": "sum", "losses": [{"type": "spans"}]}}, "cannot be combined"),
         ({"loss": {"type": "spans", "spans": 0}}, "spans.spans: 0, expected 1 or more"),
-        ({"loss": {"type": "spans", "smoothing": 1.0}}, "spans.smoothing"),
+        ({"loss": {"type": "spans", "smoothing": 1.0}}, "loss.smoothing"),
         ({"encoder": {"type": "dense", "model": "m"}}, "loss: spans trains seal"),
     ],
 )

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from sluice.encoders.rerankers.matching.texts import OneText, Pairs, aligned, stacked
 from torch import nn
 
 from sluice.encoders.foundation.errors import ConfigError
@@ -21,6 +20,7 @@ from sluice.encoders.rerankers.matching.knrm import KernelPooling, Kernels
 from sluice.encoders.rerankers.matching.match_pyramid import Image, pooled
 from sluice.encoders.rerankers.matching.pacrr import BestMatches
 from sluice.encoders.rerankers.matching.ranker import Head
+from sluice.encoders.rerankers.matching.sources import OneText, Pairs, aligned, stacked
 
 Array = NDArray[np.float64]
 DIM = 5

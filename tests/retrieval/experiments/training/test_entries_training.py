@@ -60,7 +60,7 @@ def test_definitions_train_a_dense_encoder_that_searches(
 
 @pytest.mark.parametrize(("count", "loss", "said"), [
     (8, {}, "8 vectors of"),
-    (40, {"temperature": -1.0}, "entries.temperature: -1.0, expected above 0"),
+    (40, {"temperature": -1.0}, "loss.temperature: -1.0; expected a number above 0"),
     (40, {"of": "vocabulary"}, "definitions"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(

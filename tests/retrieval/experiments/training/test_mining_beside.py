@@ -207,7 +207,7 @@ def test_a_copy_that_comes_back_as_another_encoder_is_refused(
     [
         ({"every": 3, "lag": 4}, r"negatives.refresh.lag: 4; expected 0 to 3 steps"),
         ({"every": 3, "max_age": 3}, r"negatives.refresh.max_age: 3; expected more than 3"),
-        ({"max_age": 1}, r"negatives.refresh.max_age is 1, expected a whole number, 2 or more"),
+        ({"max_age": 1}, r"negatives.refresh.max_age: 1; expected a whole number, 2 or more"),
         ({"every": 3, "lag": 1, "max_age": 9}, r"refresh.max_age: stands beside lag"),
         ({"every": 0, "lag": 0}, r"negatives.refresh.every"),
         ({"every": 3, "lags": 1}, r"refresh.lags: unknown key; .*did you mean 'lag'"),
