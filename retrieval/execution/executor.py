@@ -56,7 +56,7 @@ class Task:
 
     @property
     def order(self) -> str:
-        """What another process is told, a line of JSON."""
+        """An order to another process, a line of JSON."""
         return json.dumps({"kind": self.kind, "args": dict(self.args)})
 
     @property

@@ -194,7 +194,7 @@ def test_what_it_refuses(folder: Path, bert: Path, masked_bert: Path, tmp_path: 
         SealEncoder.from_pretrained(folder, query_ngrams=99)
     with pytest.raises(ConfigError, match="beams"):
         SealEncoder.from_pretrained(folder, beams=0)
-    with pytest.raises(ConfigError, match="info_nce trains .* a seal encoder takes spans"):
+    with pytest.raises(ConfigError, match=r"info_nce trains .* a seal encoder takes spans"):
         fit(SealEncoder.from_pretrained(folder), examples(4), InfoNCE(), output=tmp_path / "fit")
     with pytest.raises(ModelError, match="written with the index that it searches"):
         SealEncoder.from_pretrained(folder).encode_queries(["gold"])

@@ -109,5 +109,5 @@ def test_what_is_refused(sluice: Call, home: Path, masked_bert: Path, tmp_path: 
     for lists, message in ((["bm25", "base"], "scores of one list"), ("random", "have no scores")):
         negatives = {**judged, "retriever": lists}
         refused(short_training(tmp_path, home / "static", negatives=negatives), message)
-    with pytest.raises(ConfigError, match="learning_rate: 0.0; expected a number above 0"):
+    with pytest.raises(ConfigError, match=r"learning_rate: 0\.0; expected a number above 0"):
         fit_adapter(retriever, data, learning_rate=0.0)
