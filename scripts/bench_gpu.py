@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench_encode import LENGTH, MODEL, passages
-from harness import options as parsed, write_record
+from bench_encode import LENGTH, passages
+from harness import MODEL, options as parsed, write_record
 
 BATCHES = (32, 128, 512, 1024)
 BUDGETS = (16_384, 65_536, 262_144)

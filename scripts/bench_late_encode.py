@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench_encode import MODEL, against, collection, least_cosine, passages, rows
-from harness import options as parsed
+from bench_encode import against, collection, least_cosine, passages, rows
+from harness import MODEL, options as parsed
 
 LENGTH = 256
 

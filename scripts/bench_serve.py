@@ -291,8 +291,9 @@ def mixed_texts(count: int) -> list[str]:
 def main() -> None:
     options = parsed(__doc__, {
         "folder": {"nargs": "?", "type": Path, "default": Path("runs/quickstart")},
-        "--seconds": (8.0, "of each measurement"), "--clients": 32, "--infinity": {"type": Path},
-        "--window-ms": {"type": float, "nargs": "*", "default": [0]}, "--json": Path,
+        "--seconds": (8.0, "of each measurement"), "--clients": 32, "--json": Path,
+        "--infinity": {"type": Path, "metavar": "PROGRAM"},
+        "--window-ms": {"type": float, "nargs": "*", "default": [0]},
     })  # fmt: skip
     if options.seconds <= 0 or options.clients < 1:
         refuse("--seconds and --clients: expected more than 0")
