@@ -13,16 +13,11 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
     from sluice.encoders.dense.error_adapter import PairHead as PairHead
     from sluice.encoders.dense.experts.encoder import ExpertEncoder as ExpertEncoder
-    from sluice.encoders.dense.gaussian.encoder import GaussianEncoder as GaussianEncoder
     from sluice.encoders.dense.given.function import FunctionEncoder as FunctionEncoder
     from sluice.encoders.dense.given.sentence_transformer import (
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )
-    from sluice.encoders.dense.hypencoder.encoder import Hypencoder as Hypencoder
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
-    from sluice.encoders.dense.pseudo_queries.encoder import (
-        PseudoQueryEncoder as PseudoQueryEncoder,
-    )
     from sluice.encoders.dense.static.encoder import StaticEncoder as StaticEncoder
     from sluice.encoders.encoder import Encoder as Encoder, EncoderBase as EncoderBase
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
@@ -36,15 +31,20 @@ if TYPE_CHECKING:
     from sluice.encoders.generative.encoder import SealEncoder as SealEncoder
     from sluice.encoders.given import as_encoder as as_encoder, as_scorer as as_scorer
     from sluice.encoders.late_interaction.encoder import TokenEncoder as TokenEncoder
-    from sluice.encoders.late_interaction.three_heads.encoder import (
-        ThreeHeadEncoder as ThreeHeadEncoder,
-    )
     from sluice.encoders.lexical.analyzer import Analyzer as Analyzer, analyzer as analyzer
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
+    from sluice.encoders.own.csr.encoder import CsrEncoder as CsrEncoder
+    from sluice.encoders.own.gaussian.encoder import GaussianEncoder as GaussianEncoder
+    from sluice.encoders.own.hypencoder.encoder import Hypencoder as Hypencoder
+    from sluice.encoders.own.pseudo_queries.encoder import (
+        PseudoQueryEncoder as PseudoQueryEncoder,
+    )
+    from sluice.encoders.own.three_heads.encoder import (
+        ThreeHeadEncoder as ThreeHeadEncoder,
+    )
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
     from sluice.encoders.splade.concepts.encoder import ConceptEncoder as ConceptEncoder
-    from sluice.encoders.splade.csr.encoder import CsrEncoder as CsrEncoder
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder
     from sluice.encoders.splade.start import fit_idf as fit_idf, start_splade as start_splade
     from sluice.encoders.towers import TowerEncoder as TowerEncoder

@@ -126,6 +126,7 @@ def own_form(encoder: Any) -> Form | None:
 
 _SIMILAR, _FEATURES, _RANKS = "sentence-similarity", "feature-extraction", "text-ranking"
 _DENSE, _LATE = "sluice.encoders.dense", "sluice.encoders.late_interaction"
+_OWN = "sluice.encoders.own"
 
 TYPES: Final[Mapping[str, EncoderTraits]] = {
     "bm25": EncoderTraits(
@@ -140,7 +141,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         learns=("sparse",),
     ),
     "csr": EncoderTraits(
-        "sluice.encoders.splade.csr.encoder:CsrEncoder.from_pretrained",
+        "sluice.encoders.own.csr.encoder:CsrEncoder.from_pretrained",
         "CSR encoder", _FEATURES, "sparse", learns_as="splade", teaches=True, sparsity=True,
         opens_alone=True,
         learns=("sparse", "codes"),
@@ -163,7 +164,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         learns=("dense",), experts=True,
     ),
     "gaussian": EncoderTraits(
-        f"{_DENSE}.gaussian.encoder:GaussianEncoder.from_pretrained",
+        f"{_OWN}.gaussian.encoder:GaussianEncoder.from_pretrained",
         "Gaussian encoder", _FEATURES, one_way=True, teaches=True, projection=True,
         graph="last_hidden_state", varies=True,
         learns=("one_way",),
@@ -172,7 +173,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         untrained="an http encoder is a server's, which is trained where it runs",
     ),
     "hypencoder": EncoderTraits(
-        f"{_DENSE}.hypencoder.encoder:Hypencoder.from_pretrained", "Hypencoder", form="q_net",
+        f"{_OWN}.hypencoder.encoder:Hypencoder.from_pretrained", "Hypencoder", form="q_net",
         learns=("q_net",),
     ),
     "precomputed": EncoderTraits(
@@ -180,7 +181,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         untrained="precomputed vectors stay as they are; train the encoder that made them",
     ),
     "pseudo_queries": EncoderTraits(
-        f"{_DENSE}.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained",
+        f"{_OWN}.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained",
         "pseudo-query encoder", form="pseudo_queries", projection=True,
         learns=("pseudo_queries",),
     ),
@@ -201,7 +202,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         learns=("dense",), untuned="a static encoder has no network to tune",
     ),
     "three_heads": EncoderTraits(
-        f"{_LATE}.three_heads.encoder:HeadEncoder.from_pretrained",
+        f"{_OWN}.three_heads.encoder:HeadEncoder.from_pretrained",
         "encoder with three heads", form="parts",
         heads={"dense": "dense", "sparse": "splade", "tokens": "tokens"},
         learns=("heads",),
@@ -232,16 +233,10 @@ OPENED: Final[Mapping[str, str]] = {
 # Encoders of what a program gave: saved folders name them, YAML does not.
 # The three heads are saved as ``three_heads``, with the head's name.
 GIVEN: Final[Mapping[str, str]] = {
-    "dense_head": (
-        "sluice.encoders.late_interaction.three_heads.encoder:DenseHead.from_pretrained"
-    ),
+    "dense_head": ("sluice.encoders.own.three_heads.encoder:DenseHead.from_pretrained"),
     "function": "sluice.encoders.dense.given.function:FunctionEncoder.from_pretrained",
-    "sparse_head": (
-        "sluice.encoders.late_interaction.three_heads.encoder:SparseHead.from_pretrained"
-    ),
-    "token_head": (
-        "sluice.encoders.late_interaction.three_heads.encoder:TokenHead.from_pretrained"
-    ),
+    "sparse_head": ("sluice.encoders.own.three_heads.encoder:SparseHead.from_pretrained"),
+    "token_head": ("sluice.encoders.own.three_heads.encoder:TokenHead.from_pretrained"),
     "sentence_transformer": (
         "sluice.encoders.dense.given.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
     ),
@@ -250,14 +245,14 @@ GIVEN: Final[Mapping[str, str]] = {
 
 def _ranker(make: str, called: str, **facts: Any) -> EncoderTraits:
     return EncoderTraits(
-        f"sluice.encoders.rerankers.{make}.from_pretrained", called, _RANKS, "scores", **facts
+        f"sluice.encoders.{make}.from_pretrained", called, _RANKS, "scores", **facts
     )
 
 
 # Rerankers that are a head over the token vectors of an encoder.
 _HEADS: Final[Mapping[str, EncoderTraits]] = {
     name: _ranker(
-        f"matching.{name}:{own}",
+        f"own.matching.{name}:{own}",
         f"{own} ranker",
         learns_as="cross_encoder",
         opens_alone=True,
@@ -279,8 +274,8 @@ _HEADS: Final[Mapping[str, EncoderTraits]] = {
 }
 RANKERS: Final[Mapping[str, EncoderTraits]] = {
     "cross_encoder": _ranker(
-        "cross_encoder:CrossEncoder", "cross-encoder", teaches=True, core=True, graph="logits",
-        learns=("scores",), any_text=True,
+        "rerankers.cross_encoder:CrossEncoder", "cross-encoder", teaches=True, core=True,
+        graph="logits", learns=("scores",), any_text=True,
     ),
     "listwise": EncoderTraits(
         "sluice.encoders.generative.listwise:ListwiseRanker.from_pretrained",
@@ -289,14 +284,14 @@ RANKERS: Final[Mapping[str, EncoderTraits]] = {
         why="stays beside the weights, and a listwise ranker writes with the weights alone",
         learns=("rankings",),
     ),
-    "pyramid": _ranker("pyramid:PyramidEncoder", "pyramid ranker", learns_as="cross_encoder",
-        opens_alone=True,
+    "pyramid": _ranker("rerankers.pyramid:PyramidEncoder", "pyramid ranker",
+        learns_as="cross_encoder", opens_alone=True,
         tunings=("adapter", "bitfit", "gated_prefix", "ia3", "ln_tuning", "lora", "prefix"),
         why="connects all layers in one pass, and a pyramid ranker runs the lower ones for each "
         "text alone",
         learns=("scores",),
     ),
-    "rrra": _ranker("rrra:AdaptedScorer", "", teaches=True,
+    "rrra": _ranker("rerankers.rrra:AdaptedScorer", "", teaches=True,
         untrained="an rrra adapter is fitted, by `sluice fit adapter`, or trained beside a dense "
         "encoder by loss: {type: rrra}",
     ),  # made by `sluice fit adapter`

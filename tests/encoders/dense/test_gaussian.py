@@ -15,10 +15,10 @@ from tiny_models import save_tokenizer
 from torch.autograd import gradcheck
 
 from sluice.encoders import DenseEncoder, GaussianEncoder
-from sluice.encoders.dense.gaussian.encoder import Gaussians, augmented, gaussians_of
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.own.gaussian.encoder import Gaussians, augmented, gaussians_of
 from sluice.encoders.transformer.tokens import Tokens
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, FunnelIndex
 from sluice.retrieval import Document, Retriever

@@ -16,10 +16,10 @@ from sentence_transformers import SentenceTransformer
 from tiny_models import save_tokenizer
 
 from sluice.encoders import DenseEncoder, GaussianEncoder, Hypencoder
-from sluice.encoders.dense.hypencoder.head import HyperHead
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.q_net import QNetShape, q_net_scores
 from sluice.encoders.model_files.registry import kind_of, open_encoder
+from sluice.encoders.own.hypencoder.head import HyperHead
 
 TEXTS = ["gold in the river", "", "a sluice is a water search for gold, stone and gold", "x"]
 Table = NDArray[np.float64]

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch.autograd import gradcheck
 
 from sluice.encoders import DenseEncoder, GaussianEncoder, Hypencoder, PseudoQueryEncoder
-from sluice.encoders.dense.pseudo_queries.encoder import assigned, centroids
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.own.pseudo_queries.encoder import assigned, centroids
 from sluice.indexing.wrappers.pseudo_queries import attended
 
 Table = NDArray[np.float64]

@@ -25,7 +25,7 @@ INSIDE = {
     "encoders/lexical/vocabulary.py",
     "encoders/model_files/adapters.py",
     "encoders/splade/concepts/encoder.py",
-    "encoders/splade/csr/encoder.py",
+    "encoders/own/csr/encoder.py",
     "encoders/splade/folder.py",
     "encoders/vectors/forms.py",
     "indexing/databases/pgvector/states.py",

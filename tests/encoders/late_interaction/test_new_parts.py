@@ -7,7 +7,7 @@ import pytest
 
 from sluice.encoders import ThreeHeadEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.late_interaction.three_heads.encoder import HeadEncoder
+from sluice.encoders.own.three_heads.encoder import HeadEncoder
 
 
 @pytest.fixture(scope="module")

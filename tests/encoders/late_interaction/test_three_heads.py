@@ -13,14 +13,14 @@ from tiny_architectures import save_architecture
 
 from sluice.encoders import DenseEncoder, ThreeHeadEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.late_interaction.three_heads.encoder import (
+from sluice.encoders.model_files import open_encoder
+from sluice.encoders.own.three_heads.encoder import (
     DenseHead,
     HeadEncoder,
     SparseHead,
     TokenHead,
 )
-from sluice.encoders.late_interaction.three_heads.trunk import Memo, Trunk
-from sluice.encoders.model_files import open_encoder
+from sluice.encoders.own.three_heads.trunk import Memo, Trunk
 from sluice.encoders.transformer.tokens import TokenBatch
 
 TEXTS = ["river gold, river stone.", "", "water", "deep sparse query model " * 8, "water"]

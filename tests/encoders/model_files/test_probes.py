@@ -32,7 +32,7 @@ from sluice.encoders.generative.true_false import TrueFalseRanker
 from sluice.encoders.model_files import probes
 from sluice.encoders.model_files.probes import PROBES, Row, verify_probes
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.rerankers.matching import KNRM
+from sluice.encoders.own.matching import KNRM
 from sluice.encoders.rerankers.pyramid import PyramidEncoder
 from sluice.retrieval import Document, Retriever
 

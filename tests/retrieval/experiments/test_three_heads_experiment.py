@@ -11,8 +11,8 @@ from small_world import write_beir
 from tiny_architectures import save_architecture
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.late_interaction.three_heads.encoder import HeadEncoder
-from sluice.encoders.late_interaction.three_heads.trunk import Trunk
+from sluice.encoders.own.three_heads.encoder import HeadEncoder
+from sluice.encoders.own.three_heads.trunk import Trunk
 from sluice.encoders.transformer.tokens import TokenBatch
 from sluice.retrieval.config.components import check_retriever
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, checked

@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss, relu
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.splade.csr.encoder import SparseAutoencoder
+from sluice.encoders.own.csr.encoder import SparseAutoencoder
 from sluice.encoders.splade.term_selection import keep_top
 from sluice.encoders.tuning.learning import learning_of
 from sluice.training.batches.vector_batch import VectorBatch

@@ -14,7 +14,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import is_number
-from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, unpack
+from sluice.encoders.own.three_heads.packing import HeadVectors, unpack
 from sluice.encoders.tuning.learning import learning_of
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.batches.vector_batch import VectorBatch

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.rerankers.matching.conv_knrm import NGramKernels
-from sluice.encoders.rerankers.matching.drmm import Histograms
-from sluice.encoders.rerankers.matching.duet import LocalAndDistributed
-from sluice.encoders.rerankers.matching.knrm import KernelPooling, Kernels
-from sluice.encoders.rerankers.matching.match_pyramid import Image, pooled
-from sluice.encoders.rerankers.matching.pacrr import BestMatches
-from sluice.encoders.rerankers.matching.ranker import Head
-from sluice.encoders.rerankers.matching.sources import OneText, Pairs, aligned, stacked
+from sluice.encoders.own.matching.conv_knrm import NGramKernels
+from sluice.encoders.own.matching.drmm import Histograms
+from sluice.encoders.own.matching.duet import LocalAndDistributed
+from sluice.encoders.own.matching.knrm import KernelPooling, Kernels
+from sluice.encoders.own.matching.match_pyramid import Image, pooled
+from sluice.encoders.own.matching.pacrr import BestMatches
+from sluice.encoders.own.matching.ranker import Head
+from sluice.encoders.own.matching.sources import OneText, Pairs, aligned, stacked
 
 Array = NDArray[np.float64]
 DIM = 5

@@ -19,9 +19,9 @@ from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.given import as_scorer
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.rerankers.matching import DRMM, KNRM, Duet
-from sluice.encoders.rerankers.matching.ranker import CELLS, MatchingRanker
-from sluice.encoders.rerankers.matching.sources import SOURCES, TokenSource
+from sluice.encoders.own.matching import DRMM, KNRM, Duet
+from sluice.encoders.own.matching.ranker import CELLS, MatchingRanker
+from sluice.encoders.own.matching.sources import SOURCES, TokenSource
 from sluice.encoders.table import MATCHING
 from sluice.training import LOSSES, Example, Text, fit
 
@@ -130,8 +130,8 @@ def test_every_distinct_text_is_encoded_once(static: Path, monkeypatch: Any) -> 
     assert sorted(asked) == ["gold", "river", "stone", "water"]
     assert scores[0] == scores[3]
     # The same in small batches and blocks of documents.
-    monkeypatch.setattr("sluice.encoders.rerankers.matching.ranker.CELLS", 2)
-    monkeypatch.setattr("sluice.encoders.rerankers.matching.ranker.BYTES", 1)
+    monkeypatch.setattr("sluice.encoders.own.matching.ranker.CELLS", 2)
+    monkeypatch.setattr("sluice.encoders.own.matching.ranker.BYTES", 1)
     np.testing.assert_allclose(ranker.score(pairs), scores, atol=1e-6)
     assert CELLS > 2
 

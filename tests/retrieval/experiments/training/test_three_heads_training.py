@@ -15,7 +15,7 @@ from small_world import documents, write_beir
 
 from sluice.encoders import ThreeHeadEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.late_interaction.three_heads.encoder import HeadEncoder
+from sluice.encoders.own.three_heads.encoder import HeadEncoder
 from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.experiments.training.checks import check_training
 

@@ -19,7 +19,7 @@ from vector_batches import examples, made, random_batch
 
 from sluice.encoders import CsrEncoder, DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.splade.csr.encoder import SparseAutoencoder
+from sluice.encoders.own.csr.encoder import SparseAutoencoder
 from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.csr import CSR

@@ -16,8 +16,8 @@ from vector_batches import examples, made
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.late_interaction.three_heads.encoder import HeadEncoder
-from sluice.encoders.late_interaction.three_heads.packing import HeadVectors, pack, unpack
+from sluice.encoders.own.three_heads.encoder import HeadEncoder
+from sluice.encoders.own.three_heads.packing import HeadVectors, pack, unpack
 from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
 from sluice.training.losses.composed.three_heads import HEADS, ThreeHeads

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.rerankers.matching.ranker import Head, MatchingRanker
-from sluice.encoders.rerankers.matching.sources import Pairs
+from sluice.encoders.own.matching.ranker import Head, MatchingRanker
+from sluice.encoders.own.matching.sources import Pairs
 
 EXACT = 1e-3  # the width of the kernel of exact matches
 LEAST = 1e-10  # of a kernel's sum, below which its logarithm would lose the others

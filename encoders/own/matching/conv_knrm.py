@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.rerankers.matching.knrm import Kernels
-from sluice.encoders.rerankers.matching.ranker import Head, MatchingRanker
-from sluice.encoders.rerankers.matching.sources import Pairs, Texts
+from sluice.encoders.own.matching.knrm import Kernels
+from sluice.encoders.own.matching.ranker import Head, MatchingRanker
+from sluice.encoders.own.matching.sources import Pairs, Texts
 
 
 class NGramKernels(Head):

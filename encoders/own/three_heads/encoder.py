@@ -19,9 +19,9 @@ from sluice.encoders.encoder import Dense, EncoderBase, Side, Vectors
 from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.late_interaction.three_heads.trunk import HEADS, Head, Options, Part, Trunk
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.own.three_heads.trunk import HEADS, Head, Options, Part, Trunk
 from sluice.encoders.transformer.model import Features
 
 # The transformers that heads were opened of; let go with the last head.

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.rerankers.matching.ranker import Head, MatchingRanker
-from sluice.encoders.rerankers.matching.sources import Gate, Pairs
+from sluice.encoders.own.matching.ranker import Head, MatchingRanker
+from sluice.encoders.own.matching.sources import Gate, Pairs
 
 
 class BestMatches(Head):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
-from sluice.encoders.dense.gaussian.parts import VarianceHead, new_parts, read_parts
 from sluice.encoders.dense.pooling import POOLINGS
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -27,6 +26,7 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
 from sluice.encoders.model_files.probes import write_probes
+from sluice.encoders.own.gaussian.parts import VarianceHead, new_parts, read_parts
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.rerankers.matching.ranker import Head, MatchingRanker
-from sluice.encoders.rerankers.matching.sources import Pairs
+from sluice.encoders.own.matching.ranker import Head, MatchingRanker
+from sluice.encoders.own.matching.sources import Pairs
 
 
 def pooled(values: Tensor, lengths: Tensor, parts: int, axis: int) -> Tensor:

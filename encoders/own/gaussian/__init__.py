@@ -1,4 +1,4 @@
-"""Documents as a few vectors, the centroids of their own tokens' states (pseudo-query embeddings).
+"""A mean and a variance of every text (Gaussian representation), as one vector for inner products.
 
 May import: `encoders.transformer` and below, and of `encoders.dense` the poolings.
 """
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.dense.pseudo_queries.encoder import (
-        PseudoQueryEncoder as PseudoQueryEncoder,
-    )
+    from sluice.encoders.own.gaussian.encoder import GaussianEncoder as GaussianEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

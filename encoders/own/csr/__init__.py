@@ -11,6 +11,6 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.splade.csr.encoder import CsrEncoder as CsrEncoder
+    from sluice.encoders.own.csr.encoder import CsrEncoder as CsrEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -26,8 +26,7 @@ from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_side
 from sluice.encoders.model_files.locate import model_folder, state_hash, versions
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
-from sluice.encoders.rerankers.cross_encoder import check_pairs
-from sluice.encoders.rerankers.matching.sources import (
+from sluice.encoders.own.matching.sources import (
     OneText,
     Pairs,
     Texts,
@@ -37,6 +36,7 @@ from sluice.encoders.rerankers.matching.sources import (
     source_in,
     stacked,
 )
+from sluice.encoders.rerankers.cross_encoder import check_pairs
 from sluice.encoders.transformer.model import Features
 
 WEIGHTS = "head.safetensors"

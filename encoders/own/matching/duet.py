@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.rerankers.matching.match_pyramid import pooled
-from sluice.encoders.rerankers.matching.ranker import Head, MatchingRanker
-from sluice.encoders.rerankers.matching.sources import NO_TOKEN, Pairs, Texts
+from sluice.encoders.own.matching.match_pyramid import pooled
+from sluice.encoders.own.matching.ranker import Head, MatchingRanker
+from sluice.encoders.own.matching.sources import NO_TOKEN, Pairs, Texts
 
 WINDOWS = 8  # parts of a document that are represented
 

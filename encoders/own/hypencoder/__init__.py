@@ -10,6 +10,6 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.dense.hypencoder.encoder import Hypencoder as Hypencoder
+    from sluice.encoders.own.hypencoder.encoder import Hypencoder as Hypencoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

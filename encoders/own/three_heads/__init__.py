@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.late_interaction.three_heads.encoder import (
+    from sluice.encoders.own.three_heads.encoder import (
         ThreeHeadEncoder as ThreeHeadEncoder,
     )
 else:

@@ -1,4 +1,4 @@
-"""A mean and a variance of every text (Gaussian representation), as one vector for inner products.
+"""Documents as a few vectors, the centroids of their own tokens' states (pseudo-query embeddings).
 
 May import: `encoders.transformer` and below, and of `encoders.dense` the poolings.
 """
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.dense.gaussian.encoder import GaussianEncoder as GaussianEncoder
+    from sluice.encoders.own.pseudo_queries.encoder import (
+        PseudoQueryEncoder as PseudoQueryEncoder,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -11,15 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.backends.backend import Dtype
-from sluice.encoders.dense.hypencoder.head import (
-    HyperHead,
-    Noted,
-    Scaling,
-    checked_scaling,
-    noted_in,
-    read_head,
-    write_head,
-)
 from sluice.encoders.dense.pooling import POOLINGS, Pooling
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -33,6 +24,15 @@ from sluice.encoders.model_files.layout import (
     write_sidecar,
 )
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.own.hypencoder.head import (
+    HyperHead,
+    Noted,
+    Scaling,
+    checked_scaling,
+    noted_in,
+    read_head,
+    write_head,
+)
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
