@@ -1,4 +1,4 @@
-"""Chooses torch, ONNX Runtime or OpenVINO for a model, opens its graph, compares the outputs."""
+"""Chooses torch, ONNX Runtime or OpenVINO for a model, the device and the type it runs with."""
 
 from __future__ import annotations
 

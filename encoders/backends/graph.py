@@ -1,4 +1,4 @@
-"""Checks an untrusted ONNX file before an engine opens it."""
+"""Runs a graph in ONNX Runtime or OpenVINO on the CPU; an untrusted file is checked first."""
 
 from __future__ import annotations
 

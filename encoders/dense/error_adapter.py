@@ -1,4 +1,4 @@
-"""Moves a document's vector towards a query that it answers, to see which negatives are none."""
+"""Small networks over dense vectors: an adapter that finds false negatives, a head over pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beam search over the n-grams that an index contains, and the likelihood of given n-grams."""
+"""Beam search over the n-grams that an index contains, and the likelihood of texts given others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DSI: a language model writes the identifiers of documents for a query."""
+"""DSI: a language model writes identifiers of documents, which hierarchical k-means gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The identifiers of documents: which tokens each one is, learnt and new."""
+"""The identifiers of documents, learnt and new, and beam search over those that an index has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts the terms of texts, a chunk of texts at a time, and keeps the counts in bounded memory.
+"""Counts the terms of texts and of their fields, chunk by chunk, in bounded memory.
 
 Texts are first cut into *pieces* at spaces, all at once, and a piece is looked up instead of
 analysed: no word contains a space, a control character or most of ASCII's punctuation, and texts

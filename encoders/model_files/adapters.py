@@ -1,4 +1,4 @@
-"""Saves tuned models: merged where that is possible, else with the rest in ``adapter/``."""
+"""Saves tuned models, merged or with ``adapter/``; finds the layers of a transformer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds a model's files: a local folder, the Hugging Face hub or its cache, or a package."""
+"""Finds a model's files: a folder, the hub or its cache, a package; and detects changes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts for language models: templates, the texts filled in, and cutting these to fit."""
+"""Language models that rerank: their protocol, prompt templates, and texts cut to fit these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads and writes a SPLADE encoder's folder.
+"""The settings of a SPLADE encoder, and its folder, read and written.
 
 It holds one network, or a network for documents and term weights for queries (sentence-
 transformers' inference-free layout: a Router with ``query`` and ``document``).

@@ -1,4 +1,4 @@
-"""Selects the terms of a SPLADE vector that stay: the text's own, the heavy, the heaviest."""
+"""Selects the terms of a SPLADE vector that stay, and counts how often they stand in a text."""
 
 from __future__ import annotations
 

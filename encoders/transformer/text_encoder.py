@@ -1,4 +1,4 @@
-"""Makes an untrained BERT, with a WordPiece tokenizer trained on texts."""
+"""The base of dense and SPLADE encoders: a network, prompts and lengths; an untrained BERT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tunes by adapters that are connected from the lowest block to the highest, beside the blocks."""
+"""Tunes by LoRA or (IA)^3 through peft, by bottlenecks in every block, or beside the blocks."""
 
 from __future__ import annotations
 

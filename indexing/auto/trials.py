@@ -1,4 +1,4 @@
-"""Measures candidates on a sample, then the best of them on all vectors."""
+"""Measures candidates on a sample, then the best on all vectors; what was chosen, and why."""
 
 from __future__ import annotations
 

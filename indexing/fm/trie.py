@@ -1,4 +1,4 @@
-"""The trie of whole token sequences: documents by identifiers that a decoder writes."""
+"""The trie of whole token sequences, and scores by the n-grams that documents contain."""
 
 from __future__ import annotations
 

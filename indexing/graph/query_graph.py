@@ -1,4 +1,4 @@
-"""Links of documents by what training queries find together, and by what is near."""
+"""A graph of documents linked by what training queries find together, and by what is near."""
 
 from __future__ import annotations
 

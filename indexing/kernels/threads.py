@@ -1,4 +1,4 @@
-"""Runs compiled work in several threads; kernels hold no lock, so plain threads do.
+"""Runs compiled work in several threads, where the processor can; kernels hold no lock.
 
 Searches share one pool. What builds an index opens a pool of its own (``build_pool``): its tasks
 take seconds, and searches would have to wait for them.

@@ -1,4 +1,4 @@
-"""Carries out the tasks of a plan by an executor: what is open, retries, progress, an estimate."""
+"""Executors: how a task list is planned, and who carries it out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafts a commented config for a job, filled from the data it is for."""
+"""Drafts a commented config for a job, filled from what the data behind it is like."""
 
 from __future__ import annotations
 

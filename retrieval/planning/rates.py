@@ -1,4 +1,4 @@
-"""How fast this machine encodes, scores and trains with a model: measured on a few texts.
+"""How fast this machine encodes, scores and trains with a model, and how much a run learns from.
 
 What is not measured is assumed, and says so.
 """

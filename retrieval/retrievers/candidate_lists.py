@@ -1,4 +1,4 @@
-"""Opens ranked lists by name or path; several are mined separately, or fused into one."""
+"""Opens ranked lists by name or path; runs a dataset's queries through a stage."""
 
 from __future__ import annotations
 

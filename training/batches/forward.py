@@ -1,4 +1,4 @@
-"""Masked-language training: which tokens are hidden, the batches, and the forward pass."""
+"""The modules that the Trainer trains: forward passes of pairs, of both sides, of masked texts."""
 
 from __future__ import annotations
 

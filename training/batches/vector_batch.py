@@ -1,4 +1,4 @@
-"""Lays out the labels and the mask of a batch's score matrix."""
+"""The batch that a loss over vectors receives: vectors, labels, mask, and what scores mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of a query and a document from documents alone: titles, sentences, crops, key phrases."""
+"""Pairs from documents alone, and the batches by which models learn to write them."""
 
 from __future__ import annotations
 

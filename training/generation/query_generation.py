@@ -1,4 +1,4 @@
-"""Generates queries for documents, with a language model or from their own sentences."""
+"""Generates queries for documents, with a language model and a soft prompt or from sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the journals of training runs as series over steps, and sorts them into panels."""
+"""The journals of training runs: written, read as series over steps, and drawn in panels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainer callback: everything that happens at a step beside the optimiser, in its order."""
+"""What happens at a step beside the optimiser, in its order, and the watch over memory."""
 
 from __future__ import annotations
 

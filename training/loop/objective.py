@@ -1,4 +1,4 @@
-"""The number that is minimised: the loss of a batch's vectors, plus the sparsity penalties."""
+"""The number that is minimised, and the search with live queries that may give its candidates."""
 
 from __future__ import annotations
 

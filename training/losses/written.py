@@ -1,4 +1,4 @@
-"""Weighted cross-entropy of written orders: what a listwise reranker learns to write."""
+"""Losses of what a model writes: identifiers, spans, orders; predicted tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of mining: what was kept or dropped, and why."""
+"""The report of mining, what was kept or dropped and why, and where negatives are from."""
 
 from __future__ import annotations
 

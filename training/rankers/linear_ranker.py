@@ -1,4 +1,4 @@
-"""Lists of candidates with features and grades, and the lambda gradients of their scores.
+"""Learning to rank by a weighted sum of features, with lambda gradients in plain NumPy.
 
 For documents i, j of one list with grades ``l_i > l_j`` at present ranks r (Burges, 2010):
 

@@ -1,4 +1,4 @@
-"""Settings of the YAML section ``sparsity``: a regulariser for each side, by weight or target."""
+"""The section ``sparsity``: a regulariser for each side, by weight or by a controlled target."""
 
 from __future__ import annotations
 

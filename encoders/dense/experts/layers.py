@@ -1,4 +1,4 @@
-"""The feed-forward layers of chosen blocks, several times over, and the gate between them."""
+"""Layers several times over, the gate between them, and which experts an encoder has."""
 
 from __future__ import annotations
 

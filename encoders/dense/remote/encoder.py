@@ -1,4 +1,4 @@
-"""An encoder behind HTTP: OpenAI's, Cohere's, and others of their shape."""
+"""An encoder behind HTTP: the requests of OpenAI, Cohere and others, and what they cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look of every figure, and writing one to a file.
+"""The look of every figure and writing one to a file; CSV that no spreadsheet runs.
 
 Needs matplotlib: ``pip install 'sluice-ir[plots]'``. Nothing here touches ``pyplot``: there is no
 display, no list of open figures, and no setting is changed for others.

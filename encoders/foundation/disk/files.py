@@ -1,4 +1,4 @@
-"""Files that change in one step: what is written is a draft until it is complete; JSON, hashes.
+"""Files that change in one step, and locks on them; JSON, hashes.
 
 Every writer keeps to one protocol. Its draft is hidden, has a name of its own and stays locked by
 the process that writes it; its bytes, and a folder's entries, are flushed to the disk; it is

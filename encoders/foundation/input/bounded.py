@@ -1,4 +1,4 @@
-"""Reads files that somebody else wrote within bounds: streams, lines, whole files.
+"""Reads what somebody else wrote within bounds: streams, lines, whole files, samples.
 
 A record (a line, a document, a file that is one value) is at most ``LONGEST`` bytes; what is read
 as a stream may be of any size, unless it is compressed as no honest data are.

@@ -1,4 +1,4 @@
-"""What stands on the transformer of a Gaussian encoder: read from its folder, or new."""
+"""The heads of a Gaussian encoder, which make means and variances: read from a folder, or new."""
 
 from __future__ import annotations
 

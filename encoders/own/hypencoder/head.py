@@ -1,4 +1,4 @@
-"""The hyper-head: makes the weights of q-nets from the states of queries' tokens."""
+"""The hyper-head: makes the weights of q-nets of queries' states; its folder is read and written."""
 
 from __future__ import annotations
 

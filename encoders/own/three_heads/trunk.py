@@ -1,4 +1,4 @@
-"""The transformer that three heads share: one pass makes what each of them needs."""
+"""The transformer that three heads share: one pass makes what each needs, once for each text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token vectors rounded to codes, with what the rounding lost; and read back."""
+"""Token vectors rounded to codes, with what the rounding lost, as kernels read them."""
 
 # mypy: disable-error-code="arg-type, assignment, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.

@@ -1,4 +1,4 @@
-"""``sluice reproduce``: repeats an experiment, or a run that others have published."""
+"""``sluice report`` and ``sluice reproduce``: pages of experiments, and experiments repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs that let a language model write about documents."""
+"""The verbs that let a language model write: queries of documents, descriptions, orders."""
 
 from __future__ import annotations
 

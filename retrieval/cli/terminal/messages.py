@@ -1,4 +1,4 @@
-"""Writes for people: errors with a short first line and the remedy last; tables that fit."""
+"""Writes for people: errors, tables that fit, and no control characters that a terminal obeys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schemas of sections that are neither pydantic models nor components, key by key."""
+"""Arguments as JSON schema: of a component's factory, and of sections key by key."""
 
 from __future__ import annotations
 

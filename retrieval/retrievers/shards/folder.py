@@ -1,4 +1,4 @@
-"""Opens the shards of a retriever, in the state that its ``retriever.json`` pins."""
+"""The folder of a retriever in shards: begun, opened, filled, moved, saved and committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opens a folder for serving: a retriever, an experiment, a saved pipeline or a model."""
+"""One state of what is served, how it is opened, and how it is warmed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""End points that say how the service is."""
+"""One request as the end points see it: search, explain, documents, how the service is."""
 
 from __future__ import annotations
 

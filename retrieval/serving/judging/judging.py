@@ -1,4 +1,4 @@
-"""The work of assessors: which queries and candidates are next, and what they say of them."""
+"""Opens what is judged, and gives assessors their queries and candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging: queries, candidates, what assessors say, and how they agree."""
+"""The base of all shapes, and those of documents, of judging and of the service itself."""
 
 from __future__ import annotations
 

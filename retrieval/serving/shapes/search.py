@@ -1,4 +1,4 @@
-"""Searching and explaining: requests and answers."""
+"""The shapes of searching and explaining, and of asking models as TEI, OpenAI and Cohere do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encodes texts of several requests in one pass of an encoder."""
+"""Encodes texts, or scores pairs, of several requests in one pass of a model."""
 
 from __future__ import annotations
 

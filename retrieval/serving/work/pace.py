@@ -1,4 +1,4 @@
-"""The bound on what waits or runs: one number of tokens for all kinds of work."""
+"""How long batches take, how much may wait or run, and results brought to the event loop."""
 
 from __future__ import annotations
 

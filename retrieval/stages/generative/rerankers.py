@@ -1,4 +1,4 @@
-"""Pairwise generative reranking: the model compares two documents, in both orders."""
+"""Generative rerankers of pairs and lists, and of one word's logit; built from YAML keys."""
 
 from __future__ import annotations
 

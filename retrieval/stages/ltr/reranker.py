@@ -1,4 +1,4 @@
-"""The features a learned ranker sees of (query, candidate), by name."""
+"""Learning to rank as a stage: ``ltr(bm25, dense, model='runs/ltr', depth=200)``; its features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns of a file hold queries, positives, negatives and labels: as told, or guessed."""
+"""The raw rows of training files, and which columns hold what: as told, or guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One row of training files: a query and its documents, and which negatives its scores admit."""
+"""Sources of training examples, and one row of a file: a query and its documents."""
 
 from __future__ import annotations
 

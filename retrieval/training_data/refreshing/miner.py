@@ -1,4 +1,4 @@
-"""Mines negatives in another process, with a copy of the encoder that is being trained."""
+"""Mines negatives again while a model is trained, in another process with a copy of it."""
 
 from __future__ import annotations
 

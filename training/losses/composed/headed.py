@@ -1,4 +1,4 @@
-"""The base of losses around another loss: builds it and forwards every hook to it."""
+"""Losses around another loss, and those whose own head is trained beside the encoder."""
 
 from __future__ import annotations
 

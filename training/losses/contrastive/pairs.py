@@ -1,4 +1,4 @@
-"""BiXSE: binary cross-entropy of every pair in the batch against its grade."""
+"""Losses of pairs: BCE and BiXSE judge each alone; PSL, soft top-k and STAR compare two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InfoNCE: each query's positive against the other documents of the batch."""
+"""Softmax losses: InfoNCE, decoupled, localised; from a score matrix or from vectors."""
 
 from __future__ import annotations
 

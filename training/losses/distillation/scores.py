@@ -1,4 +1,4 @@
-"""Simplex: texts drawn to fixed corners that are all equally far from each other."""
+"""Losses of a teacher's scores, KL and MarginMSE; and of corners that are equally far apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries: a text classified among all entries of a dictionary, by vectors that stay fixed."""
+"""Losses that draw vectors to a teacher's, to old ones or to a dictionary's; lambda distillation."""
 
 from __future__ import annotations
 

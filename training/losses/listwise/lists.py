@@ -1,4 +1,4 @@
-"""ListMLE: the likelihood of the right order, position by position."""
+"""Losses of ordered lists: ListMLE, ListNet, RankNet, ADORE, hinges."""
 
 from __future__ import annotations
 

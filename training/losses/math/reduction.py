@@ -1,4 +1,4 @@
-"""Sums of a cost over pairs of documents of one query, in bounded memory."""
+"""From a score matrix to one number: cells that count, pairs, means, soft labels, whitening."""
 
 from __future__ import annotations
 

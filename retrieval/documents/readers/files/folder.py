@@ -1,4 +1,4 @@
-"""Reads a folder of files, or the files of a pattern: one document each, named by its path."""
+"""Reads a folder of files, text, Markdown, HTML or PDF: one document each, named by its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers that search shards: contract, and the indexes that they stand behind."""
+"""The workers that search shards: their contract, and what one does."""
 
 from __future__ import annotations
 
