@@ -1,4 +1,4 @@
-"""The hyper-head: makes the weights of q-nets of queries' states; its folder is read and written."""
+"""The hyper-head: makes the weights of q-nets of queries' states; its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses that draw vectors to a teacher's, to old ones or to a dictionary's; lambda distillation."""
+"""Losses that draw vectors to a teacher's, old ones or a dictionary's; lambda distillation."""
 
 from __future__ import annotations
 
