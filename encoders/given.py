@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sluice.encoders.encoder import Encoder, EncoderBase, encodes
+from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.table import traits_of
 from sluice.familiar import FamiliarStage
 
 # An encoder, a SentenceTransformer, a function of a list of texts, or a model's name.
@@ -133,10 +135,10 @@ def as_scorer(given: Any) -> Any:
 
 
 def _named(name: str) -> Encoder:
-    if name.lower() == "bm25":
-        from sluice.encoders.lexical.bm25 import BM25Encoder
-
-        return BM25Encoder()
+    traits = traits_of(name.lower())
+    if traits is not None and traits.fitted:
+        encoder: Encoder = resolve(traits.make)()
+        return encoder
     from sluice.encoders.model_files.registry import open_encoder
 
     encoder = open_encoder(name)

@@ -30,6 +30,7 @@ from sluice.encoders.model_files.router import (
 from sluice.encoders.splade.encoder import SpladeEncoder
 from sluice.encoders.table import traits_of
 from sluice.encoders.transformer.model import Features
+from sluice.encoders.tuning.learning import learning_of
 from sluice.familiar import Similarity
 
 Tower: TypeAlias = DenseEncoder | SpladeEncoder | StaticEncoder
@@ -357,4 +358,4 @@ def _refuse_unread(query: Tower, document: Tower, given: Mapping[str, Any]) -> N
 
 def _fitting(kind: Any, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the settings of both towers that one of a kind has."""
-    return {"device": given["device"]} if kind == "static" else given
+    return {"device": given["device"]} if learning_of(str(kind)).untuned else given

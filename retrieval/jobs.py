@@ -11,6 +11,7 @@ from sluice.encoders.foundation.disk.files import writable
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.registry import kind_of
+from sluice.encoders.table import KNOWN
 from sluice.familiar import renamed
 from sluice.retrieval.config.components import make_launcher
 from sluice.retrieval.config.file_keys import corpus_contents
@@ -271,7 +272,7 @@ def _of_pairs(model: Any, pairs: Any, loss: Any, sections: Mapping[str, Any]) ->
         folder = f"{config['output']}-start"
         model.save_pretrained(folder)
     kind = kind_of(model_folder(folder))
-    usual = "bce" if kind == "cross_encoder" else "info_nce"
+    usual = "bce" if KNOWN[kind].scores and KNOWN[kind].core else "info_nce"
     loss = {"type": loss or usual} if loss is None or isinstance(loss, str) else loss
     return {"encoder": {"type": kind, "model": folder}, "examples": pairs, "loss": loss, **config}
 

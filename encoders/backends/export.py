@@ -30,6 +30,7 @@ from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.loading import quiet_transformers
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.weights.quantised import weights_of
+from sluice.encoders.table import traits_of
 
 Quantisation: TypeAlias = Literal["int8"]
 QUANTISED_FILES = {"int8": "onnx/model_qint8.onnx"}
@@ -224,7 +225,8 @@ def _opened(model: Any, output: Path) -> Any:
         if output.resolve() in (source.resolve(), *source.resolve().parents):
             raise ConfigError(f"{output}: is or contains the model itself; give another folder")
         kind = kind_of(source)
-        if kind == "towers":
+        traits = traits_of(kind)
+        if traits is not None and traits.sides:
             raise ConfigError(f"{source}: has two towers; export {source}/query and /document")
         if kind == "experts" and not _is_gated(source):
             raise ConfigError(

@@ -33,11 +33,12 @@ from sluice.encoders.model_files.layout import (
     transformer_folder,
 )
 from sluice.encoders.model_files.prompts import side_prompts
+from sluice.encoders.table import KNOWN
 
 Array = NDArray[np.float32]
 
 # Settings of config.json that this pass knows, with what stands for a missing key.
-KNOWN: Mapping[str, tuple[Any, ...]] = {
+SETTINGS: Mapping[str, tuple[Any, ...]] = {
     "model_type": ("bert",),
     "hidden_act": ("gelu", None),
     "position_embedding_type": ("absolute", None),
@@ -48,7 +49,7 @@ KNOWN: Mapping[str, tuple[Any, ...]] = {
 
 def is_known(config: Mapping[str, Any]) -> bool:
     """Return whether this pass computes what a ``config.json`` describes."""
-    return all(config.get(key) in values for key, values in KNOWN.items())
+    return all(config.get(key) in values for key, values in SETTINGS.items())
 
 
 def read_weights(file: Path) -> dict[str, Array] | None:
@@ -348,9 +349,9 @@ def _are_usual(options: Mapping[str, Any]) -> bool:
 
 
 def _quick(kind: str, folder: Path, options: Mapping[str, Any], fingerprint: str) -> Any:
-    if kind == "dense":
+    if KNOWN[kind].form == "dense":
         return QuickDense(folder, fingerprint)
-    if kind == "splade":
+    if KNOWN[kind].form == "sparse":
         return QuickSplade(folder, fingerprint)
     return QuickCross(folder, fingerprint, options.get("max_length"))
 
@@ -359,9 +360,9 @@ def _agrees(kind: str, folder: Path, options: Mapping[str, Any], encoder: Any) -
     """Return whether the numpy form of a folder exists and gives the encoder's values."""
     try:
         quick = _quick(kind, folder, options, "")
-        if kind == "dense":
+        if isinstance(quick, QuickDense):
             ours, theirs = (each.encode_queries(PROBES) for each in (quick, encoder))
-        elif kind == "splade":
+        elif isinstance(quick, QuickSplade):
             ours, theirs = (each.encode_queries(PROBES).toarray() for each in (quick, encoder))
         else:
             pairs = [(PROBES[0], text) for text in PROBES]

@@ -14,6 +14,7 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.bounded import Reservoir
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.table import KNOWN
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.scores import evaluate
@@ -136,7 +137,7 @@ def graph_loss(
     systems = {"torch": through(encoder, None)}
     for file in files:
         systems[file] = through(encoder, open_backend(folder, "onnx", output, file=file))
-    rank = _reranked(texts, sample) if encoder.kind == "cross_encoder" else _ranked
+    rank = _reranked(texts, sample) if KNOWN[encoder.kind].scores else _ranked
     same = dataset.identical_ids({document.id: document for document in sample}.get)
     qrels = {name: dataset.qrels[name] for name in texts}
     values = {}

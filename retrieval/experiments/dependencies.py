@@ -262,7 +262,7 @@ def _judges(section: Any) -> list[str]:
 def _adapters(loss: Any) -> Iterator[str]:
     """Yield the folders of adapters that a loss, or one inside it, begins with."""
     parts = loss.values() if isinstance(loss, Mapping) else loss if isinstance(loss, list) else ()
-    if isinstance(loss, Mapping) and loss.get("type") == "rrra" and loss.get("adapter"):
+    if isinstance(loss, Mapping) and loss.get("adapter"):
         yield str(loss["adapter"])
     for part in parts:
         yield from _adapters(part)

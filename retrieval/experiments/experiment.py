@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.disk.generations import MANIFEST, settle
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
+from sluice.encoders.table import traits_of
 from sluice.familiar import refused
 from sluice.retrieval.config.components import make_encoder, make_executor
 from sluice.retrieval.config.file_keys import normalised_dataset
@@ -327,7 +328,8 @@ class Experiment:
                     {**spec, **options}, where=f"rerankers.{name}", model=self.model, reranker=True
                 )
 
-            if self._quick and spec.get("type") == "cross_encoder":
+            traits = traits_of(spec)
+            if self._quick and traits is not None and traits.scores and traits.graph:
                 from sluice.encoders.model_files.locate import model_folder
                 from sluice.encoders.quick import opened_quickly
 

@@ -16,6 +16,7 @@ from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import KNOWN
+from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.config.components import START_KEY
 from sluice.retrieval.config.sections import (
     CachedEncoding,
@@ -218,7 +219,7 @@ def _indexed(
     if experiment.is_built(name):
         return Step(f"index {name}", f"{kind} retriever", reused=True)
     size = dataset.corpus.size
-    if estimates is None and (kind != "bm25" or size is None):
+    if estimates is None and (not learning_of(kind).fitted or size is None):
         of = "" if size is None else f", {plural(size, 'document')}"
         return Step(f"index {name}", f"{kind} retriever{of}", None)
     base = section.encoder if estimates is None else estimates.config.retrievers[name].encoder

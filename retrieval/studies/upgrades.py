@@ -20,6 +20,7 @@ from sluice.encoders.foundation.disk.generations import (
 )
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.given import EncoderLike, as_encoder
+from sluice.encoders.table import traits_of
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.measures import Measure, depth_of, parse_measure
 from sluice.retrieval.evaluation.scores import Scores, evaluate
@@ -79,7 +80,8 @@ def joined_encoder(old: Retriever, new: EncoderLike) -> TowerEncoder:
 
 def _one_vector(encoder: Any) -> bool:
     """Whether an encoder makes one dense vector of a text, by whose width others may differ."""
-    return hooks_of(encoder).kind in ("dense", "static")
+    traits = traits_of(encoder)
+    return traits is not None and traits.learns == ("dense",) and not traits.opens_alone
 
 
 def save_with(old: Retriever, encoder: TowerEncoder, path: str | Path) -> Retriever:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from sluice.encoders.foundation.build import resolve
+from sluice.encoders.foundation.build import replaced, resolve
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.tuning.learning import SCORED, WRITTEN, types_that_make
 from sluice.training.losses import LOSSES
@@ -87,8 +87,7 @@ class LossBase:
         fields = dataclasses.fields(loss) if dataclasses.is_dataclass(loss) else ()
         if self.similarity != "auto" or all(field.name != "similarity" for field in fields):
             return self
-        bound: Self = dataclasses.replace(loss)
-        object.__setattr__(bound, "similarity", similarity)  # may be one that YAML cannot name
+        bound: Self = replaced(loss, similarity=similarity)  # maybe one that YAML cannot name
         return bound
 
     @property

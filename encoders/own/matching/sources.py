@@ -22,6 +22,7 @@ from sluice.encoders.table import ENCODERS
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import special_ids
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, token_batches
+from sluice.encoders.tuning.learning import learning_of
 
 NO_TOKEN = -1  # the id where a text has ended
 
@@ -313,7 +314,7 @@ def source_in(folder: Path, vectors: Vectors | None, options: dict[str, Any]) ->
     given = {name: value for name, value in options.items() if value is not None}
     if kind == "dense":
         given["backend"] = "torch"  # an exported graph has no embeddings, and gives no gradients
-    if vectors == "states" and kind == "static":
+    if vectors == "states" and learning_of(kind).untuned:
         raise ConfigError("vectors: states; a static encoder has a table alone: leave vectors out")
     if vectors == "table" and kind == "tokens":
         raise ConfigError(

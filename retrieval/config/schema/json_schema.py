@@ -150,7 +150,7 @@ def _with_inner(kind: str, each: Description) -> Schema:
     schema = each.as_schema()
     for key, place in schema["properties"].items():
         inner = INNER.get((kind.removeprefix("trained_"), key))
-        if inner is not None and (kind, each.name) != ("encoders", "bm25"):
+        if inner is not None and not (kind == "encoders" and KNOWN[each.name].fitted):
             schema["properties"][key] = {
                 "description": place["description"], "$ref": f"#/$defs/{inner}",
             }  # fmt: skip

@@ -19,6 +19,7 @@ from sluice.encoders.foundation.disk.generations import MANIFEST, settle
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.machine import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
+from sluice.encoders.table import traits_of
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TrainingSection
@@ -299,7 +300,9 @@ def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
     start = spec.pop(START_KEY, None)
     if start is None:
         encoder = make_encoder(spec, where=place, model=job.model)
-        if spec.get("type") == "three_heads":  # heads opened elsewhere share the network
+        if (
+            traits := traits_of(spec)
+        ) is not None and traits.heads:  # heads opened elsewhere share the network
             encoder = copy.deepcopy(encoder)
     else:
         from sluice.encoders.splade.start import start_from_config

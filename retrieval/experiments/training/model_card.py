@@ -12,7 +12,7 @@ import yaml
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.provenance import provenance
 from sluice.encoders.model_files.layout import RUN_THERE, own_modules
-from sluice.encoders.table import KNOWN, RERANKERS, TYPES
+from sluice.encoders.table import KNOWN, RANKERS, RERANKERS, TYPES
 from sluice.retrieval.experiments.training.summary import without_folders
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
 
 
 def _lengths(encoder: Any, facts: Mapping[str, Any]) -> str | None:
-    if facts["type"] in ("cross_encoder", "pyramid"):
+    from sluice.encoders import CrossEncoder
+
+    if isinstance(encoder, CrossEncoder):
         return f"{encoder.max_length:,} of a pair"
     lengths = hooks_of(encoder).lengths
     return ", ".join(f"{count:,} of a {side}" for side, count in lengths.items()) or None
@@ -170,18 +172,18 @@ def _measures(history: Sequence[Mapping[str, float]]) -> str:
 def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool, trusted: bool) -> str:
     parts = []
     kind = "towers" if facts["towers"] else str(facts["type"])
-    if kind == "listwise":
+    if kind in RANKERS and RANKERS[kind].writes:
         code = ORDER.format(module=type(encoder).__module__)
         parts.append(f"With Sluice:\n\n```python\n{code}\n```")
     elif kind in RERANKERS:
         made = type(encoder)
-        module = "sluice" if kind == "cross_encoder" else made.__module__
+        module = "sluice" if RANKERS[kind].core else made.__module__
         code = RERANK.format(module=module, name=made.__name__)
         parts.append(f"With Sluice:\n\n```python\n{code}\n```")
-    elif kind in TYPES and kind != "three_heads":
+    elif kind in TYPES and not TYPES[kind].heads:
         name = TYPES[kind].class_name
         imports = f"from sluice import {', '.join(sorted([name, 'Document', 'Retriever']))}"
-        if kind not in ("dense", "splade"):
+        if not TYPES[kind].core:
             own = f"from sluice.encoders import {name}"
             imports = f"from sluice import Document, Retriever\n{own}"
         named = encoder.mixture.names if kind == "experts" else ()

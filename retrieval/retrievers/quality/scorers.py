@@ -21,6 +21,7 @@ from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.registry import LANGUAGE_MODEL, kind_of, open_encoder
+from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 
@@ -109,7 +110,7 @@ def text_quality(model: str | Path) -> PassageQuality:
 def checked_kind(folder: Path) -> str:
     """Return the type of a model of documents' quality; ``ModelError`` for any other."""
     kind = kind_of(folder)
-    if kind not in ("cross_encoder", "true_false", LANGUAGE_MODEL):
+    if kind != LANGUAGE_MODEL and not learning_of(kind).any_text:
         raise ModelError(
             f"{folder}: a {kind} encoder; expected a cross_encoder trained by examples: {{type: "
             "quality}, or true_false, or a language model that answers true or false (fit quality "

@@ -15,7 +15,7 @@ METHODS = {
 }  # fmt: skip
 
 # The protocol itself.
-PROTOCOL = {f"encoders/foundation/disk/{name}.py" for name in ("files", "folder_swap")}
+PROTOCOL = {f"encoders/foundation/disk/{name}.py" for name in ("files", "generations")}
 # Into a draft, or into a new generation, that the caller has begun.
 INSIDE = {
     "encoders/backends/backend.py",
