@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.indexing.kernels.threads import kernels_loaded
+from sluice.indexing.kernels.calls import kernels_loaded
 
 Dense = NDArray[np.float32]
 

@@ -38,7 +38,7 @@ from sluice.encoders.table import KNOWN
 Array = NDArray[np.float32]
 
 # Settings of config.json that this pass knows, with what stands for a missing key.
-SETTINGS: Mapping[str, tuple[Any, ...]] = {
+UNDERSTOOD: Mapping[str, tuple[Any, ...]] = {
     "model_type": ("bert",),
     "hidden_act": ("gelu", None),
     "position_embedding_type": ("absolute", None),
@@ -49,7 +49,7 @@ SETTINGS: Mapping[str, tuple[Any, ...]] = {
 
 def is_known(config: Mapping[str, Any]) -> bool:
     """Return whether this pass computes what a ``config.json`` describes."""
-    return all(config.get(key) in values for key, values in SETTINGS.items())
+    return all(config.get(key) in values for key, values in UNDERSTOOD.items())
 
 
 def read_weights(file: Path) -> dict[str, Array] | None:

@@ -9,8 +9,9 @@ from sluice.indexing.checks import Dense
 from sluice.indexing.flat.binary_kernel import count_differences, nearest, offer_rows
 from sluice.indexing.flat.compressed_rows import WORD, CompressedRows, sign_bits
 from sluice.indexing.hits import Hits
+from sluice.indexing.kernels.calls import lent
 from sluice.indexing.kernels.heap import read_heaps
-from sluice.indexing.kernels.threads import in_parallel, lent
+from sluice.indexing.kernels.threads import in_parallel
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import METRICS, Metric, norms_of
 from sluice.indexing.storage.rows import DenseRows, picked

@@ -14,7 +14,7 @@ from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.compressed_rows import CompressedRows, FirstPass, checked_first_pass
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index
-from sluice.indexing.kernels.threads import notice_once, numpy_suffices
+from sluice.indexing.kernels.calls import notice_once, numpy_suffices
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import (
     NUMPY_SECONDS,

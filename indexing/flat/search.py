@@ -16,8 +16,9 @@ from sluice.indexing.flat.compressed_rows import CompressedRows
 from sluice.indexing.flat.kernel import STRIP, Batch, Best, Block, merge, search_block
 from sluice.indexing.flat.tile import LANES, has_bfloat16
 from sluice.indexing.hits import Hits
+from sluice.indexing.kernels.calls import lent
 from sluice.indexing.kernels.heap import read_heaps
-from sluice.indexing.kernels.threads import in_parallel, lent, thread_count
+from sluice.indexing.kernels.threads import in_parallel, thread_count
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import METRICS, Metric, Norms, norms_of
 from sluice.indexing.storage.rows import DenseRows, Picked, picked

@@ -11,7 +11,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from sluice.indexing.kernels.threads import has_feature
+from sluice.indexing.kernels.processor import has_feature
 
 LEVELS = 127  # of an 8-bit code, to either side of zero
 SMALLEST_NORM = 1e-20  # shorter vectors' losses are not measured: nothing is promised of them

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenSequences
-from sluice.indexing.kernels.threads import lent, notice_once
+from sluice.indexing.kernels.calls import lent, notice_once
 from sluice.indexing.storage.rows import fact, write_array
 
 MARK: Final = 0  # the symbol before each text; that of a token is its id and 1

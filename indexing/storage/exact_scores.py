@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.indexing.checks import Dense
 from sluice.indexing.hits import LARGEST_SCORE
-from sluice.indexing.kernels.threads import numpy_suffices
+from sluice.indexing.kernels.calls import numpy_suffices
 
 Metric = Literal["ip", "cosine", "l2"]
 METRICS: tuple[Metric, ...] = ("ip", "cosine", "l2")

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index
-from sluice.indexing.kernels.threads import notice_once
+from sluice.indexing.kernels.calls import notice_once
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact
 from sluice.indexing.tokens.gather.gathering import Gathering

@@ -10,11 +10,11 @@ import pytest
 
 FIRST_CALL = """
 import logging, threading
-from sluice.indexing.kernels import threads
+from sluice.indexing.kernels import calls
 {before}
-threads.PATIENCE = 0
+calls.PATIENCE = 0
 for _ in range(2):
-    with threads.notice_once():
+    with calls.notice_once():
         for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
                 thread.join()

@@ -15,7 +15,7 @@ from sluice.indexing.flat.index import search_in_numpy
 from sluice.indexing.inverted.segments import build, documents, kernels, numpy_kernels
 from sluice.indexing.inverted.segments.segment import Segment
 from sluice.indexing.inverted.spooling.spool import Spool
-from sluice.indexing.kernels import threads
+from sluice.indexing.kernels import calls
 from sluice.indexing.storage.exact_scores import METRICS, exact_scores, norms_of, numpy_scores
 
 ROOMS = (build, documents)
@@ -95,7 +95,7 @@ def test_a_dense_search_is_the_same(metric: Any, scale: float, width: int) -> No
 
 
 def test_numpy_works_until_its_time_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not threads.numpy_suffices(0.0), "the kernels are loaded"
-    monkeypatch.setattr(threads, "kernels_loaded", lambda: False)
-    monkeypatch.setattr(threads, "_done_in_numpy", 0.0)
-    assert [threads.numpy_suffices(0.2) for _ in range(4)] == [True, True, False, False]
+    assert not calls.numpy_suffices(0.0), "the kernels are loaded"
+    monkeypatch.setattr(calls, "kernels_loaded", lambda: False)
+    monkeypatch.setattr(calls, "_done_in_numpy", 0.0)
+    assert [calls.numpy_suffices(0.2) for _ in range(4)] == [True, True, False, False]

@@ -49,7 +49,7 @@ from sluice.training.batches.forward import BiEncoderModule
 from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
 from sluice.training.batches.token_scores import TokenScoring
 from sluice.training.example import Example
-from sluice.training.journal.curves import Journal
+from sluice.training.journal.log import Journal
 from sluice.training.loop.callbacks import Conductor, MemoryWatch, advised_memory
 from sluice.training.loop.checkpoint import load_state, save_state, seal, sealed_state
 from sluice.training.loop.gradient_cache import cached_backward

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from sluice.indexing.kernels.threads import numpy_suffices
+from sluice.indexing.kernels.calls import numpy_suffices
 
 NUMPY_SECONDS = 1e-6  # for each posting without kernels
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.kernels.threads import in_order, lent
+from sluice.indexing.kernels.calls import lent
+from sluice.indexing.kernels.threads import in_order
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact, write_array
 from sluice.indexing.tokens.gather.centroids import (

@@ -8,7 +8,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from sluice.indexing.kernels.threads import has_feature
+from sluice.indexing.kernels.processor import has_feature
 
 TABLES = has_feature("ssse3")  # the processor looks 16 bytes up at once
 FEW = 16  # bytes at a time

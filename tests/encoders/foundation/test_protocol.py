@@ -66,7 +66,7 @@ MARKED = {
     "indexing/databases/qdrant/remote.py",
     "retrieval/serving/judging/log.py",
     "retrieval/training_data/written/query_generation.py",
-    "training/journal/curves.py",
+    "training/journal/log.py",
     "training/loop/checkpoint.py",
     "training/loop/trainer.py",
 }

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sluice.training.journal.curves import Journal
+from sluice.training.journal.log import Journal
 
 
 def test_journal_lines_are_valid_json(tmp_path: Path) -> None:

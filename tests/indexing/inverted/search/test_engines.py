@@ -17,7 +17,7 @@ from scipy import sparse
 import sluice.indexing.inverted.index
 import sluice.indexing.inverted.segment_list
 from sluice.indexing import InvertedIndex, open_index
-from sluice.indexing.kernels import threads as calls
+from sluice.indexing.kernels import calls
 
 ENGINES = ("auto", "blocks", "terms")
 
