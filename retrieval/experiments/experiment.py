@@ -330,8 +330,8 @@ class Experiment:
 
             traits = traits_of(spec)
             if self._quick and traits is not None and traits.scores and traits.graph:
+                from sluice.encoders.backends.quick import opened_quickly
                 from sluice.encoders.model_files.locate import model_folder
-                from sluice.encoders.quick import opened_quickly
 
                 options = {
                     key: value for key, value in spec.items() if key not in ("type", "model")

@@ -227,7 +227,7 @@ class Retriever(FamiliarRetriever, Updatable):
         may do beside reading: classes of your own it may import, and paths of links in it that a
         change may write to. ``params`` are the search parameters of all searches.
         ``quick`` is for a few queries: an encoder that has a numpy form is not loaded, see
-        ``sluice.encoders.quick``.
+        ``sluice.encoders.backends.quick``.
         Raises ``IndexFormatError`` for a folder that is missing, damaged or newer, and for an
         ``encoder`` other than the index was built with.
         """

@@ -10,9 +10,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-<<<<<<< HEAD
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.kernels.threads import has_feature, lent
+from sluice.indexing.kernels.calls import lent
+from sluice.indexing.kernels.processor import has_feature
 from sluice.indexing.storage.exact_scores import norms_of
 from sluice.indexing.tokens.storage.segment import (
     CELL,
@@ -22,9 +22,6 @@ from sluice.indexing.tokens.storage.segment import (
     ZERO,
     code_width,
 )
-=======
-from sluice.indexing.kernels.processor import has_feature
->>>>>>> parent of 3fd7c304 (merge indexing/kernels/threads.py)
 
 LANES = 16  # query tokens in a panel
 WIDE = has_feature("avx512f")  # 32 registers of 16 numbers; else 16 of 8

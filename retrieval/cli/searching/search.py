@@ -120,7 +120,8 @@ def search(
 def _load_numpy_for_one_query() -> None:
     """Load numpy with one thread: its small products are slower when threads wait for each other.
 
-    That holds for ``encoders.quick``; torch and the compiled kernels have threads of their own.
+    That holds for ``encoders.backends.quick``; torch and the compiled kernels have
+    threads of their own.
     """
     if "numpy" not in sys.modules:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -83,7 +83,7 @@ def opened_unchecked(
     if head.encoder_generation:
         return open_encoder(source, generation=head.encoder_generation)
     if quick and kind_of(source) != REMOTE:
-        from sluice.encoders.quick import opened_quickly
+        from sluice.encoders.backends.quick import opened_quickly
 
         return opened_quickly(kind_of(source), source, given, partial(open_encoder, source))
     return open_encoder(source, allow=allow, **given)

@@ -11,8 +11,8 @@ import pytest
 from tiny_models import save_model
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
-from sluice.encoders.quick import opened_quickly
-from sluice.encoders.quick.encoders import QuickCross, QuickDense, QuickSplade
+from sluice.encoders.backends.quick import opened_quickly
+from sluice.encoders.backends.quick.encoders import QuickCross, QuickDense, QuickSplade
 
 MAKERS = {"dense": DenseEncoder, "splade": SpladeEncoder, "cross_encoder": CrossEncoder}
 
@@ -76,7 +76,7 @@ def test_pairs_have_the_cross_encoders_scores(
 ) -> None:
     folder = tmp_path / "model"
     CrossEncoder.from_pretrained(pair_bert, max_length=32).save_pretrained(folder)
-    monkeypatch.setattr("sluice.encoders.quick.encoders.CHUNK", 40)
+    monkeypatch.setattr("sluice.encoders.backends.quick.encoders.CHUNK", 40)
     for options in ({}, {"max_length": 12}):
         encoder = opened("cross_encoder", folder, **options)
         quick = opened("cross_encoder", folder, **options)

@@ -13,9 +13,9 @@ from tiny_models import save_model, save_tokenizer
 
 from sluice.encoders import CrossEncoder
 from sluice.encoders.backends.export import export_onnx
+from sluice.encoders.backends.quick import opened_quickly
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
-from sluice.encoders.quick import opened_quickly
 from sluice.encoders.rerankers.similarity_head import SimilarityHead, sides
 from sluice.encoders.tuning.soup import soup
 from sluice.encoders.tuning.tune import freeze

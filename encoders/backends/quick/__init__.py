@@ -10,6 +10,6 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.encoders.quick.encoders import opened_quickly as opened_quickly
+    from sluice.encoders.backends.quick.encoders import opened_quickly as opened_quickly
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)
