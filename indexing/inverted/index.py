@@ -25,8 +25,8 @@ from sluice.indexing.inverted.placed import (
     open_segments,
     write_segments,
 )
-from sluice.indexing.inverted.search.block_engine import BLOCKS, LAZY_BLOCKS, RECORD
 from sluice.indexing.inverted.search.numpy_engine import expected_work, search_query
+from sluice.indexing.inverted.search.record import BLOCKS, LAZY_BLOCKS, RECORD
 from sluice.indexing.inverted.segments.segment import LAST_ROW
 from sluice.indexing.inverted.settings import (
     SEARCH_PARAMETERS,

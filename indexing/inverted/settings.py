@@ -11,7 +11,7 @@ from annotated_types import Ge
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import is_number, whole_number
-from sluice.indexing.inverted.search.block_engine import ENGINES
+from sluice.indexing.inverted.search.record import ENGINES
 from sluice.indexing.inverted.spooling.document_order import ORDERS
 
 FIDELITIES: Final = ("exact", "u8")

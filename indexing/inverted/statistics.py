@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.indexing.inverted.search.block_engine import (
+from sluice.indexing.inverted.search.record import (
     AUTO,
     BLOCKS,
     BLOCKS_COST,

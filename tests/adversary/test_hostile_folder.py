@@ -32,6 +32,7 @@ NOT_OPENERS = {
     "open_backend", "open_generation", "open_array", "open_inner", "open_segment", "open_segments",
     "open_bytes", "open_columns", "open_section", "open_placed_encoder", "open_lists", "open_judge",
     "open_pipeline", "load_yaml", "load_state", "load_examples", "open_database", "Engine.open",
+    "FittedFile.load", "ShardWorkers.open",
     "ModelSpec.open", "open_sent", "open_judging", "open_sharded_index", "open_sharded_store",
 }  # fmt: skip
 Commands = dict[str, list[list[object]]]

@@ -7,7 +7,7 @@ bound reaches it at the end are scored from the impacts themselves. Nothing is l
 every block whose bound reaches the threshold is scored, and sums are float32, so none can wrap.
 """
 
-# mypy: disable-error-code="arg-type, assignment, call-overload, operator, return-value"
+# mypy: disable-error-code="assignment, arg-type, call-overload, operator, return-value"
 # numba types these functions; numpy's scalars are not Python's numbers to mypy.
 
 from __future__ import annotations
@@ -25,19 +25,12 @@ from sluice.indexing.inverted.search.bounds import (
     bound_groups,
     refine_group,
 )
+from sluice.indexing.inverted.search.record import GAVE_UP, POSTINGS, RESCORED, SCORED
 from sluice.indexing.inverted.search.rescoring import score_documents
 from sluice.indexing.inverted.segments.kernels import hashed_term
 from sluice.indexing.inverted.segments.segment import GROUP, LAST_ROW, Segment
 from sluice.indexing.kernels.heap import LARGEST_BITS, ROW_MASK, bits_of, key_of, offer, score_of
 from sluice.indexing.kernels.ordering import ascending, put
-
-AUTO, BLOCKS, TERMS = 0, 1, 2  # engines; AUTO leaves it to the planner
-ENGINES = {"auto": AUTO, "blocks": BLOCKS, "terms": TERMS}
-LAZY_BLOCKS = 1 << 15  # from here on dense rows are bounded by groups first
-# Places in the record: those of the block engine, then those of the planner.
-SCORED, RESCORED, POSTINGS, GAVE_UP = 0, 1, 2, 3
-ENGINE, PLANNED, TERMS_COST, BLOCKS_COST, RECORD = 4, 5, 6, 7, 8
-
 
 LARGEST = np.float32(np.finfo(np.float32).max)
 TINY = np.float32(np.finfo(np.float32).tiny)

@@ -10,7 +10,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sluice.indexing.hits import MISSING_ROW, MISSING_SCORE
-from sluice.indexing.inverted.search.block_engine import (
+from sluice.indexing.inverted.search.block_engine import search_blocks
+from sluice.indexing.inverted.search.record import (
     AUTO,
     BLOCKS,
     BLOCKS_COST,
@@ -19,7 +20,6 @@ from sluice.indexing.inverted.search.block_engine import (
     PLANNED,
     TERMS,
     TERMS_COST,
-    search_blocks,
 )
 from sluice.indexing.inverted.search.term_engine import search_terms
 from sluice.indexing.inverted.segments.segment import FLOOR_RANKS, GROUP, Segment

@@ -271,6 +271,7 @@ class LanguageModelSpec(ModelSpec):
 
     def make(self, context: Context) -> Teacher:
         """Open the language model."""
+        self.check()
         arguments = self.arguments
         for name in self.sources:
             arguments["model"] = context.model(name)

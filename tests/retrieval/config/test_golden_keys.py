@@ -62,6 +62,19 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "examples-corpus": {"examples": {"type": "corpus", "retriever": "bm25", "candidates": 5}},
     "examples-generated": {"examples": {"type": "generated", "model": "lm"}},
     "answered": {"answered": ["pairs.jsonl", "more.jsonl"]},
+    "loss-adapter": {"loss": {"type": "rrra", "adapter": "dense", "loss": {"type": "info_nce"}}},
+    "encoder-vocabulary": {
+        "encoder": {"type": "concepts", "model": "dense", "vocabulary": "pairs.jsonl"},
+    },
+    "encoder-start": {"encoder": {"type": "splade", "model": "cross", "start": "scratch"}},
+    "encoder-ids": {"encoder": {
+        "type": "dsi", "model": "dense", "ids_by": {"type": "dense", "model": "cross"},
+    }},
+    "datasets": {"datasets": ["data", "data"]},
+    "refresh-executor": {
+        "negatives": {**MINED, "refresh": {"every": 10, "executor": "processes"}},
+    },
+    "reporting": {"trainer": {"max_steps": 2, "logging_steps": 5, "report_to": "none"}},
 }  # fmt: skip
 RETRIEVERS: dict[str, dict[str, Any]] = {
     "sparse": {"encoder": {"type": "splade", "model": "dense"}},
@@ -72,7 +85,27 @@ RETRIEVERS: dict[str, dict[str, Any]] = {
         "type": "towers", "query": {"type": "dense", "model": "dense"},
         "document": {"type": "dense", "model": "cross"},
     }},
+    "pruned-scores": {"encoder": "bm25", "prune": {"scores": "scores.parquet", "share": 0.1}},
+    "pruned-folder": {"encoder": "bm25", "prune": {"model": "cross", "share": 0.1}},
+    "pruned-trained": {"encoder": "bm25", "prune": {"model": "other", "share": 0.1}},
+    "graph": {"encoder": {"type": "dense", "model": "dense"}, "index": {"type": "query_graph"}},
+    "database": {
+        "encoder": {"type": "dense", "model": "dense"},
+        "index": {"type": "pgvector", "dsn": "postgresql://one"},
+    },
+    "own-class": {"encoder": {"type": "mine.encoders:Mine", "model": "dense"}},
 }  # fmt: skip
+# Whole sections: what stages read and write, a measure of one's own, links of a dataset.
+OTHERS: dict[str, dict[str, Any]] = {
+    "token-vectors": {
+        "retrievers": {"r": {"encoder": {"type": "tokens", "model": "dense"}}},
+        "rerankers": {"m": {"type": "max_sim", "model": "dense", "retriever": "r"}},
+        "pipelines": {"p": "bm25 % 5 >> m"},
+    },
+    "written": {"pipelines": {"p": "bm25 >> cached(z, file='cache.sqlite')"}},
+    "own-measure": {"evaluate": {"measures": ["nDCG@10", "mine.measures:mine@5"]}},
+    "links": {"dataset": {"corpus": "data/corpus.jsonl", "allow": ["elsewhere"]}},
+}
 
 
 def experiment(**parts: Any) -> ExperimentConfig:
@@ -137,6 +170,7 @@ def test_keys_are_what_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     configs |= {
         f"retriever {name}": experiment(retrievers={"r": part}) for name, part in RETRIEVERS.items()
     }
+    configs |= {f"sections {name}": experiment(**parts) for name, parts in OTHERS.items()}
     configs |= {f"recipe {name}": shipped(name) for name in recipes()}
     found = {name: facts_of(config) for name, config in configs.items()}
     # To record: GOLDEN.write_text(json.dumps(found, indent=0) + "\n")
