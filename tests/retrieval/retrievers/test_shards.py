@@ -251,7 +251,7 @@ def test_a_kill_at_any_step_leaves_the_state_before_or_after(
     made = [*corpus()[3:9], *(Document(f"m{n}", "", f"gold new{n}") for n in range(6))]
     sharded.update(made)
     monkeypatch.undo()
-    assert len(snapshots) == 3
+    assert len(snapshots) == 4
     whole.update(made)
     for snapshot in snapshots:  # the head of the whole is not written in any
         opened = Retriever.open(snapshot)
