@@ -22,7 +22,7 @@ from sluice.encoders.backends.graph import MODEL_FILE, graph_path
 from sluice.encoders.foundation.disk.files import file_hash
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.model_files.locate import versions
+from sluice.encoders.model_files.identity import versions
 from sluice.encoders.table import KNOWN
 
 Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]

@@ -15,8 +15,9 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import finite_number
+from sluice.encoders.model_files.identity import state_hash
 from sluice.encoders.model_files.layout import write_sidecar
-from sluice.encoders.model_files.locate import model_folder, state_hash
+from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.rerankers.cross_encoder import check_pairs

@@ -19,9 +19,10 @@ from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.loading import load, side_settings
-from sluice.encoders.model_files.locate import model_folder, versions
+from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.splade.folder import (
     Activation,

@@ -22,7 +22,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import report_tokens
 from sluice.encoders.model_files.adapters import merged_state
-from sluice.encoders.model_files.locate import (
+from sluice.encoders.model_files.identity import (
     architecture_of,
     modules_of,
     parameters_of,

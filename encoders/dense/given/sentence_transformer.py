@@ -14,9 +14,9 @@ from sluice.encoders.encoder import Dense, EncoderBase, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
+from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import write_sidecar
 from sluice.encoders.model_files.loading import as_model_error, quiet_transformers
-from sluice.encoders.model_files.locate import versions
 from sluice.encoders.model_files.untrusted import refuse_own_modules
 
 

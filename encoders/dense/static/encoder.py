@@ -21,8 +21,9 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import report_tokens
+from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import length_in, write_sidecar
-from sluice.encoders.model_files.locate import model_folder, state_hash, versions
+from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.transformer.projection import cut_vectors, draw_projection

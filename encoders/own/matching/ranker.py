@@ -22,8 +22,9 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
+from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
-from sluice.encoders.model_files.locate import model_folder, state_hash, versions
+from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.own.matching.sources import (

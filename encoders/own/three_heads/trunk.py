@@ -22,9 +22,9 @@ from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.late_interaction.layout import SEED
+from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
 from sluice.encoders.model_files.loading import load, lowers, save, side_settings
-from sluice.encoders.model_files.locate import versions
 from sluice.encoders.model_files.weights.files import refuse_pickle
 from sluice.encoders.own.three_heads.packing import HeadVectors, pack
 from sluice.encoders.transformer.model import Features

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sluice.encoders.model_files.locate import modules_of
+from sluice.encoders.model_files.identity import modules_of
 from sluice.encoders.model_files.weights.quantised import QuantisedLinear
 from sluice.encoders.transformer.packed.linear import Activation, activation_of
 

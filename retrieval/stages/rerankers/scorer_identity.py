@@ -45,7 +45,7 @@ class ScorerIdentity:
         weights = self._hooks.weights
         if weights is None:
             return None
-        from sluice.encoders.model_files.locate import versions
+        from sluice.encoders.model_files.identity import versions
 
         parameters, *settings = weights
         return (*settings, *versions(parameters))

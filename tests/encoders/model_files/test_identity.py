@@ -5,7 +5,7 @@ import pickle
 
 import torch
 
-from sluice.encoders.model_files.locate import versions
+from sluice.encoders.model_files.identity import versions
 
 
 def test_a_mark_is_that_of_one_tensor_as_it_is() -> None:

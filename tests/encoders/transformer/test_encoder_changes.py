@@ -14,7 +14,7 @@ from torch import nn
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.model_files.locate import modules_of, parameters_of
+from sluice.encoders.model_files.identity import modules_of, parameters_of
 from sluice.encoders.transformer.tokens import TokenBatch, tokenized
 from sluice.encoders.vectors.cache import VectorCache
 
