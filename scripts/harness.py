@@ -98,7 +98,7 @@ def words_of(texts: Any, folder: Path, length: int = 256, vocabulary: int = 4_09
     """Return a tokenizer whose words are learnt from texts, kept in a folder."""
     import transformers
 
-    from sluice.encoders.transformer.text_encoder import fresh_model
+    from sluice.encoders.transformer.from_scratch import fresh_model
 
     if not (folder / "config.json").exists():
         fresh_model(texts, folder, layers=1, hidden=64, vocabulary=vocabulary, length=length)

@@ -133,7 +133,7 @@ def pretrained(task: str, questions: int = 64) -> Trained:
 
     def train(bench: Bench, seed: int) -> Values:
         from sluice.encoders import SpladeEncoder
-        from sluice.encoders.transformer.text_encoder import fresh_model
+        from sluice.encoders.transformer.from_scratch import fresh_model
         from sluice.training import pair_examples
         from sluice.training.generation.inverse_cloze import Passage, ict_examples
 

@@ -35,7 +35,7 @@ def measured(encoder: Any, dataset: Any, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     from sluice import DenseEncoder, load_dataset
-    from sluice.encoders.transformer.text_encoder import fresh_model
+    from sluice.encoders.transformer.from_scratch import fresh_model
     from sluice.retrieval.training_data.example_sources import file_examples
     from sluice.training import fit
     from sluice.training.losses.contrastive.softmax import InfoNCE

@@ -68,8 +68,8 @@ def language_model(asked: argparse.Namespace, corpus: Any) -> Path:
     import torch
 
     from sluice.training.generation.corpus_pairs import PairMaker
-    from sluice.training.generation.decoding import QueryPrompt, Shot
     from sluice.training.generation.inverse_cloze import Passage
+    from sluice.training.generation.query_prompt import QueryPrompt, Shot
 
     home = asked.work / f"gpt2-{asked.width}-{asked.steps}-{asked.seed}"
     if (home / "config.json").exists():

@@ -16,7 +16,7 @@ from small_world import write_beir
 
 import sluice
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.retrieval.config.yaml_file import load_values
+from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.jobs import index
 from sluice.retrieval.planning.problems import problems
 

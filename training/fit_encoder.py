@@ -130,9 +130,10 @@ def fit(
     )
     from sluice.training.loop.callbacks import reported_kill
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
+    from sluice.training.loop.dev_values import VALUES
     from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
     from sluice.training.loop.refresh import RECORD, Beside
-    from sluice.training.loop.trainer import VALUES, RetrievalTrainer
+    from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss, describe
 
     chosen = list(examples)
@@ -313,8 +314,9 @@ def _regulariser(
     examples: Sequence[Example],
 ) -> Regulariser | None:
     from sluice.training.protocol import WithoutTerms
-    from sluice.training.sparsity.controller import Sparsity, document_idf
+    from sluice.training.sparsity.controller import Sparsity
     from sluice.training.sparsity.regulariser import Regulariser
+    from sluice.training.sparsity.term_frequency import document_idf
 
     if sparsity is None:
         return None

@@ -20,10 +20,10 @@ from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_rank
 from sluice.encoders.model_files.loading import save
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
-from sluice.encoders.rerankers.cross_encoder import check_pairs
 from sluice.encoders.rerankers.language_model import Prompt, Template
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 from sluice.encoders.rerankers.next_tokens import first_token_of
+from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.tokens import Ids
 

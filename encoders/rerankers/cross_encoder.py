@@ -40,6 +40,7 @@ from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.model_files.weights.quantised import Weights
+from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.rerankers.recipes import recipe_of
 from sluice.encoders.rerankers.similarity_head import SimilarityHead, draw_similarity_head, sides
 from sluice.encoders.table import RERANKERS
@@ -89,14 +90,6 @@ def one_score(logits: Tensor, relevant: int) -> Tensor:
     signs = torch.full((2,), -1.0, device=scores.device)
     signs[relevant] = 1.0
     return (scores * signs).sum(dim=-1)
-
-
-def check_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Raise ``ModelError`` for anything but pairs of strings."""
-    for number, pair in enumerate(pairs):
-        parts = pair if isinstance(pair, list | tuple) else ()
-        if len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise ModelError(f"pair {number} is {pair!r:.80}, expected (query, document): strings")
 
 
 log = logging.getLogger("sluice")

@@ -19,7 +19,8 @@ from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.rerankers.cross_encoder import CrossEncoder, Head, check_pairs, one_score
+from sluice.encoders.rerankers.cross_encoder import CrossEncoder, Head, one_score
+from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.transformer.model import PROGRESS_FROM, Features
 from sluice.encoders.transformer.packed.families import classification_head
 

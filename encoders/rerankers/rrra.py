@@ -20,7 +20,7 @@ from sluice.encoders.model_files.layout import write_sidecar
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of, open_encoder
-from sluice.encoders.rerankers.cross_encoder import check_pairs
+from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.table import TYPES
 
 KIND = "rrra"

@@ -24,24 +24,22 @@ from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.loading import load, side_settings
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
-from sluice.encoders.splade.folder import (
-    Activation,
-    Lexical,
-    Pooling,
-    QueryModel,
-    SpladeFolder,
-    check_choices,
-    check_pruning,
-    check_trained_idf,
-    has_mlm_head,
-    save_splade,
-)
+from sluice.encoders.splade.folder import SpladeFolder, has_mlm_head, save_splade
 from sluice.encoders.splade.pooling import (
     VocabularyProduct,
     last_layer,
     pass_through,
     splade_max,
     splade_sum,
+)
+from sluice.encoders.splade.settings import (
+    Activation,
+    Lexical,
+    Pooling,
+    QueryModel,
+    check_choices,
+    check_pruning,
+    check_trained_idf,
 )
 from sluice.encoders.splade.static_queries import StaticQueries, bags
 from sluice.encoders.splade.term_selection import (

@@ -1,4 +1,4 @@
-"""The settings of a SPLADE encoder, and its folder, read and written.
+"""Reads and writes a SPLADE encoder's folder.
 
 It holds one network, or a network for documents and term weights for queries (sentence-
 transformers' inference-free layout: a Router with ``query`` and ``document``).
@@ -10,14 +10,14 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import map_array
 from sluice.encoders.foundation.disk.files import write_json
-from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.layout import (
     FLOORS,
     Layout,
@@ -38,6 +38,7 @@ from sluice.encoders.model_files.router import (
     whole_route,
     write_router,
 )
+from sluice.encoders.splade.settings import check_static
 from sluice.encoders.splade.static_queries import (
     STATIC_TYPE,
     read_idf_json,
@@ -49,69 +50,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sluice.encoders.splade.encoder import SpladeEncoder
-
-
-Pooling: TypeAlias = Literal["max", "sum"]
-Activation: TypeAlias = Literal["relu", "log1p_relu"]
-QueryModel: TypeAlias = Literal["shared", "bow", "idf"]
-Lexical: TypeAlias = Literal["none", "query", "document", "both"]
-
-_CHOICES = {
-    "pooling": get_args(Pooling), "activation": get_args(Activation),
-    "query_model": get_args(QueryModel), "lexical": get_args(Lexical),
-}  # fmt: skip
-
-
-def check_choices(**values: str) -> None:
-    """Raise ``ConfigError`` for a setting whose value is not among its choices."""
-    for name, value in values.items():
-        if value not in _CHOICES[name]:
-            raise ConfigError(f"{name}: {value!r}; known: {', '.join(_CHOICES[name])}")
-
-
-def check_pruning(
-    query_top_k: int | None,
-    document_top_k: int | None,
-    prune_quantile: float | None,
-    term_floors: Any,
-) -> None:
-    """Raise ``ConfigError`` for a limit below 1, or a quantile that is not between 0 and 1."""
-    for name, limit in (("query_top_k", query_top_k), ("document_top_k", document_top_k)):
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise ConfigError(f"{name}: {limit!r}; expected 1 or more, or null for no limit")
-    if prune_quantile is not None and not 0 < prune_quantile < 1:
-        raise ConfigError(
-            f"prune_quantile: {prune_quantile!r}; expected a share of each term's postings, "
-            "above 0 and below 1, or null to keep all"
-        )
-    if term_floors is not None and prune_quantile is None:
-        raise ConfigError("term_floors: given without the prune_quantile they belong to")
-
-
-def check_static(query_model: QueryModel, lexical: str, query_top_k: int | None) -> None:
-    """Raise ``ConfigError`` for settings that would change nothing beside a query model."""
-    if query_model == "bow" and query_top_k is not None:
-        raise ConfigError(
-            f"query_top_k: {query_top_k} does nothing: with query_model: bow a query's terms all "
-            "weigh 1 and are kept; leave it out, or set query_model: idf"
-        )
-    if query_model != "shared" and lexical == "query":
-        raise ConfigError(
-            f"lexical: query does nothing: with query_model: {query_model} a query has no terms "
-            "but its own; leave it out"
-        )
-
-
-def check_trained_idf(
-    query_model: QueryModel, *, train_idf: bool, learning_rate: float | None
-) -> None:
-    """Raise ``ConfigError`` for query weights to train that the encoder does not have."""
-    if train_idf and query_model != "idf":
-        raise ConfigError(f"train_idf: query_model is {query_model!r}; expected 'idf'")
-    if learning_rate is not None and not (train_idf and learning_rate > 0):
-        raise ConfigError(
-            f"idf_learning_rate: {learning_rate!r}; expected a number above 0, with train_idf: true"
-        )
 
 
 # Settings of the encoder in ``sluice.json``, which sentence-transformers' files cannot hold.

@@ -23,8 +23,8 @@ from sluice.encoders.foundation.input.bounded import Reservoir
 from sluice.encoders.foundation.machine import trim_memory
 from sluice.encoders.model_files.loading import is_head, lengths_of, load
 from sluice.encoders.splade.encoder import SpladeEncoder
-from sluice.encoders.splade.folder import check_static
 from sluice.encoders.splade.mlm_head import SILENT, MlmHead, build_mlm_head, install_mlm_head
+from sluice.encoders.splade.settings import check_static
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.transformer.tokens import Ids, TokenBatch, Tokens, tokenized

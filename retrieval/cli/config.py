@@ -123,7 +123,8 @@ def check(
       sluice config check quickstart
       sluice config check experiment.yaml dataset=scifact --fast
     """
-    from sluice.retrieval.config.yaml_file import load_values, recipe_or_file
+    from sluice.retrieval.config.reading import load_values
+    from sluice.retrieval.config.yaml_file import recipe_or_file
     from sluice.retrieval.planning.problems import problems
 
     file = recipe_or_file(config)

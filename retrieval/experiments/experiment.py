@@ -53,7 +53,8 @@ from sluice.retrieval.experiments.output.folder import (
     refuse_other_dataset,
     remove_other_dataset,
 )
-from sluice.retrieval.experiments.output.retrievers import ExperimentRetrievers, open_pipeline
+from sluice.retrieval.experiments.output.retrievers import ExperimentRetrievers
+from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.training.job import TrainingJob, order_of, train_model
 from sluice.retrieval.experiments.training.parts import FOLDER, TrainingSet, names_of
 from sluice.retrieval.experiments.training.tested_queries import (

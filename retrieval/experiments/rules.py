@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from sluice.encoders.dense.experts.layers import MEAN, checked_experts
+from sluice.encoders.dense.experts.names import MEAN, checked_experts
 from sluice.encoders.foundation.errors import suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.model_files.locate import is_path

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluice.encoders.dense.experts.layers import MEAN
+from sluice.encoders.dense.experts.names import MEAN
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.locate import local_folder

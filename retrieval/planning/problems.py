@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.config.component_types import EXAMPLES as SOURCES, Section
+from sluice.retrieval.config.faults import messages
+from sluice.retrieval.config.reading import find_own_modules
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig
-from sluice.retrieval.config.yaml_file import find_own_modules, messages
 from sluice.retrieval.datasets.beir import LooseFiles
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.experiments.checks import SECTIONS, check_experiment

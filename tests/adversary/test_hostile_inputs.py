@@ -11,7 +11,7 @@ import pytest
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.encoders.foundation.input import bounded
-from sluice.retrieval.config.yaml_file import load_values
+from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.documents.readers.files.folder import pdf_text
 from sluice.retrieval.documents.readers.files.kinds import Unreadable, html_text

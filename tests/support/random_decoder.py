@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sluice.encoders.generative.constrained import ConstrainedBeams
-from sluice.encoders.generative.identifiers import IdentifierBeams
+from sluice.encoders.generative.whole_ids import IdentifierBeams
 
 
 class RandomDecoder:

@@ -37,7 +37,6 @@ from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from sluice.encoders.encoder import hooks_of
-from sluice.encoders.foundation.disk.files import read_json, write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.training.batches.collator import (
     BatchTeacher,
@@ -52,23 +51,13 @@ from sluice.training.example import Example
 from sluice.training.journal.log import Journal
 from sluice.training.loop.callbacks import Conductor, MemoryWatch, advised_memory
 from sluice.training.loop.checkpoint import load_state, save_state, seal, sealed_state
+from sluice.training.loop.dev_values import note_values
 from sluice.training.loop.gradient_cache import cached_backward
 from sluice.training.loop.objective import LiveCandidates
 from sluice.training.loop.parts import add_rates, choose_parts
 from sluice.training.loop.refresh import Beside, Refresh, refreshing
-from sluice.training.protocol import DevMeasures, Loss, Trained, WithoutTerms
+from sluice.training.protocol import Loss, Trained, WithoutTerms
 from sluice.training.sparsity.regulariser import Regulariser, Steering
-
-VALUES = "dev-values.json"  # in the output of a training run: every dev query's value by step
-
-
-def note_values(output: Path, step: int, measures: Mapping[str, float]) -> None:
-    """Keep every query's value at a step, for the comparison with the start."""
-    if isinstance(measures, DevMeasures):
-        path = output / VALUES
-        noted = read_json(path) if path.exists() and step else {}
-        write_json(path, {**noted, str(step): list(measures.by_query)})
-
 
 Evaluate = Callable[[Any], Mapping[str, float]]
 

@@ -20,7 +20,7 @@ from sluice.training.protocol import ListWriter
 
 if TYPE_CHECKING:
     from sluice.training.example import Example
-    from sluice.training.generation.corpus_pairs import (
+    from sluice.training.generation.written_batches import (
         IdentifierCollator,
         RankingCollator,
         RankingModule,
@@ -103,7 +103,7 @@ class Identifiers(WrittenLoss):
         self, encoder: Any, *, seed: int, sparse: bool
     ) -> tuple[SpanModule, IdentifierCollator]:
         """Return the forward pass and the collator that replace those of ranking losses."""
-        from sluice.training.generation.corpus_pairs import IdentifierCollator, SpanModule
+        from sluice.training.generation.written_batches import IdentifierCollator, SpanModule
 
         return SpanModule(encoder, smoothing=self.smoothing), IdentifierCollator(encoder, seed)
 
@@ -115,7 +115,7 @@ class Spans(WrittenLoss):
 
     ``spans``: so many are drawn for a query in each epoch, each of ``length`` tokens of a positive,
     those that share more with the query the rather: the lower ``temperature``, the more so (see
-    ``sluice.training.generation.corpus_pairs``). ``smoothing``: that of the labels. It reads
+    ``sluice.training.generation.written_batches``). ``smoothing``: that of the labels. It reads
     no negatives.
     (SEAL; Bevilacqua et al. 2022, "Autoregressive search engines", section 3.4.)
     """
@@ -140,7 +140,7 @@ class Spans(WrittenLoss):
 
     def own_pass(self, encoder: Any, *, seed: int, sparse: bool) -> tuple[SpanModule, SpanCollator]:
         """Return the forward pass and the collator that replace those of ranking losses."""
-        from sluice.training.generation.corpus_pairs import SpanCollator, SpanModule
+        from sluice.training.generation.written_batches import SpanCollator, SpanModule
 
         if self.length > encoder.written:
             raise ConfigError(
@@ -195,7 +195,7 @@ class Rankings(WrittenLoss):
 
         Those that order nothing are counted in a warning.
         """
-        from sluice.training.generation.corpus_pairs import RankingCollator, orders
+        from sluice.training.generation.written_batches import RankingCollator, orders
 
         empty = [each for each in examples if not orders(each)]
         if len(empty) == len(examples):
@@ -234,7 +234,7 @@ class Rankings(WrittenLoss):
         self, encoder: Any, *, seed: int, sparse: bool
     ) -> tuple[RankingModule, RankingCollator]:
         """Return the forward pass and the collator that replace those of ranking losses."""
-        from sluice.training.generation.corpus_pairs import RankingCollator, RankingModule
+        from sluice.training.generation.written_batches import RankingCollator, RankingModule
 
         module = RankingModule(encoder, importance=self.importance, smoothing=self.smoothing)
         return module, RankingCollator(encoder, seed)

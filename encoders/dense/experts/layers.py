@@ -1,53 +1,19 @@
-"""Layers several times over, the gate between them, and which experts an encoder has."""
+"""The feed-forward layers of chosen blocks, several times over, and the gate between them."""
 
 from __future__ import annotations
 
 import copy
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.model_files.adapters import added_modules, layer_list, low_rank_layers
-from sluice.encoders.model_files.layout import SIDECAR, read_modules
-from sluice.encoders.model_files.probes import add_module
 from sluice.encoders.tuning.adapters import places_of
-
-MEAN = "mean"  # in place of an expert's name: the mean of all
-
-
-def checked_experts(experts: Any, gate_learns: Any = None) -> tuple[tuple[str, ...], int]:
-    """Return the names and the number of experts; a number alone has no names, and a gate."""
-    if not isinstance(experts, list | tuple):
-        return (), whole_number(experts, "experts", 2, 64)
-    if gate_learns is not None:
-        raise ConfigError(
-            "gate_learns: experts names datasets, and no gate chooses among them; leave it "
-            "out, or give a number of experts"
-        )
-    names = tuple(experts)
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"experts: {name!r}, expected the name of a dataset")
-        if names.count(name) > 1:
-            raise ConfigError(f"experts: {name!r} is named twice")
-    if MEAN in names:
-        raise ConfigError(f"experts: {MEAN!r} stands for the mean of all; rename that dataset")
-    if not 2 <= len(names) <= 64:
-        raise ConfigError(
-            f"experts: {list(names)}, expected 2 to 64 datasets; one alone is a dense encoder"
-        )
-    return names, len(names)
-
 
 SPREAD = 0.02  # standard deviation of a new gate's weights
 
@@ -283,103 +249,3 @@ def _linear(layer: ExpertLinear, number: int | None) -> nn.Linear:
             parameter = nn.Parameter((total / len(experts)).to(first.dtype))
         setattr(linear, name, parameter)
     return linear
-
-
-MODULE = "Experts"
-KEY = "experts"  # of sluice.json
-WEIGHTS = "experts.safetensors"
-
-
-@dataclass(frozen=True, slots=True)
-class Mixture:
-    """The experts of an encoder: one for each of ``names``, datasets, or ``count`` by a gate.
-
-    ``layers`` are the numbers of the blocks that have them, from 1.
-    """
-
-    names: tuple[str, ...]
-    count: int
-    layers: tuple[int, ...]
-    gate_learns: bool = False
-
-    @classmethod
-    def of(cls, experts: Any, layers: Any, gate_learns: Any, depth: int) -> Mixture:
-        """Return what settings say of a model with ``depth`` layers; None: all of them."""
-        names, count = checked_experts(experts, gate_learns)
-        if not isinstance(gate_learns, bool | None):
-            raise ConfigError(f"gate_learns: {gate_learns!r}, expected true or false")
-        chosen = range(1, depth + 1) if layers is None else layers
-        if not isinstance(chosen, range | list | tuple) or not chosen:
-            raise ConfigError(f"expert_layers: {layers!r}, expected a list of layers, such as [3]")
-        numbers = tuple(whole_number(each, "expert_layers", 1, depth) for each in chosen)
-        if len(set(numbers)) < len(numbers):
-            raise ConfigError(f"expert_layers: {layers!r} names a layer twice")
-        return cls(names, count, numbers, not names and gate_learns is not False)
-
-    def place(self, model: Any) -> None:
-        """Give a plain model the experts, each a copy of its own layers, in place."""
-        install(model, self.count, self.layers, gated=not self.names, learns=self.gate_learns)
-
-    def number(self, name: str) -> int:
-        """Return the number of a dataset's expert; ``ConfigError`` for one without."""
-        if name in self.names:
-            return self.names.index(name)
-        having = f"there is an expert for each dataset, {', '.join(self.names)}"
-        if not name:
-            raise ConfigError(
-                f"{having}, and the examples name none; train on several (datasets: "
-                f"[{', '.join(self.names)}]), or give experts: {len(self.names)}, among which a "
-                "gate chooses"
-            )
-        raise ConfigError(f"{having}, and none for {name!r}")
-
-    def __str__(self) -> str:
-        layers = ", ".join(map(str, self.layers))
-        chosen = f"for {', '.join(self.names)}" if self.names else "chosen by a gate"
-        return f"{plural(self.count, 'expert')} in layers {layers}, {chosen}"
-
-
-def write_mixture(folder: Path, model: Any, mixture: Mixture) -> None:
-    """Add the experts to a dense encoder's folder, which is then theirs."""
-    place = add_module(folder, MODULE, {"type": "experts", KEY: asdict(mixture)})
-    state = {n: p.detach().cpu().contiguous() for n, p in expert_parameters(model).items()}
-    safetensors.torch.save_file(state, place / WEIGHTS)
-
-
-def read_mixture(folder: Path, facts: dict[str, Any], model: Any) -> Mixture:
-    """Put what ``write_mixture`` wrote into a freshly loaded plain model."""
-    file = dict(read_modules(folder))[MODULE] / WEIGHTS
-    noted = facts.get(KEY)
-    try:
-        mixture = _noted(noted, int(model.config.num_hidden_layers))
-    except (TypeError, KeyError, ConfigError) as error:
-        raise ModelError(f"{folder / SIDECAR}: {KEY} is {noted!r}: {error}") from None
-    try:
-        expected = shapes_of(model, mixture.count, mixture.layers, gated=not mixture.names)
-        with safe_open(file, framework="pt") as saved:
-            shapes = {key: tuple(saved.get_slice(key).get_shape()) for key in saved.keys()}  # noqa: SIM118
-        for key in sorted(key for key, _ in shapes.items() ^ expected.items()):
-            raise ModelError(  # before memory is taken for what the file does not hold
-                f"{file}: {key} is {shapes.get(key, 'missing')}, expected "
-                f"{expected.get(key, 'no such tensor')}"
-            )
-        mixture.place(model)
-        state = safetensors.torch.load_file(file)
-    except (ConfigError, OSError, SafetensorError) as error:
-        raise ModelError(f"{file}: {error}") from error
-    parameters = expert_parameters(model)
-    with torch.no_grad():
-        for key, parameter in parameters.items():
-            if not state[key].is_floating_point():
-                raise ModelError(f"{file}: {key} is {state[key].dtype}, expected floats")
-            parameter.copy_(state[key])
-    return mixture
-
-
-def _noted(noted: Any, depth: int) -> Mixture:
-    """Return the settings of ``sluice.json``, checked."""
-    names = noted["names"]
-    if not isinstance(names, list):
-        raise ConfigError(f"names is {names!r}, expected a list")
-    learns = noted["gate_learns"] if not names else None
-    return Mixture.of(names or noted["count"], noted["layers"], learns, depth)

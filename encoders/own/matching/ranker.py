@@ -37,7 +37,7 @@ from sluice.encoders.own.matching.sources import (
     source_in,
     stacked,
 )
-from sluice.encoders.rerankers.cross_encoder import check_pairs
+from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.transformer.model import Features
 
 WEIGHTS = "head.safetensors"

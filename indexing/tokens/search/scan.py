@@ -25,16 +25,14 @@ from sluice.indexing.tokens.search.tile import (
     multiply_pair,
     reaching,
 )
-from sluice.indexing.tokens.storage.segment import (
-    RESIDUAL,
-    ZERO,
-    Segment,
+from sluice.indexing.tokens.storage.rounding import (
     add_residuals,
     copy_codes,
     read_token,
     scale_of,
     wide_of,
 )
+from sluice.indexing.tokens.storage.segment import RESIDUAL, ZERO, Segment
 
 _LARGEST = float(LARGEST_SCORE)
 _UP, _TINY = np.float32(1 + 2.0**-16), np.float32(1e-37)

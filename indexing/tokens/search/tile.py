@@ -14,14 +14,8 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.kernels.calls import lent
 from sluice.indexing.kernels.processor import has_feature
 from sluice.indexing.storage.exact_scores import norms_of
-from sluice.indexing.tokens.storage.segment import (
-    CELL,
-    LARGEST,
-    LEVELS,
-    SMALLEST,
-    ZERO,
-    code_width,
-)
+from sluice.indexing.tokens.storage.rounding import LARGEST, LEVELS, SMALLEST
+from sluice.indexing.tokens.storage.segment import CELL, ZERO, code_width
 
 LANES = 16  # query tokens in a panel
 WIDE = has_feature("avx512f")  # 32 registers of 16 numbers; else 16 of 8

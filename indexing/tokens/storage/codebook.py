@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.checks import Dense
 from sluice.indexing.kernels.threads import in_parallel
-from sluice.indexing.tokens.storage.segment import LEVELS, ZERO, code_width
+from sluice.indexing.tokens.storage.rounding import LEVELS
+from sluice.indexing.tokens.storage.segment import ZERO, code_width
 
 CENTROIDS = 1024  # at most
 TOKENS_PER_CENTROID = 64  # of the sample

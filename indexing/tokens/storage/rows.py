@@ -98,7 +98,7 @@ class TokenRows:
 
     def _rounded(self, documents: TokenVectors) -> Segment:
         """Return documents as a segment of their own."""
-        from sluice.indexing.tokens.storage.segment import bound_codes, round_to_codes
+        from sluice.indexing.tokens.storage.rounding import bound_codes, round_to_codes
 
         values, bounds = documents.values, documents.bounds
         kept: dict[str, Any] = {}
@@ -225,7 +225,7 @@ class TokenRows:
             return TokenVectors(
                 np.zeros((0, self.dim or 0), np.float32), np.zeros(len(rows) + 1, np.int64)
             )
-        from sluice.indexing.tokens.storage.segment import read_tokens
+        from sluice.indexing.tokens.storage.rounding import read_tokens
 
         found = self.places(rows)
         lengths = np.empty(len(rows), np.int64)

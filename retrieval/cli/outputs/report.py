@@ -170,12 +170,8 @@ def _reproduce_published(
     names: list[str], output: Path | None, tolerance: float | None, dataset: str | None
 ) -> None:
     """List the published runs, or repeat those named; exit code 1 if a figure is off."""
-    from sluice.retrieval.experiments.reproduction.recorded import (
-        listing,
-        published_run,
-        published_runs,
-        repeat,
-    )
+    from sluice.retrieval.experiments.reproduction.listed import published_run, published_runs
+    from sluice.retrieval.experiments.reproduction.recorded import listing, repeat
 
     if not names:
         echo(str(listing(published_runs().values())))

@@ -118,7 +118,8 @@ def generate(
         generator = KeySentences(queries)
     else:
         from sluice.training.generation.decoding import DiverseBeams, TopKSampling
-        from sluice.training.generation.query_generation import ModelGenerator, SoftPrompt
+        from sluice.training.generation.query_generation import ModelGenerator
+        from sluice.training.generation.soft_prompt import SoftPrompt
 
         decoding: Any = (
             DiverseBeams(queries, **picked(values, DiverseBeams))

@@ -93,7 +93,7 @@ def named_columns(**columns: Any) -> dict[str, Any]:
 
 def allowed(what: Sequence[str] | None) -> list[str]:
     """Return the values of ``--allow``; classes named there are found in the current folder too."""
-    from sluice.retrieval.config.yaml_file import find_own_modules
+    from sluice.retrieval.config.reading import find_own_modules
 
     words = list(what or ())
     find_own_modules({"allow": words}, None)

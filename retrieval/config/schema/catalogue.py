@@ -15,7 +15,7 @@ from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.table import ENCODERS, TUNINGS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.component_types import EXAMPLES
-from sluice.retrieval.config.schema.settings import (
+from sluice.retrieval.config.schema.arguments import (
     Description,
     Schema,
     component,

@@ -11,6 +11,13 @@ from sluice.encoders.foundation.build import Table, declared, resolve
 from sluice.encoders.table import ENCODERS, KNOWN, RERANKERS, TUNINGS
 from sluice.indexing.table import AUGMENTATIONS, INDEXES
 from sluice.retrieval.config.component_types import COMPONENT, EXAMPLES
+from sluice.retrieval.config.schema.arguments import (
+    Description,
+    Schema,
+    component,
+    components,
+    first_sentence,
+)
 from sluice.retrieval.config.schema.settings import (
     DATASET,
     ENSEMBLE,
@@ -19,11 +26,6 @@ from sluice.retrieval.config.schema.settings import (
     SPARSITY,
     START,
     TRAINER,
-    Description,
-    Schema,
-    component,
-    components,
-    first_sentence,
 )
 from sluice.retrieval.config.schema.words import described
 from sluice.retrieval.config.sections import (

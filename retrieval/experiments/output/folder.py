@@ -17,12 +17,8 @@ from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.foundation.trust import word_for
 from sluice.encoders.model_files.registry import ASKING, REMOTE as BEHIND_HTTP
 from sluice.retrieval.config.file_keys import Keys, normalised_dataset
-from sluice.retrieval.config.sections import (
-    ExperimentConfig,
-    RetrieverSection,
-    load_config,
-    short_name,
-)
+from sluice.retrieval.config.output_names import short_name
+from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
 from sluice.retrieval.config.trust import databases_in
 from sluice.retrieval.config.yaml_file import read_yaml
 from sluice.retrieval.datasets.beir import COLUMNS, CORPUS_COLUMNS

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.experiments.reproduction.recorded import (
+    from sluice.retrieval.experiments.reproduction.listed import (
         PublishedRun as PublishedRun,
-        Reproduction as Reproduction,
         published_run as published_run,
         published_runs as published_runs,
+    )
+    from sluice.retrieval.experiments.reproduction.recorded import (
+        Reproduction as Reproduction,
         repeat as repeat,
         reproduce as reproduce,
     )

@@ -16,14 +16,8 @@ from sluice.encoders.foundation.disk.files import write_json, write_text
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
-from sluice.retrieval.config.sections import (
-    ExperimentConfig,
-    checked,
-    expanded_output,
-    find_own_modules,
-    folder_name,
-    named_file,
-)
+from sluice.retrieval.config.output_names import expanded_output, folder_name
+from sluice.retrieval.config.sections import ExperimentConfig, checked, find_own_modules, named_file
 from sluice.retrieval.config.trust import named_in
 from sluice.retrieval.evaluation.comparison import SignificanceTest, aligned
 from sluice.retrieval.evaluation.scores import Scores

@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.encoders.dense.experts.layers import checked_experts
+from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.splade.concepts.encoder import checked_settings, read_concepts
+from sluice.encoders.splade.concepts.names import read_concepts
 from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
-from sluice.encoders.transformer.projection import check_projection
-from sluice.encoders.transformer.text_encoder import check_fresh, is_fresh
+from sluice.encoders.transformer.from_scratch import check_fresh, is_fresh
 from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.config.component_types import NEGATIVES
 from sluice.retrieval.config.components import (
@@ -162,6 +161,9 @@ def check_encoder(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
     learning = learning_of(str(spec.get("type")))
     if not learning.learns:  # of one's own
         return
+    from sluice.encoders.splade.concepts.head import checked_settings
+    from sluice.encoders.transformer.projection import check_projection
+
     try:
         single = {"dense", "one_way", "pseudo_queries"} & set(learning.learns)
         if single and spec.get("projection") is not None:

@@ -289,7 +289,7 @@ def _remove(work_path: Path, patterns: Iterable[str]) -> None:
 
 
 def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
-    from sluice.encoders.transformer.text_encoder import fresh_from_config, is_fresh
+    from sluice.encoders.transformer.from_scratch import fresh_from_config, is_fresh
 
     def texts() -> Iterator[str]:
         return corpus_texts(parts)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.encoder import encoder_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural
-from sluice.retrieval.config.sections import TrainingSection, short_name
+from sluice.retrieval.config.output_names import short_name
+from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.execution.executor import LOCAL, Executor, unplanned
 from sluice.retrieval.experiments.training.dev_evaluation import (

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.training import Example
     from sluice.training.generation.prompt_tuning import PromptTuning
-    from sluice.training.generation.query_generation import ModelGenerator, SoftPrompt
+    from sluice.training.generation.query_generation import ModelGenerator
+    from sluice.training.generation.soft_prompt import SoftPrompt
 
 
 SPARE = 4  # judged queries looked at for each pair, since some have no document with a text
@@ -103,9 +104,9 @@ def learnt_prompt(
     The last fifth of the pairs is held out. Beside the folder lies, while it is learnt, the last
     epoch (``.state``), from which a killed call continues.
     """
-    from sluice.training.generation.decoding import Shot
-    from sluice.training.generation.prompt_tuning import learn_prompt
-    from sluice.training.generation.query_generation import FACTS, SoftPrompt
+    from sluice.training.generation.prompt_learner import learn_prompt
+    from sluice.training.generation.query_prompt import Shot
+    from sluice.training.generation.soft_prompt import FACTS, SoftPrompt
 
     if (folder / FACTS).exists():
         return SoftPrompt.load(folder)

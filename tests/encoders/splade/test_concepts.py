@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from sluice.encoders import ConceptEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.splade.concepts.encoder import ConceptHead, read_concepts
+from sluice.encoders.splade.concepts.head import ConceptHead
+from sluice.encoders.splade.concepts.names import read_concepts
 from sluice.indexing import InvertedIndex
 from sluice.training import fit
 from sluice.training.example import Example, Text

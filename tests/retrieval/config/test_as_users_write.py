@@ -9,8 +9,9 @@ import yaml
 from sluice.encoders.foundation.build import Core, types_listed
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import ENCODERS, RERANKERS
+from sluice.retrieval.config.reading import load_config, load_values
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig
-from sluice.retrieval.config.yaml_file import load_config, load_values, read_yaml, yaml_text
+from sluice.retrieval.config.yaml_file import read_yaml, yaml_text
 from sluice.retrieval.planning.problems import problems
 
 

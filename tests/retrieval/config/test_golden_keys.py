@@ -14,9 +14,10 @@ import pytest
 from small_world import write_beir
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
+from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig, checked
 from sluice.retrieval.config.trust import named_in
-from sluice.retrieval.config.yaml_file import load_values, recipes
+from sluice.retrieval.config.yaml_file import recipes
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.planning import needs
 

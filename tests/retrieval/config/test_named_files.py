@@ -13,8 +13,8 @@ from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.named_files import FILES, NAMES, PARTS, found_beside
+from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.config.sections import TuneConfig
-from sluice.retrieval.config.yaml_file import load_values
 from sluice.retrieval.pipelines.table import READ, READ_BY_ALL, WRITTEN
 
 SCHEMA = Path(__file__).parents[3] / "configs" / "sluice.schema.json"

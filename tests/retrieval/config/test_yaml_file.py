@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.config.sections import EvaluateSection, checked
-from sluice.retrieval.config.yaml_file import load_values
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.reproduction import recorded
-from sluice.retrieval.experiments.reproduction.recorded import published_run, published_runs
+from sluice.retrieval.experiments.reproduction.listed import published_run, published_runs
 
 
 @pytest.fixture

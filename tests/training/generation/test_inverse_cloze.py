@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.transformer.text_encoder import (
+from sluice.encoders.transformer.from_scratch import (
     check_fresh,
     fresh_from_config,
     fresh_model,

@@ -13,10 +13,13 @@ from tiny_models import save_model
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.generative.constrained import Continuations
 from sluice.training.generation import prompt_tuning as prompt_learner
-from sluice.training.generation.decoding import DiverseBeams, Shot
+from sluice.training.generation.decoding import DiverseBeams
 from sluice.training.generation.inverse_cloze import Passage
-from sluice.training.generation.prompt_tuning import PromptTuning, learn_prompt
-from sluice.training.generation.query_generation import FACTS, VECTORS, ModelGenerator, SoftPrompt
+from sluice.training.generation.prompt_learner import learn_prompt
+from sluice.training.generation.prompt_tuning import PromptTuning
+from sluice.training.generation.query_generation import ModelGenerator
+from sluice.training.generation.query_prompt import Shot
+from sluice.training.generation.soft_prompt import FACTS, VECTORS, SoftPrompt
 
 TUNING = PromptTuning(
     tokens=4, text="learn to rank", shots=1, choices=4, epochs=6, learning_rate=0.2, length=6

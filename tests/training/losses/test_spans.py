@@ -15,7 +15,7 @@ from sluice.encoders import SealEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.example import Example, Text
-from sluice.training.generation.corpus_pairs import overlap
+from sluice.training.generation.written_batches import overlap
 from sluice.training.losses import LOSSES
 
 DOCUMENT = "gold in the river and stone beneath deep water of the sluice by the river"

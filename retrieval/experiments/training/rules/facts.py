@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.encoders.dense.experts.layers import checked_experts
+from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.table import KNOWN, MATCHING
-from sluice.encoders.transformer.text_encoder import is_fresh
+from sluice.encoders.transformer.from_scratch import is_fresh
 from sluice.encoders.tuning.learning import refused_tuning
 from sluice.retrieval.config.components import START_KEY, towers_in
 from sluice.retrieval.config.sections import TrainingSection
