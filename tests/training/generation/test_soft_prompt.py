@@ -12,7 +12,7 @@ from tiny_models import save_model
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.generative.constrained import Continuations
-from sluice.training.generation import prompt_tuning as prompt_learner
+from sluice.training.generation import prompt_learner
 from sluice.training.generation.decoding import DiverseBeams
 from sluice.training.generation.inverse_cloze import Passage
 from sluice.training.generation.prompt_learner import learn_prompt
