@@ -23,7 +23,15 @@ from sluice.retrieval.stages.transforms.stage import (
     like,
     written_call,
 )
-from sluice.retrieval.stages.transforms.writer import Draw, Limits, Writer
+from sluice.retrieval.stages.transforms.writer import (
+    CacheFile,
+    Deadline,
+    Draw,
+    Limits,
+    TokenBudget,
+    TokenLimit,
+    Writer,
+)
 
 HYDE = "Write a short passage that answers this query.\n\nQuery: {query}\n\nPassage:"
 QUERY2DOC = "Write a passage that answers this query.\n\nQuery: {query}\n\nPassage:"
@@ -121,20 +129,10 @@ def hyde(
     query_weight: Annotated[
         float, "What the query itself counts; each document written for it counts 1."
     ] = 1.0,
-    tokens: Annotated[
-        int, "Tokens of what the model writes, at most; 128 if left out."
-    ] = WRITING.tokens,
-    cache: Annotated[
-        str | None,
-        "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
-    ] = None,
-    budget: Annotated[
-        int | None,
-        "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
-    ] = None,
-    deadline_ms: Annotated[
-        float | None, "Milliseconds of an answer, after which the query is searched as it is."
-    ] = None,
+    tokens: TokenLimit = WRITING.tokens,
+    cache: CacheFile = None,
+    budget: TokenBudget = None,
+    deadline_ms: Deadline = None,
 ) -> Transformed:
     """Search by documents that a language model makes up for the query (HyDE).
 
@@ -165,20 +163,10 @@ def query2doc(
         "How often the query stands before the passage; left out, 5 times where words are "
         "counted, else once.",
     ] = None,
-    tokens: Annotated[
-        int, "Tokens of what the model writes, at most; 128 if left out."
-    ] = WRITING.tokens,
-    cache: Annotated[
-        str | None,
-        "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
-    ] = None,
-    budget: Annotated[
-        int | None,
-        "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
-    ] = None,
-    deadline_ms: Annotated[
-        float | None, "Milliseconds of an answer, after which the query is searched as it is."
-    ] = None,
+    tokens: TokenLimit = WRITING.tokens,
+    cache: CacheFile = None,
+    budget: TokenBudget = None,
+    deadline_ms: Deadline = None,
 ) -> Transformed:
     """Search by the query and a passage that a language model writes for it, as one text.
 
@@ -276,20 +264,10 @@ def iter_retgen(
     rounds: Annotated[int, "How many drafts are written, each followed by a search; 0: none."] = 2,
     depth: Annotated[int, "Documents that a draft is written from."] = 5,
     prompt: Annotated[str, "The prompt, with {query} and {documents}."] = ITERATIVE,
-    tokens: Annotated[
-        int, "Tokens of what the model writes, at most; 128 if left out."
-    ] = WRITING.tokens,
-    cache: Annotated[
-        str | None,
-        "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
-    ] = None,
-    budget: Annotated[
-        int | None,
-        "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
-    ] = None,
-    deadline_ms: Annotated[
-        float | None, "Milliseconds of an answer, after which the query is searched as it is."
-    ] = None,
+    tokens: TokenLimit = WRITING.tokens,
+    cache: CacheFile = None,
+    budget: TokenBudget = None,
+    deadline_ms: Deadline = None,
 ) -> IterRetGen:
     """Search again by the query and an answer drafted from what was found (Iter-RetGen).
 

@@ -24,7 +24,13 @@ from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.transforms.drafts import WRITING
 from sluice.retrieval.stages.transforms.stage import checked_stage, like, written_call
-from sluice.retrieval.stages.transforms.writer import Limits, Writer
+from sluice.retrieval.stages.transforms.writer import (
+    CacheFile,
+    Deadline,
+    Limits,
+    TokenBudget,
+    Writer,
+)
 
 log = logging.getLogger("sluice")
 
@@ -279,17 +285,9 @@ def structured(
     tokens: Annotated[
         int | None, "Tokens of what the model writes, at most; 128 if left out."
     ] = None,
-    cache: Annotated[
-        str | None,
-        "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
-    ] = None,
-    budget: Annotated[
-        int | None,
-        "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
-    ] = None,
-    deadline_ms: Annotated[
-        float | None, "Milliseconds of an answer, after which the query is searched as it is."
-    ] = None,
+    cache: CacheFile = None,
+    budget: TokenBudget = None,
+    deadline_ms: Deadline = None,
 ) -> Structured:
     """Take conditions on the metadata out of the query, and search among what meets them.
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -87,6 +87,21 @@ class Draw(NamedTuple):
     def body(self) -> dict[str, Any]:
         """What asks an endpoint for it."""
         return {"temperature": self.temperature, "seed": self.number}
+
+
+# The options of every stage that a language model writes for.
+TokenLimit = Annotated[int, "Tokens of what the model writes, at most; 128 if left out."]
+CacheFile = Annotated[
+    str | None,
+    "The file of answers (SQLite), so that none is paid for twice; left out, in memory.",
+]
+TokenBudget = Annotated[
+    int | None,
+    "The most tokens of all prompts and answers of the stage; 0: only what is cached.",
+]
+Deadline = Annotated[
+    float | None, "Milliseconds of an answer, after which the query is searched as it is."
+]
 
 
 class Limits(NamedTuple):

@@ -17,6 +17,7 @@ from sluice.training.batches.vector_batch import Negatives, VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import (
     Average,
+    Group,
     Ranks,
     averaged,
     below,
@@ -38,6 +39,15 @@ from sluice.training.losses.math.reduction import (
 )
 from sluice.training.losses.math.teacher_watch import TeacherWatch
 from sluice.training.protocol import ScoreMatrix
+
+Order = Literal["labels", "teacher", "columns"]  # what says in which order a list should be
+
+
+def _order_of(group: Group, by: Order) -> Tensor:
+    """Return what the order of each list's cells is read from, ``[B, W]``: the more, the better."""
+    if by == "columns":
+        return -group.columns.to(group.scores.dtype)
+    return group.teacher if by == "teacher" else group.labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +214,7 @@ class ListwiseHinge(LossBase):
 
     negatives: ClassVar[Negatives] = "own"  # a list holds the query's own documents
 
-    order: Literal["teacher", "labels", "columns"] = "teacher"
+    order: Order = "teacher"
     margin: Annotated[float, Gt(0), "The difference below which a pair counts."] = 0.01
     average: Average = "sum"
     scale: Annotated[float | None, Gt(0)] = None
@@ -220,11 +230,7 @@ class ListwiseHinge(LossBase):
         group = group_of(
             matrix.times(scale), taught="listwise_hinge" if self.needs_teacher else None
         )
-        order = {
-            "teacher": group.teacher,
-            "labels": group.labels,
-            "columns": -group.columns.to(group.scores.dtype),
-        }[self.order]
+        order = _order_of(group, self.order)
         places = below(group, -order).to(group.scores.dtype)
 
         def margins(rows: slice) -> Tensor:
@@ -301,7 +307,7 @@ class ListMLE(LossBase):
     summary = "likelihood of the right order; `position_aware` weighs the top"
     paper = "Xia et al. 2008; Lan et al. 2014 (p-ListMLE)"
 
-    order: Literal["labels", "teacher", "columns"] = "labels"
+    order: Order = "labels"
     position_aware: bool = False
     negatives: Negatives = "own"
     temperature: Annotated[float | None, Gt(0)] = None
@@ -317,11 +323,7 @@ class ListMLE(LossBase):
         group = group_of(
             matrix.over(temperature), taught="list_mle" if self.needs_teacher else None
         )
-        order = {
-            "labels": group.labels,
-            "teacher": group.teacher,
-            "columns": -group.columns.to(group.scores.dtype),
-        }[self.order]
+        order = _order_of(group, self.order)
         descent, sequence = (-order).masked_fill(~group.taking, torch.inf).sort(dim=1, stable=True)
         sizes = group.taking.sum(1, keepdim=True)
         begins = torch.searchsorted(descent, descent)

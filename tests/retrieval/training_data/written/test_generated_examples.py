@@ -22,7 +22,7 @@ from sluice.retrieval.training_data.written.generated_examples import (
     labelled_pairs,
 )
 from sluice.retrieval.training_data.written.query_generation import consistent
-from sluice.training.generation import prompt_tuning as prompt_learner
+from sluice.training.generation import prompt_learner
 from sluice.training.generation.query_generation import ModelGenerator
 
 FEW = {"pairs": 5, "tokens": 3, "shots": 1, "choices": 2, "epochs": 1, "length": 5}
