@@ -19,12 +19,13 @@ PROTOCOL = {f"encoders/foundation/disk/{name}.py" for name in ("files", "generat
 # Into a draft, or into a new generation, that the caller has begun.
 INSIDE = {
     "encoders/backends/backend.py",
-    "encoders/dense/experts/layers.py",
+    "encoders/dense/experts/mixture.py",
     "encoders/dense/precomputed.py",
     "encoders/lexical/bm25.py",
     "encoders/lexical/vocabulary.py",
     "encoders/model_files/adapters.py",
     "encoders/splade/concepts/encoder.py",
+    "encoders/splade/concepts/head.py",
     "encoders/own/csr/encoder.py",
     "encoders/splade/folder.py",
     "encoders/vectors/forms.py",
@@ -48,7 +49,7 @@ INSIDE = {
     "retrieval/training_data/lists/list_tasks.py",
     "retrieval/training_data/teachers/distillation.py",
     "retrieval/training_data/teachers/scoring_tasks.py",
-    "training/generation/query_generation.py",
+    "training/generation/soft_prompt.py",
     "training/loop/kept_weights.py",
     "training/negatives/report.py",
 }

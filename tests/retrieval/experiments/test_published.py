@@ -13,7 +13,7 @@ from sluice.retrieval import Run, evaluate, load_dataset
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.experiments.checks import check_experiment
-from sluice.retrieval.experiments.reproduction import recorded
+from sluice.retrieval.experiments.reproduction import listed, recorded
 from sluice.retrieval.experiments.reproduction.listed import published_run, published_runs
 
 
@@ -28,7 +28,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "bm25-scifact": replace(known, figures={"nDCG@10": 0.9999, "R@100": 1.0}, within=0.5),
         "bm25-nfcorpus": published_run("bm25-nfcorpus"),
     }
-    monkeypatch.setattr(recorded, "published_runs", lambda: changed)
+    monkeypatch.setattr(listed, "published_runs", lambda: changed)
     return tmp_path
 
 
