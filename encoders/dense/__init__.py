@@ -1,7 +1,7 @@
 """One vector a text: pooling, projection, Matryoshka, instructions, a head over pairs.
 
-`gaussian/` makes a variance beside it, `hypencoder/` a network of a query, `pseudo_queries/` a few
-vectors of a document; `static/` needs no network.
+`static/` needs no network. What makes a variance beside the vector, a network of a query or a few
+vectors of a document lies in `encoders/own`; this room's face alone names two of them.
 May import: `encoders.transformer` and below.
 """
 
@@ -20,5 +20,7 @@ if TYPE_CHECKING:
     )
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
     from sluice.encoders.dense.static.encoder import StaticEncoder as StaticEncoder
+    from sluice.encoders.own.gaussian.encoder import GaussianEncoder as GaussianEncoder
+    from sluice.encoders.own.pseudo_queries.encoder import PseudoQueryEncoder as PseudoQueryEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -260,8 +260,14 @@ def as_loss(loss: Any, where: str = "loss") -> LossBase:
     """Return a loss with every hook: itself, or an adapter around a user's own.
 
     That is a callable with the signature of ``sluice.training.protocol.Loss``, or an object with
-    ``over``. Raises ``ConfigError`` for anything else.
+    ``over``. Raises ``ConfigError`` for anything else, and for one that names types of encoders:
+    a loss says which ``forms`` of vectors it trains.
     """
+    if hasattr(loss, "encoders"):
+        raise ConfigError(
+            f"{where}: {type_name(loss)} says encoders, which nothing reads; say forms, such as "
+            f"('dense',): what it trains, of {', '.join(SCORED)}"
+        )
     if isinstance(loss, LossBase):
         return loss
     if callable(loss) or callable(getattr(loss, "over", None)):

@@ -255,3 +255,11 @@ def test_a_users_own_subclass_has_only_what_it_needs() -> None:
     loss = as_loss(Mine())
     assert loss.negatives == Wrapping(loss).negatives == "own"
     assert Wrapping(loss).layers(1) == (2, 1)  # type: ignore[misc]
+
+
+def test_a_loss_that_names_types_of_encoders_is_told_to_say_forms() -> None:
+    class Old(LossBase):
+        encoders = ("dense",)
+
+    with pytest.raises(ConfigError, match="says encoders, which nothing reads; say forms"):
+        as_loss(Old())
