@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     )
     from sluice.retrieval.jobs import index as index, mine as mine, run as run, train as train
     from sluice.retrieval.pipelines.hit import Hit as Hit, Passage as Passage
+    from sluice.retrieval.pipelines.operators import Fuse as Fuse
     from sluice.retrieval.pipelines.rerank import Rerank as Rerank
-    from sluice.retrieval.pipelines.stage import Fuse as Fuse, Stage as Stage
+    from sluice.retrieval.pipelines.stage import Stage as Stage
     from sluice.retrieval.retrievers.corpus.encoding import Encoding as Encoding
     from sluice.retrieval.retrievers.corpus.passages import Passages as Passages
     from sluice.retrieval.retrievers.retriever import Retriever as Retriever

@@ -90,7 +90,7 @@ SECTIONS = {  # of the YAML files, in the order in which one meets them
     "dataset": "dataset", "RankerSection": "ranker", "TuneConfig": "A tuning",
     "TuneSection": "tune", "BudgetSection": "budget",
 }  # fmt: skip
-WHOLE = {"Retriever", "Searchable", "Updatable"}  # whose methods' whole docstrings are shown
+WHOLE = {"Retriever", "Stage", "Updatable"}  # whose methods' whole docstrings are shown
 # What a loss needs to be made; all others are made from their defaults.
 ARGUMENTS: Mapping[str, Schema] = {"sum": {"losses": [{"type": "info_nce"}]}}
 # A section that has all keys of another one.

@@ -407,7 +407,7 @@ def pd_frame() -> Any:
 
 
 def test_the_table_names_no_name_that_exists(world: World) -> None:
-    owners = {"EncoderBase": "model", "CrossEncoder": "cross", "Searchable": "hybrid", "Hit": "hit",
+    owners = {"EncoderBase": "model", "CrossEncoder": "cross", "Stage": "hybrid", "Hit": "hit",
               "Document": "document", "Run": "run", "Scores": "scores", "sluice": "sluice",
               "BM25Encoder": "BM25Encoder"}  # fmt: skip
     of = {owner: world.names[name] for owner, name in owners.items()}

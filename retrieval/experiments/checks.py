@@ -27,8 +27,9 @@ from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.rules import PARTS, parts_of
 from sluice.retrieval.pipelines.expression import NAME, names_in, parse, writers_in
+from sluice.retrieval.pipelines.operators import Then
 from sluice.retrieval.pipelines.rerank import Rerank
-from sluice.retrieval.pipelines.stage import Stage, Then
+from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process

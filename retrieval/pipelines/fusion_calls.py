@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.pipelines.fusion.fit import FusionFit
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
-from sluice.retrieval.pipelines.stage import Fuse, Stage
+from sluice.retrieval.pipelines.operators import Fuse
+from sluice.retrieval.pipelines.stage import Stage
 
 
 def fused(

@@ -19,7 +19,7 @@ from sluice.encoders.given import as_scorer
 from sluice.retrieval.pipelines.hit import PartScore, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
-from sluice.retrieval.pipelines.searchable import TextsOf, documents_in, seconds_left
+from sluice.retrieval.pipelines.search import TextsOf, documents_in, seconds_left
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.table import OF_STAGES, STAGES
 from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, Span, note

@@ -1,36 +1,36 @@
-"""Stages and their algebra: ``a >> b`` then, ``a % k`` cut, ``a | b`` and ``a + b`` fuse."""
+"""A stage of a pipeline: queries, and the run so far, to a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
-from dataclasses import fields, replace
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, overload
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
-from sluice.retrieval.pipelines.fusion.fusion import Fusion
+from sluice.encoders.foundation.numbers import is_number, whole_number
+from sluice.familiar import QUERY, FamiliarStage, K, renamed
+from sluice.indexing.wrappers.partial import partial_results
 from sluice.retrieval.pipelines.hit import SHOWN, Hit, PartScore, Passage, TokenMatch, short
-from sluice.retrieval.pipelines.saving import NameOf, options_text, save_pipeline
-from sluice.retrieval.pipelines.searchable import (
-    PassagesOf,
-    Searchable,
+from sluice.retrieval.pipelines.saving import NameOf, save_pipeline
+from sluice.retrieval.pipelines.search import (
+    Several,
     Texts as Texts,
-    TextsOf,
-    all_searched,
-    searched,
+    awaited,
+    hits_of,
+    one_state,
 )
-from sluice.retrieval.pipelines.tracing import Span
-from sluice.retrieval.runs.queries import DEPTH, Queries
-from sluice.retrieval.runs.run import Ranking, Run, html_table
+from sluice.retrieval.pipelines.tracing import Span, traced
+from sluice.retrieval.runs.queries import Asked, Queries, as_queries
+from sluice.retrieval.runs.run import Run, html_table
 
 if TYPE_CHECKING:
     from sluice.retrieval.documents.where import Where
+    from sluice.retrieval.pipelines.operators import Fuse, Weighted
 
 
-class Stage(Searchable):
+class Stage(FamiliarStage, ABC):
     """A step of a pipeline: queries, and the run so far, to a run.
 
     Every operator returns a stage again. Retrievers ignore the run they are given; rerankers need
@@ -51,6 +51,19 @@ class Stage(Searchable):
     # numpy's numbers leave * to the stage, as Python's do.
     __array_ufunc__ = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let a ``Trace`` see each ranking, and put what callers may ask before it.
+
+        A class that defines ``run`` in the place of ``rank`` has it taken as its ``rank``.
+        """
+        super().__init_subclass__(**options)
+        own = cls.__dict__
+        if "rank" in own or "run" in own:
+            both = "rank" in own and "run" in own
+            cls.rank = traced(own.get("rank", own.get("run")))  # type: ignore[method-assign]
+            if not both:
+                cls.run = _front(cls.rank)  # type: ignore[method-assign]
+
     @property
     def inner(self) -> tuple[Stage, ...]:
         """The stages this one is made of, none of most."""
@@ -59,6 +72,13 @@ class Stage(Searchable):
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the same stage made of others, one for each of ``inner``."""
         return self
+
+    @abstractmethod
+    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
+        """Return a ranking for each query, best first; stages around this one call it.
+
+        It may be longer than ``k``, which ``run`` cuts: a fusion has what its parts found.
+        """
 
     @property
     def needs_candidates(self) -> bool:
@@ -199,15 +219,50 @@ class Stage(Searchable):
         """
         save_pipeline(self, Path(path))
 
-    def _hits(self, query: str, k: int) -> list[Hit]:
-        return searched(self.rank, self.documents, query, k, self._names)
+    def _hits(self, query: str | Several, k: int) -> list[Hit] | list[list[Hit]]:
+        """Return the ``k`` best documents for one query, or for each of several."""
+        passages_of = self.passages_of if self.names_passages else None
+        return hits_of(self.rank, self.documents, query, k, passages_of)
 
-    def _hits_of_all(self, queries: Queries, k: int) -> list[list[Hit]]:
-        return all_searched(self.rank, self.documents, queries, k, self._names)
+    @overload
+    def search(self, query: str, k: int = 10, *, where: Where | None = None) -> list[Hit]: ...
+    @overload
+    def search(
+        self, query: Several, k: int = 10, *, where: Where | None = None
+    ) -> list[list[Hit]]: ...
+    @renamed(query=QUERY, k=K, where="filter filters")
+    def search(
+        self, query: str | Several, k: int = 10, *, where: Where | None = None
+    ) -> list[Hit] | list[list[Hit]]:
+        """Return the ``k`` best documents for one query, or a list of them for each of several.
 
-    @property
-    def _names(self) -> PassagesOf | None:
-        return self.passages_of if self.names_passages else None
+        ``where`` filters by metadata and id, as in ``run``.
+        """
+        stage = self if where is None else self.filtered(where)
+        with one_state():
+            return stage._hits(query, k)
+
+    @renamed(queries="topics query", k=K)
+    def run(
+        self,
+        queries: Asked,
+        given: Run | None = None,
+        k: int | None = None,
+        *,
+        where: Where | None = None,
+    ) -> Run:
+        """Return a ranking for each query, best first, of at most ``k`` documents.
+
+        ``queries`` are texts by id, or a list (ids ``"0"``, ``"1"``, ...) or a Series of texts.
+        ``given`` is the run before this stage, for rerankers. Without ``k`` the ranking is as long
+        as the stage makes it, 1,000 for a retriever; ``k`` never changes what is found above it.
+        ``where`` filters the documents of all retrievers in it by metadata and id, as in
+        ``{"lang": "en", "year": {"gte": 2020}}``.
+        """
+        return _run(self, type(self).rank, queries, given, k, where)
+
+    asearch = awaited(search, lambda stage: stage.search)
+    arun = awaited(run, lambda stage: stage.run)
 
     def _shown(self) -> dict[str, str]:
         """Return what a notebook shows of the stage, by name."""
@@ -222,15 +277,23 @@ class Stage(Searchable):
         return f"{type(self).__name__}({short(self.name, 2 * SHOWN)!r})"
 
     def __rshift__(self, second: Stage) -> Stage:
+        from sluice.retrieval.pipelines.operators import Then
+
         return Then(self, second) if isinstance(second, Stage) else NotImplemented
 
     def __mod__(self, k: int) -> Stage:
+        from sluice.retrieval.pipelines.operators import Cut
+
         return Cut(self, k)
 
     def __or__(self, other: Stage) -> Fuse:
+        from sluice.retrieval.pipelines.operators import Fuse
+
         return Fuse.joining(self, other) if isinstance(other, Stage) else NotImplemented
 
     def __add__(self, other: Stage) -> Fuse:
+        from sluice.retrieval.pipelines.operators import Fuse
+
         joined = isinstance(other, Stage)
         return Fuse.joining(self, other, method="weighted") if joined else NotImplemented
 
@@ -239,9 +302,51 @@ class Stage(Searchable):
         return self if is_number(zero) and zero == 0 else NotImplemented
 
     def __mul__(self, weight: float) -> Weighted:
+        from sluice.retrieval.pipelines.operators import Weighted
+
         return Weighted(self, weight) if is_number(weight) else NotImplemented
 
     __rmul__ = __mul__
+
+
+def _run(
+    stage: Stage,
+    rank: Callable[..., Run],
+    queries: Asked,
+    given: Run | None,
+    k: int | None,
+    where: Where | None,
+) -> Run:
+    if where is not None:
+        return stage.filtered(where).run(queries, given, k)
+    if k is not None:
+        k = whole_number(k, "k", 0)
+    with one_state(), partial_results() as absent:
+        run = rank(stage, as_queries(queries), given, k)
+        if k is not None and (
+            run.columns is not None or any(len(ranking) > k for ranking in run.values())
+        ):
+            run = run.top(k)
+    run.partial = tuple(absent) or run.partial
+    return run
+
+
+def _front(rank: Callable[..., Run]) -> Callable[..., Run]:
+    """Return the ``run`` of a class with this ``rank``: ``super().run`` then finds its parent's."""
+
+    @renamed(queries="topics", k=K)
+    @functools.wraps(Stage.run)
+    def run(
+        self: Stage,
+        queries: Asked,
+        given: Run | None = None,
+        k: int | None = None,
+        *,
+        where: Where | None = None,
+    ) -> Run:
+        return _run(self, rank, queries, given, k, where)
+
+    return run
 
 
 def _size(store: Texts) -> int:
@@ -287,266 +392,3 @@ def passages_by_best(
         for place, passage in zip(places, named, strict=True):
             found[place] = passage
     return found
-
-
-class Then(Stage):
-    """``first >> second``: the second stage works on what the first returns."""
-
-    inner: tuple[Stage, ...] = ()
-
-    def __init__(self, first: Stage, second: Stage) -> None:
-        self.first = first
-        self.second = second if first.documents is None else second.attached(TextsOf(first))
-        self.inner = (self.first, self.second)
-        self.name = f"{first.name} >> {second.name}"
-
-    @property
-    def needs_candidates(self) -> bool:
-        """Whether the first stage needs them; the second gets those of the first."""
-        return self.first.needs_candidates
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return ``>>`` of two other stages."""
-        return Then(*inner)
-
-    def written(self, name_of: NameOf) -> str:
-        """Return ``first >> second``."""
-        return f"({self.first.written(name_of)}) >> ({self.second.written(name_of)})"
-
-    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
-        """Ask the second stage, which had the last word, before the first."""
-        return passages_by(span.inner[::-1], query, doc_ids)
-
-    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Run the first stage to its full depth, then the second on its run."""
-        return self.second.rank(queries, self.first.rank(queries, given, max(DEPTH, k or 0)), k)
-
-
-class Cut(Stage):
-    """``stage % k``: at most the first ``k`` documents; a retriever then searches no deeper."""
-
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # it returns less than the retriever
-
-    @property
-    def lexical(self) -> bool:
-        """Whether the stage that is cut ranks by words alone."""
-        return self.stage.lexical
-
-    def __init__(self, stage: Stage, k: int) -> None:
-        self.stage = stage
-        self.inner = (stage,)
-        self.k = k = whole_number(k, "the cut of %", 1)
-        closed = isinstance(stage, Fuse) or " " not in stage.name  # a fusion has its brackets
-        self.name = f"{stage.name} % {k}" if closed else f"({stage.name}) % {k}"
-
-    @property
-    def least_score(self) -> float | None:
-        """The least score of the stage that is cut."""
-        return self.stage.least_score
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return the cut of another stage."""
-        (stage,) = inner
-        return Cut(stage, self.k)
-
-    def written(self, name_of: NameOf) -> str:
-        """Return ``stage % k``."""
-        return f"({self.stage.written(name_of)}) % {self.k}"
-
-    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Run the stage for no more documents than the cut lets through."""
-        depth = self.k if k is None else min(k, self.k)
-        return self.stage.rank(queries, given, depth).top(self.k)
-
-
-class Weighted(Stage):
-    """``0.3 * stage``: its list with the weight that it has in a fusion, ``0.3 * a + 0.7 * b``.
-
-    By itself it is the stage with its scores multiplied. A cut, or a reranker after it, keeps the
-    weight: ``0.3 * a % 100 + 0.7 * b`` fuses the first 100 of a.
-    """
-
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # its scores are others
-
-    @property
-    def lexical(self) -> bool:
-        """Whether the stage with the weight ranks by words alone."""
-        return self.stage.lexical
-
-    def __init__(self, stage: Stage, weight: float) -> None:
-        self.stage = stage
-        self.inner = (stage,)
-        self.weight = finite_number(weight, "the weight of *", 0)
-        self.name = f"{self.weight:g} * {stage.name}"
-
-    @property
-    def least_score(self) -> float | None:
-        """The least score of the stage, times the weight."""
-        least = self.stage.least_score
-        return None if least is None else self.weight * least
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return another stage with this weight."""
-        (stage,) = inner
-        return Weighted(stage, self.weight)
-
-    def written(self, name_of: NameOf) -> str:
-        """Return ``weight * stage``."""
-        return f"{self.weight!r} * ({self.stage.written(name_of)})"
-
-    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Run the stage and multiply its scores."""
-        run = self.stage.rank(queries, given, k)
-        weight = np.float32(self.weight)
-        return Run(
-            {query: Ranking(each.doc_ids, weight * each.scores) for query, each in run.items()},
-            name=run.name,
-        )
-
-    def __rshift__(self, second: Stage) -> Stage:
-        stage = self.stage >> second
-        return Weighted(stage, self.weight) if isinstance(stage, Stage) else NotImplemented
-
-    def __mod__(self, k: int) -> Stage:
-        return Weighted(self.stage % k, self.weight)
-
-
-class Fuse(Stage):
-    """Fuse the runs of ``stages``: by reciprocal rank, normalised scores, or another method.
-
-    ``Fusion`` has the methods and what the options mean; ``method`` may also be one. Weights are 1
-    unless given, one per stage. Raises ``ConfigError`` for any other value.
-    """
-
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # even a single list is scored anew
-
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        *,
-        method: str | Fusion = "rrf",
-        rank_constant: float = 60,
-        weights: Sequence[float] | None = None,
-        normalise: str = "min-max",
-        minimum: float | Sequence[float | None] | None = None,
-    ) -> None:
-        if not isinstance(method, Fusion):
-            if rank_constant == 0:
-                raise ConfigError("fusion: rank_constant=0; expected a number above 0")
-            method = Fusion(method, weights, normalise, minimum, rank_constant=rank_constant)
-        if method.weights is not None and len(method.weights) != len(stages):
-            raise ConfigError(f"fusion: {len(method.weights)} weights for {len(stages)} stages")
-        if isinstance(method.minimum, (list, tuple)) and len(method.minimum) != len(stages):
-            raise ConfigError(
-                f"fusion: {len(method.minimum)} values of minimum for {len(stages)} stages"
-            )
-        self.stages = self.inner = tuple(stages)
-        self.fusion = method
-        self._joined = False
-        self.name = self._expression or self._call
-
-    @classmethod
-    def joining(cls, left: Stage, right: Stage, *, method: str = "rrf") -> Fuse:
-        """Return ``left | right``, or ``left + right`` (``method="weighted"``), as one flat fusion.
-
-        ``a | b | c`` fuses three lists, not two of two. Weights multiply: ``2 * (a + b) + c`` is
-        ``2 * a + 2 * b + c``. A cut ends that: ``(a + b) % 100 + c`` fuses two lists.
-        """
-        parts = [*_parts(left, method), *_parts(right, method)]
-        weights = [weight for _, weight in parts]
-        fuse = cls(
-            [stage for stage, _ in parts],
-            method=method,
-            weights=None if set(weights) == {1.0} else weights,
-        )
-        fuse._joined = True
-        fuse.name = str(fuse._expression)
-        return fuse
-
-    @property
-    def leaves(self) -> frozenset[str]:
-        """Those of the stages that count: what has weight 0 finds nothing."""
-        parts = [self.inner[place].leaves for place in self.fusion.used(len(self.inner))]
-        return frozenset[str]().union(*parts) if all(parts) else frozenset()
-
-    def joins(self, method: str) -> bool:
-        """Return whether operators write this fusion, so that another of ``method`` can join it."""
-        fusion = self.fusion
-        if fusion.method != method or replace(fusion, weights=None) != Fusion(method):
-            return False
-        return fusion.weights is None or method == "weighted" or self._joined
-
-    @property
-    def _expression(self) -> str:
-        """The fusion as operators write it, empty if they cannot."""
-        for method, symbol in (("rrf", " | "), ("weighted", " + ")):
-            if self.joins(method):
-                weights = self.fusion.weights or [1.0] * len(self.stages)
-                parts = zip(self.stages, weights, strict=True)
-                return f"({symbol.join(_weighed(stage.name, weight) for stage, weight in parts)})"
-        return ""
-
-    @property
-    def _call(self) -> str:
-        """The fusion as a call in which weights stand behind the stages, for showing."""
-        parts = [stage.name for stage in self.stages]
-        if self.fusion.weights is not None:
-            weights = zip(parts, self.fusion.weights, strict=True)
-            parts = [f"{name} {weight:g}" for name, weight in weights]
-        return f"{self.fusion.method}({', '.join(parts)})"
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return the fusion of other stages."""
-        fuse = Fuse(inner, method=self.fusion)
-        fuse._joined = self._joined
-        fuse.name = fuse._expression or fuse.name
-        return fuse
-
-    def written(self, name_of: NameOf) -> str:
-        """Return ``fused(...)`` of the stages with its method and options: nested ones stay so."""
-        changed = {
-            each.name: getattr(self.fusion, each.name)
-            for each in fields(self.fusion)
-            if getattr(self.fusion, each.name) != each.default or each.name == "method"
-        }
-        parts = ", ".join(stage.written(name_of) for stage in self.stages)
-        return f"fused({parts}, {options_text(changed)})"
-
-    def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
-        """Ask for each document the stage that ranked it best, of those that name passages."""
-        return passages_by_best(span.inner, query, doc_ids)
-
-    def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
-        """Run every stage to its full depth and fuse their runs."""
-        depth = max(DEPTH, k or 0)
-        runs = [stage.rank(queries, given, depth) for stage in self.stages]
-        fusion = self.fusion
-        if fusion.normalise == "theoretical-min" and fusion.minimum is None:
-            fusion = replace(fusion, minimum=[_least_score_of(stage) for stage in self.stages])
-        return fusion.fuse(runs)
-
-
-def _parts(stage: Stage, method: str) -> list[tuple[Stage, float]]:
-    """Return the lists that a stage adds to a fusion, each with its weight."""
-    if isinstance(stage, Weighted):
-        return [(part, stage.weight * weight) for part, weight in _parts(stage.stage, method)]
-    if isinstance(stage, Fuse) and stage.joins(method):
-        weights = stage.fusion.weights or [1.0] * len(stage.stages)
-        return list(zip(stage.stages, weights, strict=True))
-    return [(stage, 1.0)]
-
-
-def _weighed(name: str, weight: float) -> str:
-    return name if weight == 1 else f"{weight:g} * {name}"
-
-
-def _least_score_of(stage: Stage) -> float:
-    if (least := stage.least_score) is not None:
-        return least
-    raise ConfigError(
-        f"normalise='theoretical-min': the least score of {stage.name} is not known; give "
-        "minimum=, a number or one for each stage, such as 0 for BM25 and SPLADE, -1 for cosine"
-    )

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sluice.retrieval.pipelines.stage import Cut, Stage, Then
+from sluice.retrieval.pipelines.operators import Cut, Then
+from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 

@@ -20,7 +20,7 @@ from sluice.encoders.foundation.errors import (
     UnknownDocumentError,
 )
 from sluice.encoders.foundation.machine import peak_memory
-from sluice.encoders.foundation.numbers import plural, whole_number
+from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance
 from sluice.familiar import QUERY, FamiliarRetriever, K, renamed
 from sluice.indexing.wrappers.partial import partial_results
@@ -29,15 +29,10 @@ from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.pipelines.hit import Hit, Passage, TokenMatch
+from sluice.retrieval.pipelines.operators import Fuse
 from sluice.retrieval.pipelines.saving import NameOf
-from sluice.retrieval.pipelines.searchable import (
-    Several,
-    all_searched,
-    awaited,
-    searched,
-    several,
-)
-from sluice.retrieval.pipelines.stage import Fuse, Stage
+from sluice.retrieval.pipelines.search import Several, awaited, hits_of
+from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.encoding import (
     READING,
@@ -452,12 +447,9 @@ class Retriever(FamiliarRetriever, Updatable):
             return state.nearest(queries, list(queries), given, k, where=where, params=params)
 
         passages = state.passages_of if self.names_passages else None
-        if isinstance(query, str):
-            return searched(partial(run, self), state.documents, query, k, passages)
-        k = whole_number(k, "k", 1)
-        return all_searched(partial(run, self), state.documents, several(query), k, passages)
+        return hits_of(partial(run, self), state.documents, query, k, passages)
 
-    _asearch = awaited(search)  # apart, or mypy would take the overloads of the base
+    _asearch = awaited(search, lambda stage: stage.search)  # apart, or mypy takes the base's
     asearch = _asearch
 
     def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:

@@ -25,8 +25,8 @@ from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where, conditions
 from sluice.retrieval.pipelines.hit import TokenMatch
-from sluice.retrieval.pipelines.one_state import kept_state
 from sluice.retrieval.pipelines.saving import NameOf
+from sluice.retrieval.pipelines.search import Several, kept_state
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
 from sluice.retrieval.retrievers.corpus.index_queries import chooses
@@ -107,11 +107,8 @@ class Filtered(Stage):
         """Return a name: the filter is saved with the retriever."""
         return name_of(self)
 
-    def _hits(self, query: str, k: int) -> list[Hit]:
+    def _hits(self, query: str | Several, k: int) -> list[Hit] | list[list[Hit]]:
         return self.retriever.search(query, k, where=self.where)
-
-    def _hits_of_all(self, queries: Queries, k: int) -> list[list[Hit]]:
-        return self.retriever.search(list(queries.values()), k, where=self.where)
 
 
 GIVEN = ".given"  # documents that are compared with those of the folder

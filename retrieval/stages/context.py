@@ -12,7 +12,7 @@ from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.pipelines.hit import Hit
-from sluice.retrieval.pipelines.searchable import Searchable
+from sluice.retrieval.pipelines.stage import Stage
 
 Order = Literal["ends", "rank", "reversed"]
 ORDERS: Final[tuple[Order, ...]] = get_args(Order)
@@ -74,7 +74,7 @@ def word_pieces(text: str) -> int:
 class Pack:
     """What ``pack`` returns: asks a stage and packs what it finds."""
 
-    stage: Searchable
+    stage: Stage
     tokens: int
     order: Order
     count: Callable[[str], int]
@@ -82,9 +82,9 @@ class Pack:
 
     def __call__(self, query: str, *, where: Where | None = None) -> Context:
         """Return the context for a query; empty where nothing is found or fits."""
-        return self.of(self.stage.search(query, self.depth, where=where))
+        return self.packed(self.stage.search(query, self.depth, where=where))
 
-    def of(self, hits: Sequence[Hit]) -> Context:
+    def packed(self, hits: Sequence[Hit]) -> Context:
         """Return the context of hits, best first: each fits whole, or is left out.
 
         Only where the very first does not fit, it is cut between words.
@@ -150,7 +150,7 @@ class Pack:
 
 
 def pack(
-    stage: Searchable,
+    stage: Stage,
     tokens: int = 4_000,
     order: Order = "ends",
     *,
@@ -168,7 +168,7 @@ def pack(
     most models make more tokens than that: leave room.
     (Jin et al., 2024, Long-context LLMs meet RAG: retrieval reordering.)
     """
-    if not isinstance(stage, Searchable):
+    if not isinstance(stage, Stage):
         raise ConfigError(
             f"pack: {type(stage).__name__}; expected a retriever or a pipeline to search"
         )

@@ -21,9 +21,9 @@ from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 from sluice.retrieval.pipelines.fitting.unfitted import RERANKED, UnfittedRerank
 from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
+from sluice.retrieval.pipelines.operators import Then
 from sluice.retrieval.pipelines.rerank import Rerank
-from sluice.retrieval.pipelines.searchable import TextsOf
-from sluice.retrieval.pipelines.stage import Then
+from sluice.retrieval.pipelines.search import TextsOf
 from sluice.retrieval.retrievers.candidate_lists import asked, run_on
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Run

@@ -25,8 +25,9 @@ from sluice.retrieval.pipelines.fitting.unfitted import (
 )
 from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
 from sluice.retrieval.pipelines.fusion.prior import unjudged_fusion
+from sluice.retrieval.pipelines.operators import Fuse
 from sluice.retrieval.pipelines.scorer import ScorerHooks
-from sluice.retrieval.pipelines.stage import Fuse, Stage
+from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
 

@@ -10,9 +10,10 @@ from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.encoders.given import as_scorer
 from sluice.retrieval.evaluation.measures import own_measure, parse_measure
 from sluice.retrieval.pipelines.fusion.fusion import METHODS
+from sluice.retrieval.pipelines.operators import Then
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike
-from sluice.retrieval.pipelines.stage import Stage, Texts, Then
+from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 

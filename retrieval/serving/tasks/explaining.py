@@ -11,7 +11,7 @@ import numpy as np
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.snippet import LONGEST_WORD, WORD, best_part
 from sluice.retrieval.pipelines.hit import TokenMatch
-from sluice.retrieval.pipelines.searchable import documents_in
+from sluice.retrieval.pipelines.search import documents_in
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.pipeline_explanation import DocumentPath, explain_pipeline
 from sluice.retrieval.serving.shapes.search import (

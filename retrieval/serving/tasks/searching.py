@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 from sluice.retrieval.documents.snippet import best_part, matches
 from sluice.retrieval.pipelines.hit import Hit
-from sluice.retrieval.pipelines.one_state import one_state
 from sluice.retrieval.pipelines.rerank import OUT_OF_TIME
-from sluice.retrieval.pipelines.searchable import documents_in, time_limit
+from sluice.retrieval.pipelines.search import documents_in, one_state, time_limit
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, keeping_passages
 from sluice.retrieval.serving.shapes.search import (

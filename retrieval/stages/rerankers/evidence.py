@@ -20,7 +20,7 @@ from sluice.retrieval.documents.jsonl import read_objects
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.hit import PartScore
 from sluice.retrieval.pipelines.scorer import Scorer, Scores
-from sluice.retrieval.pipelines.searchable import documents_in
+from sluice.retrieval.pipelines.search import documents_in
 from sluice.retrieval.pipelines.stage import Texts
 from sluice.retrieval.pipelines.tracing import tally
 from sluice.retrieval.runs.queries import Queries

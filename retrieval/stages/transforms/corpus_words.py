@@ -20,7 +20,7 @@ from sluice.encoders.lexical.analyzer import Analyzer, analyzer
 from sluice.encoders.lexical.languages import GRAMS
 from sluice.encoders.lexical.term_counts import counted
 from sluice.retrieval.documents.store import DocumentStore
-from sluice.retrieval.pipelines.searchable import TextsOf
+from sluice.retrieval.pipelines.search import TextsOf
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage

@@ -17,7 +17,7 @@ from sluice.encoders.rerankers.language_model import Template
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.documents.where import Where, conditions, matching_rows, parse_where
 from sluice.retrieval.pipelines.saving import NameOf
-from sluice.retrieval.pipelines.searchable import TextsOf
+from sluice.retrieval.pipelines.search import TextsOf
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note, tally
 from sluice.retrieval.runs.queries import Queries

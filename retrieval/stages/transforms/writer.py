@@ -13,7 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
 from sluice.encoders.generative.list_order import spoken
 from sluice.encoders.rerankers.language_model import LanguageModel, Prompt
-from sluice.retrieval.pipelines.searchable import seconds_left
+from sluice.retrieval.pipelines.search import seconds_left
 from sluice.retrieval.pipelines.tracing import tally
 from sluice.retrieval.stages.generative.http_language_model import (
     BYTES_A_TOKEN,

@@ -33,8 +33,9 @@ from sluice.retrieval.execution.executor import (
     begin_alone,
     run_plan,
 )
+from sluice.retrieval.pipelines.operators import Cut
 from sluice.retrieval.pipelines.saving import GIVEN, PIPELINE, named_parts
-from sluice.retrieval.pipelines.stage import Cut, Stage
+from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import lists_for
 from sluice.retrieval.retrievers.corpus.token_scores import stored_scores
 from sluice.retrieval.retrievers.folder import HEAD

@@ -20,7 +20,7 @@ from sluice.retrieval.experiments.tuning.depth_fitting import (
 )
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 from sluice.retrieval.pipelines.fusion.fit import FusionFit
-from sluice.retrieval.pipelines.stage import Then
+from sluice.retrieval.pipelines.operators import Then
 
 OWN = [
     f"small_world:{name}"

@@ -8,7 +8,7 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Fuse, Rerank, Retriever, Run, Stage
 from sluice.retrieval.pipelines.expression import names_in, parse
-from sluice.retrieval.pipelines.stage import Cut, Then
+from sluice.retrieval.pipelines.operators import Cut, Then
 from sluice.retrieval.runs.queries import Queries
 
 QUERIES = {"a": "gold river", "b": "number 7", "c": "zzz"}

@@ -7,7 +7,7 @@ import pytest
 
 from sluice.retrieval import Rerank, Retriever
 from sluice.retrieval.pipelines.rerank import FIRST_UNDER_A_LIMIT, OUT_OF_TIME
-from sluice.retrieval.pipelines.searchable import seconds_left, time_limit
+from sluice.retrieval.pipelines.search import seconds_left, time_limit
 from sluice.retrieval.pipelines.tracing import tracing
 
 

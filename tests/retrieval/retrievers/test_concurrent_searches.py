@@ -9,7 +9,7 @@ import pytest
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval import Document, Rerank, Retriever
-from sluice.retrieval.pipelines.one_state import kept_state, one_state
+from sluice.retrieval.pipelines.search import kept_state, one_state
 from sluice.retrieval.retrievers.state import RetrieverState
 
 

@@ -16,7 +16,7 @@ from sluice.retrieval import Retriever, load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.pipelines.stage import Cut
+from sluice.retrieval.pipelines.operators import Cut
 from sluice.retrieval.stages.feedback.dense import prf
 
 QUERY = "gold river number"

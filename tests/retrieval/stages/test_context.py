@@ -23,7 +23,7 @@ def words(text: str) -> int:
 
 
 def packed(hits: list[Hit], tokens: int, order: Any = "rank", count: Any = words) -> Any:
-    return pack(Nothing(), tokens, order, count=count).of(hits)
+    return pack(Nothing(), tokens, order, count=count).packed(hits)
 
 
 def hits(*texts: str, title: str = "") -> list[Hit]:

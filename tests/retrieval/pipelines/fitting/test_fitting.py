@@ -20,7 +20,7 @@ from sluice.retrieval.pipelines.fitting.rerank_fit import (
     supported,
 )
 from sluice.retrieval.pipelines.fitting.unfitted import Unfitted, UnfittedRerank, fitted, is_open
-from sluice.retrieval.pipelines.stage import Then
+from sluice.retrieval.pipelines.operators import Then
 from sluice.retrieval.runs.queries import Queries
 
 Qrels = dict[str, dict[str, int]]

@@ -20,7 +20,7 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, Mod
 from sluice.encoders.rerankers.language_model import Prompt, Template
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 from sluice.retrieval import Retriever
-from sluice.retrieval.pipelines.searchable import time_limit
+from sluice.retrieval.pipelines.search import time_limit
 from sluice.retrieval.stages.generative.http_language_model import FAILURES, HttpLanguageModel
 from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.stages.rerankers.score_cache import ScoreCache

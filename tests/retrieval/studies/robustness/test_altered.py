@@ -12,7 +12,7 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import FlatIndex, InvertedIndex
 from sluice.retrieval import Document, Passages, Rerank, Retriever, Run, Stage
-from sluice.retrieval.pipelines.stage import Fuse
+from sluice.retrieval.pipelines.operators import Fuse
 from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.stages.rerankers.dot import VectorDot
 from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
