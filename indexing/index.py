@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -29,6 +30,32 @@ FORMAT = "sluice.index"  # of a saved folder
 VERSION = 2  # 2: inverted indexes are segments
 DELETED = "deleted.npy"
 MOST_PLACES = 2**31  # of one result: 24 GiB
+
+
+@dataclass(frozen=True, slots=True)
+class SearchParameters:
+    """The ``names`` that ``params`` of a search may have, and what refuses their ``values``.
+
+    ``by_mode``: with ``mode: exhaustive`` the others are not read.
+    """
+
+    names: tuple[str, ...] = ()
+    values: Callable[[Parameters], object] | None = None
+    by_mode: bool = False
+
+    def check(self, params: Parameters) -> None:
+        """Raise ``ConfigError`` for a search parameter that the index does not take."""
+        for name in params:
+            if name not in self.names:
+                raise ConfigError(
+                    f"params: unknown search parameter {name!r}; this index takes "
+                    f"{self._taken(name)}{suggest(name, self.names)}"
+                )
+        if self.values is not None:
+            self.values(params)
+
+    def _taken(self, unknown: str) -> str:
+        return ", ".join(self.names) or "none"
 
 
 class Index(Familiar, ABC):
@@ -194,20 +221,10 @@ class Index(Familiar, ABC):
         """Return how many rows the arrays hold, for a check at opening; None leaves it out."""
         return None
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        """Names that ``params`` may have."""
-        return ()
-
-    def _check_parameters(self, params: Parameters) -> None:
-        """Raise ``ConfigError`` for a search parameter that the index does not take."""
-        known = self._search_parameters()
-        for name in params:
-            if name not in known:
-                takes = f"takes {', '.join(known)}" if known else "takes none"
-                raise ConfigError(
-                    f"params: unknown search parameter {name!r}; this index {takes}"
-                    f"{suggest(name, known)}"
-                )
+    @property
+    def _parameters(self) -> SearchParameters:
+        """What ``params`` of a search may be."""
+        return SearchParameters()
 
     def _reader(self) -> Self:
         """Return what a search reads: this index, or a state of it that no change reaches."""
@@ -270,7 +287,7 @@ class Index(Familiar, ABC):
         queries = self._checked(vectors, "queries")
         allowed = self._live.allowed(keep)
         if params:
-            self._check_parameters(params)
+            self._parameters.check(params)
         count = int(queries.shape[0])
         if count * k > MOST_PLACES:
             raise ConfigError(
@@ -287,8 +304,13 @@ class Index(Familiar, ABC):
         return self._search(queries, places, allowed, params).padded(k)
 
     def check_params(self, params: Parameters) -> None:
-        """Raise ``ConfigError`` for search parameters that this index does not take."""
-        self._check_parameters(params)
+        """Raise ``ConfigError`` for search parameters that it does not take, or does not read."""
+        self._parameters.check(params)
+        unread = [name for name in self._parameters.names if name in params and name != "mode"]
+        if self._parameters.by_mode and params.get("mode") == "exhaustive" and unread:
+            raise ConfigError(
+                f"{unread[0]} has no effect with mode: exhaustive; leave one of them out"
+            )
 
     def documents(self, rows: ArrayLike) -> Any:
         """Return the stored vectors of rows, float32 ``[len(rows), width]``; deleted ones too.

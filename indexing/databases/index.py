@@ -137,8 +137,7 @@ class DatabaseIndex(Index):
         merged = {**self.default_params, **(params or {})}
         k = whole_number(k, "k", 0)
         queries = self._checked(vectors, "queries")
-        if merged:
-            self._check_parameters(merged)
+        self._parameters.check(merged)
         count = int(queries.shape[0])
         allowed = self._live.allowed(keep)
         places = min(k, len(self) if allowed is None else int(np.count_nonzero(allowed)))

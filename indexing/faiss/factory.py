@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
-from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.faiss.binary_engine import BinaryEngine
 from sluice.indexing.faiss.engine import Engine
 from sluice.indexing.faiss.float_engine import FloatEngine
 from sluice.indexing.faiss.structure import ALL_PARAMETERS
+from sluice.indexing.index import SearchParameters
 from sluice.indexing.storage.exact_scores import Metric
 
 PROBE_WIDTHS = (64, 120, 768, 1680)  # most sub-quantisers divide one of them
@@ -43,35 +45,37 @@ RESCORE = "rescore"
 LARGEST_PARAMETER = 2**31 - 1  # FAISS keeps some in an int
 
 
-def names_of(engine: Engine | None, *, rescores: bool) -> tuple[str, ...]:
-    """Return the names a search takes; all of them while the type is not known."""
-    names = ALL_PARAMETERS if engine is None else engine.traits.parameters
-    return (*names, RESCORE) if rescores else names
+@dataclass(frozen=True, slots=True)
+class FaissParameters(SearchParameters):
+    """Those of an index with this engine; all of them while its type is not known."""
 
+    engine: Engine | None = None
 
-def check_parameters(params: Mapping[str, Any], engine: Engine | None, *, rescores: bool) -> None:
-    """Raise ``ConfigError`` for a name the type does not take and for a wrong value."""
-    if not isinstance(params, Mapping):
-        raise ConfigError(
-            f"params is {params!r}, expected search parameters by name, such as {{efSearch: 64}}"
-        )
-    known = names_of(engine, rescores=rescores)
-    for name, value in params.items():
-        if name not in known:
+    @classmethod
+    def of_engine(cls, engine: Engine | None, rescores: bool = False) -> Self:
+        """Return what a search takes, ``rescore`` too where the index has the full vectors."""
+        names = ALL_PARAMETERS if engine is None else engine.traits.parameters
+        return cls((*names, RESCORE) if rescores else names, _check_values, engine=engine)
+
+    def check(self, params: Mapping[str, Any]) -> None:
+        """Raise ``ConfigError`` for a name the type does not take and for a wrong value."""
+        if not isinstance(params, Mapping):
             raise ConfigError(
-                f"params: unknown search parameter {name!r}; this index takes "
-                f"{_taken(known, engine)}{_remedy(name)}{suggest(name, known)}"
+                f"params is {params!r}, expected search parameters by name, "
+                "such as {efSearch: 64}"
             )
+        SearchParameters.check(self, params)
+
+    def _taken(self, unknown: str) -> str:
+        names = ", ".join(self.names)
+        if self.engine is not None and not self.engine.traits.parameters:
+            kind = self.engine.traits.kind
+            names = f"{names or 'none'} (faiss has no search parameters for {kind})"
+        if unknown != RESCORE:
+            return names
+        return f"{names}; rescore needs the full vectors: make the index with rescore=... itself"
+
+
+def _check_values(params: Mapping[str, Any]) -> None:
+    for name, value in params.items():
         whole_number(value, f"params: {name}", 0 if name == RESCORE else 1, LARGEST_PARAMETER)
-
-
-def _taken(known: tuple[str, ...], engine: Engine | None) -> str:
-    if engine is None or engine.traits.parameters:
-        return ", ".join(known)
-    return f"{', '.join(known) or 'none'} (faiss has no search parameters for {engine.traits.kind})"
-
-
-def _remedy(name: str) -> str:
-    if name != RESCORE:
-        return ""
-    return "; rescore needs the full vectors: make the index with rescore=... itself"

@@ -16,10 +16,9 @@ from sluice.indexing.faiss.engine import Engine, Neighbours
 from sluice.indexing.faiss.factory import (
     LARGEST_PARAMETER,
     RESCORE,
-    check_parameters,
+    FaissParameters,
     checked_factory,
     family,
-    names_of,
     probe,
 )
 from sluice.indexing.faiss.filtered_search import exact_pays, masked_search, whole_search
@@ -104,7 +103,7 @@ class FaissIndex(Index):
         self._engine: Engine | None = None  # created when the width is known
         self._probe = probe(self.factory, self.metric)
         self._full = None if self.rescore is None else FlatIndex(self.metric)
-        check_parameters(params or {}, self._probe, rescores=False)
+        FaissParameters.of_engine(self._probe).check(params or {})
         self.params = {name: int(value) for name, value in (params or {}).items()}
 
     @property
@@ -152,7 +151,7 @@ class FaissIndex(Index):
 
     def _trained(self, vectors: Dense) -> Engine:
         engine = family(self.factory).make(self.factory, self.metric, vectors.shape[1])
-        check_parameters(self.params, engine, rescores=False)
+        FaissParameters.of_engine(engine).check(self.params)
         if engine.untrained:
             if self.train_size is not None and len(vectors) > self.train_size:
                 chosen = np.random.default_rng(self.seed).choice(
@@ -262,11 +261,9 @@ class FaissIndex(Index):
             full.delete(np.flatnonzero(~allowed))
             full.compact()
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return names_of(self._engine or self._probe, rescores=self._full is not None)
-
-    def _check_parameters(self, params: Mapping[str, Any]) -> None:
-        check_parameters(params, self._engine or self._probe, rescores=self._full is not None)
+    @property
+    def _parameters(self) -> FaissParameters:
+        return FaissParameters.of_engine(self._engine or self._probe, self._full is not None)
 
     def _write(self, folder: Path) -> dict[str, Any]:
         if self._engine is not None:

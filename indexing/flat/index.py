@@ -13,7 +13,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.compressed_rows import CompressedRows, FirstPass, checked_first_pass
 from sluice.indexing.hits import Hits, best_first
-from sluice.indexing.index import Index
+from sluice.indexing.index import Index, SearchParameters
 from sluice.indexing.kernels.calls import notice_once, numpy_suffices
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import (
@@ -189,13 +189,12 @@ class FlatIndex(Index):
         if self._codes is not None:
             self._codes.keep_only(allowed)
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return ("depth",) if self.first_pass == "binary" else ()
-
-    def _check_parameters(self, params: Mapping[str, Any]) -> None:
-        super()._check_parameters(params)
-        for name, value in params.items():
-            whole_number(value, f"params: {name}", 1)
+    @property
+    def _parameters(self) -> SearchParameters:
+        names = ("depth",) if self.first_pass == "binary" else ()
+        return SearchParameters(
+            names, lambda params: whole_number(params.get("depth", 1), "params: depth", 1)
+        )
 
     def _write(self, folder: Path) -> dict[str, Any]:
         facts = {"metric": self.metric, **self._vectors.write(folder)}

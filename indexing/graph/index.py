@@ -29,7 +29,7 @@ from sluice.indexing.graph.neighbours import (
 )
 from sluice.indexing.graph.recall import DEPTHS, QUERIES, GraphRecall, mean_share
 from sluice.indexing.hits import Hits, best_first
-from sluice.indexing.index import Index
+from sluice.indexing.index import Index, SearchParameters
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric
 from sluice.indexing.storage.rows import DenseRows, fact, picked
@@ -228,7 +228,7 @@ class GraphIndex(Index):
         parameters: Mapping[str, Any],
     ) -> Walked:
         merged = {**self.default_params, **parameters}
-        self._check_parameters(merged)
+        self._parameters.check(merged)
         count, allowed = whole_number(k, "k", 0), self._live.allowed(keep)
         places = min(count, self.rows if allowed is None else int(np.count_nonzero(allowed)))
         if not places:
@@ -245,21 +245,10 @@ class GraphIndex(Index):
             QNetShape.of(queries.shape[1], self.width)
         return queries
 
-    def check_params(self, params: Mapping[str, Any]) -> None:
-        """Raise ``ConfigError`` for search parameters that it does not take, or does not read."""
-        super().check_params(params)
-        unread = [name for name in PARAMETERS if name in params and name != "mode"]
-        if params.get("mode") == "exhaustive" and unread:
-            raise ConfigError(
-                f"{unread[0]} has no effect with mode: exhaustive; leave one of them out"
-            )
-
-    def _check_parameters(self, params: Mapping[str, Any]) -> None:
-        super()._check_parameters(params)
-        check_parameters(params)
-
-    def _search_parameters(self) -> tuple[str, ...]:
-        return () if self.mode == "exhaustive" else PARAMETERS
+    @property
+    def _parameters(self) -> SearchParameters:
+        names = () if self.mode == "exhaustive" else PARAMETERS
+        return SearchParameters(names, check_parameters, by_mode=True)
 
     def _append(self, documents: Dense) -> None:
         self._vectors.append(documents)

@@ -25,7 +25,9 @@ from sluice.indexing.graph.neighbours import (
     Score,
     SearchSettings,
     best_first_walk,
+    check_parameters,
 )
+from sluice.indexing.index import SearchParameters
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import DenseRows, fact, write_array
 
@@ -330,8 +332,9 @@ class QueryGraphIndex(GraphIndex):
             width = self._links.queries.shape[1]
         return checked_dense(vectors, width, what)
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return TAKES
+    @property
+    def _parameters(self) -> SearchParameters:
+        return SearchParameters(TAKES, check_parameters, by_mode=True)
 
     def _walk(
         self, score: Score, settings: SearchSettings, best: Best, allowed: Mask | None

@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits
-from sluice.indexing.index import Index
+from sluice.indexing.index import Index, SearchParameters
 from sluice.indexing.inverted.placed import (
     Segments,
     frequencies,
@@ -168,7 +168,7 @@ class InvertedIndex(Index):
         self, queries: Sparse, k: int, *, params: Mapping[str, Any] | None = None
     ) -> list[Plan]:
         """Search, and return what the planner chose for each query, why, and what it did."""
-        self._check_parameters(params or {})
+        self._parameters.check(params or {})
         settings = search_settings(params)
         reader = self._reader()
         matrix = self._checked(queries, "queries")
@@ -289,12 +289,9 @@ class InvertedIndex(Index):
     def _stored_rows(self) -> int:
         return sum(placed.segment.documents for placed in self._segments)
 
-    def _check_parameters(self, given: Mapping[str, Any]) -> None:
-        super()._check_parameters(given)
-        search_settings(given)
-
-    def _search_parameters(self) -> tuple[str, ...]:
-        return SEARCH_PARAMETERS
+    @property
+    def _parameters(self) -> SearchParameters:
+        return SearchParameters(SEARCH_PARAMETERS, search_settings)
 
     def _search(
         self, queries: Sparse, k: int, allowed: Mask | None, parameters: dict[str, Any]

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
-from sluice.indexing.index import Index
+from sluice.indexing.index import Index, SearchParameters
 from sluice.indexing.kernels.calls import notice_once
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact
@@ -298,12 +298,9 @@ class TokenIndex(Index):
             self.measure_recall()
         super().save(path)
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return () if self._gathering is None else PARAMETERS
-
-    def _check_parameters(self, params: Mapping[str, Any]) -> None:
-        super()._check_parameters(params)
-        check_parameters(params)
+    @property
+    def _parameters(self) -> SearchParameters:
+        return SearchParameters(() if self._gathering is None else PARAMETERS, check_parameters)
 
     def _checked(self, vectors: Any, what: str) -> TokenVectors:
         return checked_tokens(vectors, self.width, what)

@@ -12,7 +12,7 @@ from sluice.encoders.foundation.build import build, factory
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.hits import LARGEST_SCORE, Hits
-from sluice.indexing.index import Index, saved_type
+from sluice.indexing.index import Index, SearchParameters, saved_type
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact
 from sluice.indexing.table import AUGMENTATIONS
@@ -96,12 +96,10 @@ class AugmentedIndex(WrappingIndex):
         scores = np.where(filled, np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE), inner_scores)
         return Hits(rows, scores).sorted()  # rounding may have made ties
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return (*self.augmentation.search_parameters(), *self.inner._search_parameters())
-
-    def _check_parameters(self, params: Mapping[str, Any]) -> None:
-        super()._check_parameters(params)
-        self.augmentation.check_parameters(params)
+    @property
+    def _parameters(self) -> SearchParameters:
+        names = (*self.augmentation.search_parameters(), *self.inner._parameters.names)
+        return SearchParameters(names, self.augmentation.check_parameters)
 
     def _documents(self, rows: Rows) -> Dense:
         longer = self.inner.documents(rows)

@@ -15,7 +15,7 @@ from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.index import FlatIndex
 from sluice.indexing.folder import index_class, set_facts
 from sluice.indexing.hits import LARGEST_SCORE, Hits
-from sluice.indexing.index import Index, saved_type
+from sluice.indexing.index import Index, SearchParameters, saved_type
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_of
 from sluice.indexing.storage.rows import DenseRows, fact
@@ -250,16 +250,15 @@ class FunnelIndex(WrappingIndex):
         clashing = ("depth", FIRST + "_")
         return {
             f"{FIRST}_{name}" if name.startswith(clashing) else name: name
-            for name in self.first._search_parameters()
+            for name in self.first._parameters.names
         }
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return ("depth", *self._names_of_first())
-
-    def _check_parameters(self, params: Mapping[str, Any]) -> None:
-        super()._check_parameters(params)
-        if "depth" in params:
-            whole_number(params["depth"], "params: depth", 1)
+    @property
+    def _parameters(self) -> SearchParameters:
+        return SearchParameters(
+            ("depth", *self._names_of_first()),
+            lambda params: whole_number(params.get("depth", 1), "params: depth", 1),
+        )
 
     def _documents(self, rows: Rows) -> Dense:
         return self._vectors.gather(rows)[0]

@@ -13,7 +13,7 @@ from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing.hits import Hits
-from sluice.indexing.index import MOST_PLACES, Index, Parameters
+from sluice.indexing.index import MOST_PLACES, Index, Parameters, SearchParameters
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact, write_array
 from sluice.indexing.table import INDEXES
@@ -304,11 +304,9 @@ class PassageIndex(WrappingIndex):
         self._drop_inner_rows(np.repeat(allowed, counts))
         self._counts, self._starts = [counts[allowed]], None
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return self.inner._search_parameters()
-
-    def _check_parameters(self, params: Parameters) -> None:
-        self.inner._check_parameters(params)
+    @property
+    def _parameters(self) -> SearchParameters:
+        return self.inner._parameters
 
     def _write(self, folder: Path) -> dict[str, Any]:
         starts = self._first_rows()

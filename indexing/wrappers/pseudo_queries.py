@@ -14,7 +14,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.hits import Hits, best_first
-from sluice.indexing.index import Index
+from sluice.indexing.index import Index, SearchParameters
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import exact_scores
 from sluice.indexing.storage.rows import fact
@@ -188,30 +188,21 @@ class PseudoQueryIndex(WrappingIndex):
         ours = ("mode", "factor", f"{INNER}_")
         return {
             f"{INNER}_{name}" if name.startswith(ours) else name: name
-            for name in self.inner._search_parameters()
+            for name in self.inner._parameters.names
         }
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        own = () if self.mode == "exhaustive" else ("mode", "factor", *self._names_of_inner())
-        return own
+    @property
+    def _parameters(self) -> SearchParameters:
+        names = () if self.mode == "exhaustive" else ("mode", "factor", *self._names_of_inner())
+        return SearchParameters(names, self._check_values, by_mode=True)
 
-    def _check_parameters(self, params: Mapping[str, Any]) -> None:
-        super()._check_parameters(params)
+    def _check_values(self, params: Mapping[str, Any]) -> None:
         _checked_mode(params.get("mode", "two_step"))
         if "factor" in params:
             whole_number(params["factor"], "params: factor", 1)
         names = self._names_of_inner()
         own = {names[name]: value for name, value in params.items() if name in names}
-        self.inner._check_parameters(own)
-
-    def check_params(self, params: Mapping[str, Any]) -> None:
-        """Raise ``ConfigError`` for search parameters that it does not take, or does not read."""
-        super().check_params(params)
-        unread = [name for name in params if name != "mode"]
-        if params.get("mode") == "exhaustive" and unread:
-            raise ConfigError(
-                f"{unread[0]} has no effect with mode: exhaustive; leave one of them out"
-            )
+        self.inner._parameters.check(own)
 
     def _write(self, folder: Path) -> dict[str, Any]:
         return {

@@ -15,7 +15,7 @@ from scipy import sparse
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
-from sluice.indexing.index import Index, Parameters
+from sluice.indexing.index import Index, Parameters, SearchParameters
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric
 
@@ -125,8 +125,9 @@ class RemoteIndex(Index):
             self._checked(vector, "queries"), np.asarray(rows, np.int64), params or {}
         )
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return self._facts.parameters
+    @property
+    def _parameters(self) -> SearchParameters:
+        return SearchParameters(self._facts.parameters)
 
     def _checked(self, vectors: Any, what: str) -> Any:
         """Return what can be sent; the worker checks it."""

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
 from sluice.indexing.hits import Hits
-from sluice.indexing.index import Index, Parameters
+from sluice.indexing.index import Index, Parameters, SearchParameters
 from sluice.indexing.kernels.threads import thread_count
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.table import SHARDABLE
@@ -293,12 +293,13 @@ class ShardedIndex(Index):
     def _checked(self, vectors: Any, what: str) -> Any:
         return self.first._checked(vectors, what)
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return (*self.first._search_parameters(), *OWN_PARAMETERS)
+    @property
+    def _parameters(self) -> SearchParameters:
+        names = (*self.first._parameters.names, *OWN_PARAMETERS)
+        return SearchParameters(names, self._check_values)
 
-    def _check_parameters(self, params: Parameters) -> None:
-        super()._check_parameters(params)
-        self.first._check_parameters(self._own_params(params))
+    def _check_values(self, params: Parameters) -> None:
+        self.first._parameters.check(self._own_params(params))
         check_patience(params)
         if params.get(HEDGE) is not None and not any(self._replicas) and not self._told:
             log.warning("hedge_ms: no shard has a replica in replicas/, so it does nothing")

@@ -45,6 +45,7 @@ from sluice.indexing.databases.pgvector.states import (
 )
 from sluice.indexing.databases.pgvector.table import Table
 from sluice.indexing.hits import Hits
+from sluice.indexing.index import SearchParameters
 from sluice.indexing.inverted.statistics import Contribution
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric
@@ -246,13 +247,10 @@ class PgvectorIndex(DatabaseIndex):
 
     # Searching.
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return ("ef_search", "max_scan_tuples") if self.settings.method == "hnsw" else ()
-
-    def _check_parameters(self, params: Mapping[str, Any]) -> None:
-        super()._check_parameters(params)
-        for name, value in params.items():
-            whole_number(value, f"params: {name}", 1, MOST_EF if name == "ef_search" else 2**31 - 1)
+    @property
+    def _parameters(self) -> SearchParameters:
+        names = ("ef_search", "max_scan_tuples") if self.settings.method == "hnsw" else ()
+        return SearchParameters(names, _check_values)
 
     def _search_where(
         self,
@@ -384,3 +382,8 @@ class PgvectorIndex(DatabaseIndex):
             return ()
         graph = self.settings.method == "hnsw"
         return verified(self, self._table, self.folder, self._states, graph=graph)
+
+
+def _check_values(params: Mapping[str, Any]) -> None:
+    for name, value in params.items():
+        whole_number(value, f"params: {name}", 1, MOST_EF if name == "ef_search" else 2**31 - 1)

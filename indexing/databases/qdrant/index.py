@@ -39,6 +39,7 @@ from sluice.indexing.databases.qdrant.remote import (
 from sluice.indexing.databases.qdrant.search import Live, nearest
 from sluice.indexing.databases.qdrant.settings import MOST_DIMENSIONS, Method, Settings
 from sluice.indexing.hits import Hits
+from sluice.indexing.index import SearchParameters
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric, norms_of
 from sluice.indexing.storage.rows import fact
@@ -275,15 +276,10 @@ class QdrantIndex(DatabaseIndex):
 
     # Searching.
 
-    def _search_parameters(self) -> tuple[str, ...]:
-        return ("ef", "exact") if self.settings.method == "hnsw" else ()
-
-    def _check_parameters(self, params: Mapping[str, Any]) -> None:
-        super()._check_parameters(params)
-        if "ef" in params:
-            whole_number(params["ef"], "params: ef", 1, MOST_EF)
-        if not isinstance(params.get("exact", False), bool):
-            raise ConfigError(f"params: exact is {params['exact']!r}; expected true or false")
+    @property
+    def _parameters(self) -> SearchParameters:
+        names = ("ef", "exact") if self.settings.method == "hnsw" else ()
+        return SearchParameters(names, _check_values)
 
     def _search_where(
         self,
@@ -405,3 +401,10 @@ def _collection(settings: Settings, name: str) -> Collection:
     from sluice.indexing.databases.qdrant.remote import RemoteCollection
 
     return (EdgeCollection if settings.path else RemoteCollection)(settings, name)
+
+
+def _check_values(params: Mapping[str, Any]) -> None:
+    if "ef" in params:
+        whole_number(params["ef"], "params: ef", 1, MOST_EF)
+    if not isinstance(params.get("exact", False), bool):
+        raise ConfigError(f"params: exact is {params['exact']!r}; expected true or false")

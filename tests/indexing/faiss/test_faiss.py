@@ -68,7 +68,7 @@ def test_every_kind_of_factory(factory: str, metric: Any, tmp_path: Path) -> Non
     index.add(documents)
     truth.add(documents)
     wide: dict[str, Any] = {"nprobe": 8, "efSearch": 100, "quantizer_efSearch": 16, "k_factor": 8}
-    params = {name: wide[name] for name in index._search_parameters() if name in wide}
+    params = {name: wide[name] for name in index._parameters.names if name in wide}
     whole = index.search(queries, 10, params=params)
     assert recall(whole, truth.search(queries, 10)) >= FACTORIES[factory]
     assert (np.diff(whole.scores, axis=1) <= 0).all()

@@ -111,7 +111,7 @@ def test_three_steps_and_parameters_by_level() -> None:
     funnel, flat = build(spec, INDEXES, where="index"), FlatIndex()
     funnel.add(documents)
     flat.add(documents)
-    assert set(funnel._search_parameters()) >= {"depth", "first_depth", "efSearch"}
+    assert set(funnel._parameters.names) >= {"depth", "first_depth", "efSearch"}
     everything = {"depth": 500, "first_depth": 500, "efSearch": 500}
     same(funnel.search(queries, 9, params=everything), flat.search(queries, 9))
     with pytest.raises(ConfigError, match="depth is 0, expected a whole number, 1 or more"):

@@ -171,7 +171,7 @@ def _facts(index: Index) -> bytes:
         "width": index.width,
         "rows": index.rows,
         "by_passages": index.by_passages,
-        "parameters": list(index._search_parameters()),
+        "parameters": list(index._parameters.names),
         "size_bytes": index.size_bytes,
         "resident_bytes": index.resident_bytes,
         "encoder_fingerprint": index.encoder_fingerprint,
