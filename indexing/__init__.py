@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         MipsToL2 as MipsToL2,
     )
     from sluice.indexing.wrappers.augmented import AugmentedIndex as AugmentedIndex
+    from sluice.indexing.wrappers.fan_out import partial_results as partial_results
     from sluice.indexing.wrappers.funnel import FunnelIndex as FunnelIndex
-    from sluice.indexing.wrappers.partial import partial_results as partial_results
     from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
     from sluice.indexing.wrappers.pseudo_queries import PseudoQueryIndex as PseudoQueryIndex
 else:

@@ -121,7 +121,7 @@ def measured(system: str, dataset: Any, folder: Path) -> dict[str, Any]:
     from sluice.encoders.model_files.registry import open_encoder
     from sluice.indexing.table import INDEXES
     from sluice.retrieval import Retriever, evaluate
-    from sluice.retrieval.retrievers.latency import measure_latency
+    from sluice.retrieval.retrievers.measurements import measure_latency
 
     encoder = open_encoder(folder / "model", **SEARCHED)
     if hooks_of(encoder).kind == "experts" and encoder.mixture.names:

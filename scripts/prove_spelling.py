@@ -49,8 +49,7 @@ def misspelt(text: str, rate: float, chance: random.Random) -> str:
 def main() -> None:
     from sluice import BM25Encoder, Retriever, evaluate, load_dataset
     from sluice.retrieval.evaluation.significance import fisher_randomisation
-    from sluice.retrieval.stages.transforms.key_phrases import key_phrases
-    from sluice.retrieval.stages.transforms.spelling import spelling
+    from sluice.retrieval.stages.transforms.rules import key_phrases, spelling
 
     asked = options(__doc__, {
         "dataset": "A dataset: folder, ir_datasets id, name.", "--split": "test",

@@ -104,7 +104,7 @@ def main() -> None:
     from sluice import BM25Encoder, Retriever, evaluate, load_dataset
     from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
     from sluice.retrieval.stages.transforms.drafts import iter_retgen, query2doc
-    from sluice.retrieval.stages.transforms.synonyms import synonyms
+    from sluice.retrieval.stages.transforms.rules import synonyms
 
     asked = options(__doc__, {
         "dataset": "A dataset: folder, ir_datasets id, name.",

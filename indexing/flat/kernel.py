@@ -22,7 +22,7 @@ from sluice.indexing.flat.tile import (
     widen,
 )
 from sluice.indexing.kernels.exact_score import COSINE, DISTANCE, exact_score
-from sluice.indexing.kernels.heap import offer, signed_key, signed_score
+from sluice.indexing.kernels.ordering import offer, signed_key, signed_score
 
 STRIP = 10 * DOCUMENTS  # documents prepared at a time: they stay in the nearest caches
 

@@ -18,7 +18,7 @@ from sluice.indexing.flat.margins import margins, rounded_queries
 from sluice.indexing.flat.tile import LANES, has_bfloat16
 from sluice.indexing.hits import Hits
 from sluice.indexing.kernels.calls import lent
-from sluice.indexing.kernels.heap import read_heaps
+from sluice.indexing.kernels.ordering import read_heaps
 from sluice.indexing.kernels.threads import in_parallel, thread_count
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import METRICS, Metric, Norms, norms_of

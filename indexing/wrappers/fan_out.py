@@ -1,4 +1,4 @@
-"""Which shard holds each row; asks all shards at once, with a deadline and replicas."""
+"""Which shard holds each row; asks all at once, with a deadline and replicas; names the absent."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -16,6 +18,33 @@ from numpy.typing import ArrayLike, NDArray
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.numbers import is_number
 from sluice.indexing.live_rows import Mask, Rows
+
+_absent: ContextVar[dict[str, str] | None] = ContextVar("sluice_absent_shards", default=None)
+
+
+@contextmanager
+def partial_results() -> Iterator[dict[str, str]]:
+    """Yield a dictionary that the searches of the block, in this thread, fill.
+
+    It has the name of each shard whose documents could not be found, with the reason; it stays
+    empty where all answered, as they must unless ``partial: allow`` is set.
+    """
+    outer = _absent.get()
+    absent: dict[str, str] = {}
+    token = _absent.set(absent)
+    try:
+        yield absent
+    finally:
+        _absent.reset(token)
+        if outer is not None:
+            outer.update(absent)
+
+
+def note_absent(absent: Mapping[str, str]) -> None:
+    """Add shards, with the reasons, to what the blocks around collect."""
+    collected = _absent.get()
+    if collected is not None:
+        collected.update(absent)
 
 
 class ShardRows:

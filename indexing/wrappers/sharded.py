@@ -29,9 +29,9 @@ from sluice.indexing.wrappers.fan_out import (
     ShardRows,
     ask_all,
     check_patience,
+    note_absent,
 )
 from sluice.indexing.wrappers.joined_parts import JoinedParts, stacked
-from sluice.indexing.wrappers.partial import note_absent
 from sluice.indexing.wrappers.remote import RemoteIndex
 
 log = logging.getLogger("sluice")

@@ -40,9 +40,9 @@ from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import (
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.abstain import Abstain
+from sluice.retrieval.stages.confidence_exit import Certainty, VarianceExit
 from sluice.retrieval.stages.feedback.dense import VectorFeedback
 from sluice.retrieval.stages.feedback.stage import TermFeedback
-from sluice.retrieval.stages.variance_exit import Certainty, VarianceExit
 from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
 from sluice.training.rules import judge

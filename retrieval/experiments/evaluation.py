@@ -22,7 +22,7 @@ from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.folder import SETTINGS, made_parts, parts_table
 from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
-from sluice.retrieval.retrievers.gather_recall import GatherRecall
+from sluice.retrieval.retrievers.measurements import GatherRecall
 
 LONGEST = 60  # characters of a query that is taken as the example
 TRIED = 200  # queries among which a short one is looked for

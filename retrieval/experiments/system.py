@@ -28,8 +28,7 @@ from sluice.retrieval.experiments.output.folder import RETRIEVERS
 from sluice.retrieval.pipelines.expression import caches_in, texts_in
 from sluice.retrieval.retrievers.candidate_lists import asked, run_on
 from sluice.retrieval.retrievers.folder import HEAD, read_head
-from sluice.retrieval.retrievers.gather_recall import gather_recalls
-from sluice.retrieval.retrievers.latency import Latency, alone, measure_latency
+from sluice.retrieval.retrievers.measurements import Latency, alone, gather_recalls, measure_latency
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import is_number, whole_number
 from sluice.familiar import QUERY, FamiliarStage, K, renamed
-from sluice.indexing.wrappers.partial import partial_results
+from sluice.indexing.wrappers.fan_out import partial_results
 from sluice.retrieval.pipelines.hit import SHOWN, Hit, PartScore, Passage, TokenMatch, short
 from sluice.retrieval.pipelines.saving import NameOf, save_pipeline
 from sluice.retrieval.pipelines.search import (

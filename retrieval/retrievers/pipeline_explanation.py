@@ -12,7 +12,7 @@ from sluice.retrieval.pipelines.hit import short
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.retrievers.corpus.token_scores import measured_recall
-from sluice.retrieval.retrievers.gather_recall import found_text
+from sluice.retrieval.retrievers.measurements import found_text
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH
 

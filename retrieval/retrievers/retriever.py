@@ -23,7 +23,7 @@ from sluice.encoders.foundation.machine import peak_memory
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import provenance
 from sluice.familiar import QUERY, FamiliarRetriever, K, renamed
-from sluice.indexing.wrappers.partial import partial_results
+from sluice.indexing.wrappers.fan_out import partial_results
 from sluice.retrieval.documents.document import of_texts
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where

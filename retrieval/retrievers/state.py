@@ -33,8 +33,8 @@ from sluice.retrieval.documents.where import (
     matching_rows,
 )
 from sluice.retrieval.pipelines.tracing import Span, is_traced, note
+from sluice.retrieval.retrievers.corpus.index_queries import query_vectors
 from sluice.retrieval.retrievers.corpus.passages import PassageFinder, Passages, keep_vectors
-from sluice.retrieval.retrievers.corpus.query_vectors import query_vectors
 from sluice.retrieval.retrievers.corpus.token_scores import TokenReader
 from sluice.retrieval.retrievers.folder import (
     DOCUMENTS,

@@ -28,16 +28,20 @@ from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.search import Several, kept_state
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.corpus.fill_index import filled_index, forget_rows, index_rows
+from sluice.retrieval.retrievers.corpus.fill_index import (
+    filled_index,
+    forget_rows,
+    index_rows,
+    moved_index,
+)
 from sluice.retrieval.retrievers.corpus.index_queries import chooses
-from sluice.retrieval.retrievers.corpus.moved_index import moved_index
 from sluice.retrieval.retrievers.folder import (
     ENCODING,
     Head,
     read_head,
     roll_back,
 )
-from sluice.retrieval.retrievers.folder.changes import KINDS, Changes, noted_in
+from sluice.retrieval.retrievers.folder.head import KINDS, Changes, noted_in
 from sluice.retrieval.retrievers.shards.folder import committed
 from sluice.retrieval.retrievers.state import RetrieverState
 from sluice.retrieval.runs.queries import Queries

@@ -27,7 +27,7 @@ from sluice.retrieval.stages.adaptive_depth import (
     SignalKind,
     auroc,
 )
-from sluice.retrieval.stages.variance_exit import (
+from sluice.retrieval.stages.confidence_exit import (
     VARIANCE,
     Certainty,
     certainty,

@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sluice.indexing.databases.qdrant.collection import Answer, Collection, Shape, query_values
-from sluice.indexing.databases.qdrant.filters import Filter
+from sluice.indexing.databases.qdrant.collection import (
+    Answer,
+    Collection,
+    Filter,
+    Shape,
+    query_values,
+)
 
 STORED: dict[str, dict[int, tuple[Any, dict[str, Any]]]] = {}
 

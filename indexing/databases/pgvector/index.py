@@ -16,12 +16,6 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.trust import Allow, refuse_database
 from sluice.indexing.checks import checked_dense, checked_sparse
 from sluice.indexing.databases.index import Condition, DatabaseIndex, former_facts
-from sluice.indexing.databases.pgvector.beside import (
-    check_queries,
-    contributions,
-    row_of,
-    stored_weights,
-)
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
 from sluice.indexing.databases.pgvector.search import MOST_EF, Asked, Walk, differences, search
 from sluice.indexing.databases.pgvector.settings import (
@@ -43,7 +37,13 @@ from sluice.indexing.databases.pgvector.states import (
     where_sql,
     write_sample,
 )
-from sluice.indexing.databases.pgvector.table import Table
+from sluice.indexing.databases.pgvector.table import (
+    Table,
+    check_queries,
+    contributions,
+    row_of,
+    stored_weights,
+)
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import SearchParameters
 from sluice.indexing.inverted.statistics import Contribution

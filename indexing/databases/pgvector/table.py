@@ -1,4 +1,4 @@
-"""One table of vectors in PostgreSQL, and the two small ones that say which state it is in.
+"""One table of vectors in PostgreSQL with what goes into it, and the two that say its state.
 
 ``sluice_indexes`` has a line for each table: the mark of its last committed state, and who changes
 it. ``sluice_copies`` has the digest of each chunk of a build, so that a killed one continues.
@@ -7,16 +7,95 @@ it. ``sluice_copies`` has the digest of each chunk of a build, so that a killed 
 from __future__ import annotations
 
 import functools
+import json
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sluice.encoders.foundation.errors import IndexFormatError
+import numpy as np
+
+from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.indexing.databases.pgvector.connection import connected, need_psycopg
-from sluice.indexing.databases.pgvector.settings import COLUMNS, END, HEAD, Column, Method, Settings
+from sluice.indexing.databases.pgvector.settings import (
+    COLUMNS,
+    END,
+    HEAD,
+    NON_ZEROS,
+    Column,
+    Method,
+    Row,
+    Settings,
+    pruned,
+)
+from sluice.indexing.inverted.statistics import Contribution
 from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import Metric
+
+
+def row_of(name: str, metadata: Mapping[str, Any]) -> Row:
+    """Return what is stored beside a vector; ``DataError`` for what PostgreSQL cannot hold."""
+    plain = {key: _plain(value) for key, value in metadata.items()}
+    written = json.dumps(plain, ensure_ascii=False)
+    if "\0" in name or any("\0" in part for part in _texts(plain)):
+        raise DataError(
+            f"document {name!r}: its id or metadata has a zero character, which PostgreSQL has in "
+            "no text; remove it"
+        )
+    return Row(name.encode(), b"\x01" + written.encode())  # 1: the version of jsonb's form
+
+
+def _texts(metadata: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in metadata.items():
+        yield key
+        yield from (each for each in _several(value) if isinstance(each, str))
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def stored_weights(documents: Any, settings: Settings, lost: list[float]) -> Any:
+    """Return sparse vectors as they can be stored; what ``prune`` drops is added to ``lost``.
+
+    ``lost`` are the weight dropped and the weight of all. ``DataError`` for too many weights.
+    """
+    if settings.prune is None:
+        lengths = np.diff(documents.indptr)
+        if lengths.max(initial=0) > settings.most_non_zeros:
+            row = int(lengths.argmax())
+            settings.refuse_long(row, int(lengths[row]))
+        return documents
+    kept, dropped = pruned(documents, settings.prune)
+    lost[0] += dropped
+    lost[1] += float(documents.data.sum(dtype=np.float64))
+    return kept
+
+
+def contributions(query: Any, document: Any) -> list[Contribution]:
+    """Return each shared term's part of the product of two sparse rows, in ascending term order."""
+    impacts = dict(zip(document.indices.tolist(), document.data.tolist(), strict=True))
+    weights = zip(query.indices.tolist(), query.data.tolist(), strict=True)
+    return [
+        Contribution(term, weight, impacts[term], weight * impacts[term])
+        for term, weight in weights
+        if term in impacts
+    ]
+
+
+def check_queries(queries: Any) -> None:
+    """Raise ``DataError`` for a sparse query with more weights than a sparsevec has."""
+    longest = int(np.diff(queries.indptr).max(initial=0))
+    if longest > NON_ZEROS:
+        raise DataError(
+            f"queries: one has {longest:,} weights above 0; a sparsevec has at most "
+            f"{NON_ZEROS:,}: set query_top_k of the encoder"
+        )
+
 
 LOCK = 7_234_091  # one creates the shared tables at a time
 OPERATORS: dict[Metric, str] = {"ip": "<#>", "cosine": "<#>", "l2": "<->"}

@@ -22,11 +22,11 @@ from sluice.indexing.databases.qdrant.collection import (
     BATCH,
     Answer,
     Collection,
+    Filter,
     Shape,
     kind_of,
     query_values,
 )
-from sluice.indexing.databases.qdrant.filters import Filter
 from sluice.indexing.databases.qdrant.settings import Kind
 from sluice.indexing.live_rows import Rows
 

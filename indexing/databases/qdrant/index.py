@@ -22,11 +22,13 @@ from sluice.indexing.databases.qdrant.collection import (
     NAME,
     Collection,
     Shape,
+    filter_of,
     joined,
     kind_of,
     next_name,
+    payload_of,
+    rows_from,
 )
-from sluice.indexing.databases.qdrant.filters import filter_of, payload_of, rows_from
 from sluice.indexing.databases.qdrant.remote import (
     BuildNotes,
     check_points,

@@ -28,11 +28,12 @@ from sluice.indexing.databases.qdrant.collection import (
     NAME,
     Answer,
     Collection,
+    Filter,
     Shape,
     kind_of,
     query_values,
+    rows_from,
 )
-from sluice.indexing.databases.qdrant.filters import Filter, rows_from
 from sluice.indexing.databases.qdrant.settings import KEY, Kind, Settings
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Rows

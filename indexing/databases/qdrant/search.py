@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sluice.indexing.databases.qdrant.collection import Answer, Collection
-from sluice.indexing.databases.qdrant.filters import Filter
+from sluice.indexing.databases.qdrant.collection import Answer, Collection, Filter
 from sluice.indexing.databases.qdrant.settings import Kind
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Mask, Rows

@@ -18,19 +18,29 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.inverted.search.block_directory import fetch, locate, sum_block
-from sluice.indexing.inverted.search.bounds import (
+from sluice.indexing.inverted.search.blocks import (
     best_groups_first,
     bound_blocks,
     bound_groups,
+    fetch,
+    locate,
     refine_group,
+    sum_block,
 )
 from sluice.indexing.inverted.search.record import GAVE_UP, POSTINGS, RESCORED, SCORED
 from sluice.indexing.inverted.search.rescoring import score_documents
 from sluice.indexing.inverted.segments.kernels import hashed_term
 from sluice.indexing.inverted.segments.segment import GROUP, LAST_ROW, Segment
-from sluice.indexing.kernels.heap import LARGEST_BITS, ROW_MASK, bits_of, key_of, offer, score_of
-from sluice.indexing.kernels.ordering import ascending, put
+from sluice.indexing.kernels.ordering import (
+    LARGEST_BITS,
+    ROW_MASK,
+    ascending,
+    bits_of,
+    key_of,
+    offer,
+    put,
+    score_of,
+)
 
 LARGEST = np.float32(np.finfo(np.float32).max)
 TINY = np.float32(np.finfo(np.float32).tiny)

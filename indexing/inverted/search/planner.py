@@ -24,8 +24,7 @@ from sluice.indexing.inverted.search.record import (
 from sluice.indexing.inverted.search.term_engine import search_terms
 from sluice.indexing.inverted.segments.segment import FLOOR_RANKS, GROUP, Segment
 from sluice.indexing.inverted.segments.table import segment_at
-from sluice.indexing.kernels.heap import bits_of, row_of, score_of
-from sluice.indexing.kernels.ordering import ascending
+from sluice.indexing.kernels.ordering import ascending, bits_of, row_of, score_of
 
 # Costs in nanoseconds, fitted to 800 queries of the benchmark's 200,000 documents (easy and hard,
 # k from 10 to 1,000; docs/experiments.md); only their ratios matter.

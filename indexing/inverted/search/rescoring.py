@@ -11,10 +11,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.inverted.search.block_directory import locate
+from sluice.indexing.inverted.search.blocks import locate
 from sluice.indexing.inverted.segments.segment import RUN_BITS, TILE, Segment
-from sluice.indexing.kernels.heap import ROW_MASK
-from sluice.indexing.kernels.prefetch import LINE, prefetch
+from sluice.indexing.kernels.ordering import ROW_MASK
+from sluice.indexing.kernels.processor import LINE, prefetch
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -17,8 +17,7 @@ from sluice.indexing.inverted.segments.segment import (
     TILE,
     TILE_BITS,
 )
-from sluice.indexing.kernels.heap import LARGEST_BITS, key_of
-from sluice.indexing.kernels.ordering import ascending, put, select_largest
+from sluice.indexing.kernels.ordering import LARGEST_BITS, ascending, key_of, put, select_largest
 
 STRIP = 64  # sums compared with the threshold at a time
 CHUNK = 1024  # postings whose products are made at a time

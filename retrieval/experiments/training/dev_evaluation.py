@@ -17,7 +17,7 @@ from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.evaluation.measures import at_level, depth_of, parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.retrievers.corpus.fill_index import own_index
-from sluice.retrieval.retrievers.corpus.query_vectors import query_vectors
+from sluice.retrieval.retrievers.corpus.index_queries import query_vectors
 from sluice.retrieval.retrievers.state import queries_at_a_time
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Ranking, Run

@@ -18,7 +18,7 @@ from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import Span, note, tracing
-from sluice.retrieval.retrievers.latency import ASKED
+from sluice.retrieval.retrievers.measurements import ASKED
 from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.runs.queries import Asked, Queries, SelfExcluding, as_queries
 from sluice.retrieval.runs.run import Ranking, Run

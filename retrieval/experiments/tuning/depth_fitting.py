@@ -34,9 +34,8 @@ from sluice.retrieval.stages.adaptive_depth import (
     depth_report,
     fit_cut_off,
 )
-from sluice.retrieval.stages.confidence_exit import FittedExit, fit_exit
+from sluice.retrieval.stages.confidence_exit import VARIANCE, FittedExit, certainty, fit_exit
 from sluice.retrieval.stages.hubs import bank_queries
-from sluice.retrieval.stages.variance_exit import VARIANCE, certainty
 
 
 def fit_experiment_fusion(

@@ -41,7 +41,7 @@ from sluice.retrieval.pipelines.expression import (
 )
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.candidate_lists import asked, run_on
-from sluice.retrieval.retrievers.latency import measure_latency
+from sluice.retrieval.retrievers.measurements import measure_latency
 from sluice.retrieval.stages.rerankers.score_cache import Cached, ScoreCache
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Fills an index with documents: encodes, trains, chooses and adds; and later changes."""
+"""Fills an index with documents: encodes, trains, chooses, adds, moves; and later changes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build
@@ -17,16 +18,21 @@ from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.table import own_form
+from sluice.indexing.databases.index import DatabaseIndex
+from sluice.indexing.index import Index
 from sluice.indexing.table import INDEXES, default_spec
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.execution.executor import LOCAL, Executor, begin_alone, end_planning
 from sluice.retrieval.retrievers.corpus.encoding import Encoding, Reading, warn_of_cuts
 from sluice.retrieval.retrievers.corpus.index_queries import (
+    check_written,
     chooses,
     chosen_index,
     learnt_queries,
     measure_by_queries,
+    sequences,
+    written_index,
 )
 from sluice.retrieval.retrievers.corpus.passage_indexing import (
     LEARNS,
@@ -35,10 +41,40 @@ from sluice.retrieval.retrievers.corpus.passage_indexing import (
     passage_inputs,
 )
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.corpus.query_vectors import check_written, sequences, written_index
 
 if TYPE_CHECKING:
-    from sluice.indexing import Index
+    from sluice.indexing.index import Index
+
+
+MOVED = 8_192
+
+
+def moved_index(index: Index, target: Index, documents: DocumentStore) -> Index:
+    """Return ``target`` with the vectors of another index, by row; deleted rows are zeros there.
+
+    One that learns from a sample of the vectors is trained first.
+    """
+    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import sampled_rows
+
+    deleted = index.deleted_rows
+    live = np.ones(index.rows, dtype=np.bool_)
+    live[deleted] = False
+    if isinstance(target, DatabaseIndex):
+        target.described = documents.described
+    rows = np.flatnonzero(live)
+    if wanted := target.training_rows(len(rows)) if len(rows) else 0:
+        target.train(index.documents(rows[sampled_rows(len(rows), wanted, target.seed)]))
+    with progress("index", index.rows, "documents", show=index.rows > MOVED) as advance:
+        for start in range(0, index.rows, MOVED):
+            among = live[start : start + MOVED]
+            stored = index.documents(start + np.flatnonzero(among))
+            # The product leaves a row of zeros where there is no vector.
+            places = sparse.eye_array(len(among), dtype=np.float32, format="csc")[:, among]
+            advance(len(target.add(places @ stored)))
+    if len(deleted):
+        target.delete(deleted)
+    return target
+
 
 CHUNK = 16_384  # documents added at a time: bounds memory while indexing
 

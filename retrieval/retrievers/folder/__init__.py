@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.retrievers.folder.changes import (
-        Changes as Changes,
-        noted_in as noted_in,
-    )
     from sluice.retrieval.retrievers.folder.head import (
         DOCUMENTS as DOCUMENTS,
         ENCODING as ENCODING,
@@ -22,8 +18,10 @@ if TYPE_CHECKING:
         INDEX as INDEX,
         REPLICAS as REPLICAS,
         SHARDS as SHARDS,
+        Changes as Changes,
         Head as Head,
         checked_head as checked_head,
+        noted_in as noted_in,
         pinned_shards as pinned_shards,
         read_head as read_head,
         write_head as write_head,
@@ -37,6 +35,8 @@ if TYPE_CHECKING:
         refuse_foreign as refuse_foreign,
         restore as restore,
         roll_back as roll_back,
+        verify_model as verify_model,
+        verify_retriever as verify_retriever,
     )
     from sluice.retrieval.retrievers.folder.placed_encoder import (
         check_encoder as check_encoder,
@@ -44,10 +44,6 @@ if TYPE_CHECKING:
         parts_of as parts_of,
         place_encoder as place_encoder,
         usual_name as usual_name,
-    )
-    from sluice.retrieval.retrievers.folder.verification import (
-        verify_model as verify_model,
-        verify_retriever as verify_retriever,
     )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

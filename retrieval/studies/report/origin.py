@@ -11,7 +11,7 @@ from sluice.encoders.foundation.numbers import duration, plural
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.retrievers.corpus.encoding import Reading
-from sluice.retrieval.retrievers.gather_recall import GatherRecall
+from sluice.retrieval.retrievers.measurements import GatherRecall
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet
 
 # Settings of a training run that are listed, in this order: key, and the words before its value.

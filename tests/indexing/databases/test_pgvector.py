@@ -22,9 +22,8 @@ from sluice.encoders.foundation.errors import (
 from sluice.indexing import FlatIndex, InvertedIndex, PgvectorIndex, open_index
 from sluice.indexing.databases.index import Condition
 from sluice.indexing.databases.pgvector import states
-from sluice.indexing.databases.pgvector.beside import row_of
 from sluice.indexing.databases.pgvector.connection import _answers
-from sluice.indexing.databases.pgvector.table import Table
+from sluice.indexing.databases.pgvector.table import Table, row_of
 from sluice.retrieval.config.components import check_index
 from sluice.retrieval.config.trust import databases_in
 from sluice.retrieval.exchange.dense_retrievers import is_decoded

@@ -525,7 +525,7 @@ def test_a_folder_that_is_open_elsewhere(tmp_path: Path) -> None:
 
 def test_every_combination_of_conditions(memory: Make) -> None:
     """Words of keys and values cannot be taken for each other."""
-    from sluice.indexing.databases.qdrant.filters import words_of
+    from sluice.indexing.databases.qdrant.collection import words_of
 
     values = ["", "a", '"', "null", 1, True, 0.5, '["a"]']
     seen: dict[str, tuple[str, Any]] = {}

@@ -21,8 +21,7 @@ from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 from sluice.retrieval.pipelines.fusion.fit import FusionFit
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 from sluice.retrieval.stages.adaptive_depth import PredictedDepth
-from sluice.retrieval.stages.confidence_exit import exit_rule
-from sluice.retrieval.stages.variance_exit import VarianceExit
+from sluice.retrieval.stages.confidence_exit import VarianceExit, exit_rule
 
 ALLOWED = ("--allow", "small_world:WordEncoder", "--allow", "small_world:LengthScorer")
 

@@ -22,7 +22,7 @@ from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.retrievers import state
-from sluice.retrieval.retrievers.gather_recall import gather_recalls
+from sluice.retrieval.retrievers.measurements import gather_recalls
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.studies.robustness.replaced_document import side_index
 from sluice.retrieval.training_data.lists.list_tasks import missed_scores

@@ -15,7 +15,7 @@ from sluice.retrieval import Document, Hit, Passage, Passages, Rerank, Retriever
 from sluice.retrieval.cli.terminal.hits import snippet
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.stages.feedback.dense import prf
-from sluice.retrieval.stages.rerankers.passages import PassageScorer
+from sluice.retrieval.stages.rerankers.long_documents import PassageScorer
 
 CUT = Passages(12, 3)
 QUERY = "gold water word7"

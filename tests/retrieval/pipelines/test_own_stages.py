@@ -18,7 +18,7 @@ from sluice.retrieval.experiments.output.changes import retrievers_of
 from sluice.retrieval.experiments.tuning.tuner import Tuner
 from sluice.retrieval.pipelines.stage import Texts
 from sluice.retrieval.pipelines.tracing import note
-from sluice.retrieval.retrievers.latency import ASKED
+from sluice.retrieval.retrievers.measurements import ASKED
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.stages.feedback.dense import prf

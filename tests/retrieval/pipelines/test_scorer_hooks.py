@@ -9,7 +9,7 @@ from small_world import LengthScorer
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Rerank, Retriever
 from sluice.retrieval.pipelines.scorer import ScorerHooks
-from sluice.retrieval.stages.rerankers.passages import PassageScorer
+from sluice.retrieval.stages.rerankers.long_documents import PassageScorer
 from sluice.retrieval.stages.rerankers.scorer_identity import ScorerIdentity
 
 

@@ -14,7 +14,7 @@ from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.experiments.training.dev_evaluation import dev_depth, dev_evaluation
 from sluice.retrieval.jobs import mine
 from sluice.retrieval.retrievers.candidate_lists import asked, run_on
-from sluice.retrieval.retrievers.latency import measure_latency
+from sluice.retrieval.retrievers.measurements import measure_latency
 from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.training_data.mining import mine_negatives
 

@@ -18,7 +18,7 @@ from sluice.indexing.tokens.gather import gathering
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
-from sluice.retrieval.retrievers.gather_recall import gather_recalls
+from sluice.retrieval.retrievers.measurements import gather_recalls
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.retrievers.retriever import Retriever
 

@@ -17,8 +17,13 @@ from sluice.retrieval.pipelines.rerank import DepthRule, QueryRule
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.abstain import abstain, fit_abstention
 from sluice.retrieval.stages.adaptive_depth import LEAST
-from sluice.retrieval.stages.confidence_exit import ConfidenceExit, exit_rule, fit_exit
-from sluice.retrieval.stages.variance_exit import VarianceExit, certainty
+from sluice.retrieval.stages.confidence_exit import (
+    ConfidenceExit,
+    VarianceExit,
+    certainty,
+    exit_rule,
+    fit_exit,
+)
 
 VARIANCES = {"narrow": [0.1, 0.4], "wide": [2.0, 0.5], "wider": [3.0, 12.0]}
 QUERIES = {"a": "narrow", "b": "wide", "c": "wider", "blank": "  "}

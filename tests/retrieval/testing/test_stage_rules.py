@@ -34,8 +34,8 @@ from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.stages.generative.rerankers import Listwise, Pairwise
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, part_fingerprint
 from sluice.retrieval.stages.ltr.reranker import CandidateFeatures
+from sluice.retrieval.stages.rerankers.long_documents import by_passages
 from sluice.retrieval.stages.rerankers.max_sim import MaxSim
-from sluice.retrieval.stages.rerankers.passages import by_passages
 from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim
 from sluice.retrieval.testing import check_stage
 

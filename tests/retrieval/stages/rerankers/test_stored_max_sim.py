@@ -13,7 +13,7 @@ from sluice.indexing import TokenIndex
 from sluice.retrieval import Document, Rerank, Retriever, Run
 from sluice.retrieval.pipelines.expression import names_in, parse
 from sluice.retrieval.pipelines.scorer import ScorerHooks
-from sluice.retrieval.retrievers.gather_recall import gather_recalls, gathers
+from sluice.retrieval.retrievers.measurements import gather_recalls, gathers
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim
 

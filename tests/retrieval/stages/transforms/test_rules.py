@@ -18,8 +18,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.transforms.corpus_words import CorpusWords
-from sluice.retrieval.stages.transforms.key_phrases import KeyPhrases, key_phrases
-from sluice.retrieval.stages.transforms.spelling import Spelling, spelling
+from sluice.retrieval.stages.transforms.rules import KeyPhrases, Spelling, key_phrases, spelling
 from sluice.retrieval.stages.transforms.stage import Variant
 
 KNOWN = {"a": "gold river number", "b": "the stones of Vectors", "c": "", "d": "word7, sluicing"}

@@ -19,9 +19,9 @@ from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.transforms.drafts import hyde, iter_retgen, query2doc
+from sluice.retrieval.stages.transforms.rules import MOST, Synonyms, read_synonyms, synonyms
 from sluice.retrieval.stages.transforms.stage import Each, Transformed, Variant
 from sluice.retrieval.stages.transforms.structured import read_answer, structured
-from sluice.retrieval.stages.transforms.synonyms import MOST, Synonyms, read_synonyms, synonyms
 
 CORPUS = [
     Document(each.id, each.title, each.text, {"number": n, "even": n % 2 == 0, "word": f"w{n % 3}"})
