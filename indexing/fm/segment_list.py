@@ -130,15 +130,18 @@ def followed(segments: Segments, ranges: Ranges) -> tuple[NDArray[np.int32], NDA
     return found[some] - np.int32(1), counts[some]
 
 
-_scratch = threading.local()
+class _Scratch(threading.local):
+    zeros: Ints = np.zeros(0, np.int32)
+
+
+_scratch = _Scratch()
 
 
 def _zeros(size: int) -> Ints:
     """Return this thread's array of zeros, at least so long; who writes to it cleans it."""
-    zeros: Ints | None = getattr(_scratch, "zeros", None)
-    if zeros is None or len(zeros) < size:
-        zeros = _scratch.zeros = np.zeros(size, np.int32)
-    return zeros
+    if len(_scratch.zeros) < size:
+        _scratch.zeros = np.zeros(size, np.int32)
+    return _scratch.zeros
 
 
 def occurrences(segments: Segments, ranges: Ranges, length: int) -> Occurrences:

@@ -84,13 +84,12 @@ def _dataset_contents(
     source = load_dataset(dataset, None).source
     if isinstance(source, LooseFiles):
         return source.contents(splits)
-    folder = getattr(source, "path", None)
-    if folder is None:
+    if not isinstance(source, BeirFolder):
         return name
+    folder = source.path
     found = [find_split(split, source.splits()) for split in splits]
     parts = [folder / file for file in files]
-    if isinstance(source, BeirFolder):
-        parts += [source.qrels_file(split) for split in found if split is not None]
+    parts += [source.qrels_file(split) for split in found if split is not None]
     return _hash(folder, (part for part in parts if part.exists()))
 
 

@@ -129,8 +129,11 @@ def import_dense(
     from those in the file, one warning says by how much. Without one the encoder is a
     ``PrecomputedEncoder``. ``index`` is empty and defaults to ``FlatIndex()``.
     """
+    from sluice.encoders.dense.precomputed import PrecomputedEncoder
+
     vectors = read_dense_vectors(path, form)
     queries = _no_encoder(vectors) if encoder is None else _fitting(encoder, vectors)
+    texts = queries.texts if isinstance(queries, PrecomputedEncoder) else []
     with texts_beside(Path(output), documents) as stored:
         if encoder is not None:
             _compare(encoder, vectors, described(vectors, stored))
@@ -139,7 +142,7 @@ def import_dense(
             described(vectors, stored),
             vectors=vectors.chunks(),
             index=index,
-            queries={text: text for text in getattr(queries, "texts", [])} or None,
+            queries={text: text for text in texts} or None,
             path=Path(output),
             config={"imported": [str(path)], "format": vectors.form},
         )

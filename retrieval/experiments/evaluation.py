@@ -6,13 +6,13 @@ import itertools
 import json
 import shlex
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.disk.files import fingerprint_of, write_json, write_text
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.provenance import command_line, provenance
 from sluice.retrieval.config.trust import named_in
+from sluice.retrieval.datasets.beir import BeirFolder
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.comparison import compare_scores, differences
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
@@ -139,8 +139,10 @@ class Evaluation:
 
 def place_of(dataset: Dataset) -> str | None:
     """Return the absolute path of the folder a dataset is read from; None without one."""
-    path = getattr(dataset.source, "path", None)
-    return str(path.absolute()) if isinstance(path, Path) and path.is_dir() else None
+    source = dataset.source
+    if isinstance(source, BeirFolder) and source.path.is_dir():
+        return str(source.path.absolute())
+    return None
 
 
 def contents_of(dataset: Dataset) -> dict[str, str]:

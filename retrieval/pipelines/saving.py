@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from keyword import iskeyword
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import write_json
@@ -33,6 +33,21 @@ class Written(Protocol):
         ...
 
 
+@runtime_checkable
+class Searched(Protocol):
+    """A part that is a retriever, maybe behind a filter."""
+
+    @property
+    def base_retriever(self) -> Any:
+        """The retriever, which is saved."""
+        ...
+
+    @property
+    def base_where(self) -> Mapping[str, Any] | None:
+        """The filter."""
+        ...
+
+
 def save_pipeline(stage: Written, path: Path) -> None:
     """Write ``pipeline.json`` and the parts beside it, replacing the folder in one step.
 
@@ -48,10 +63,9 @@ def save_pipeline(stage: Written, path: Path) -> None:
         retrievers: dict[str, Any] = {}
         rerankers: dict[str, Any] = {}
         for name, part in parts.items():
-            base = getattr(part, "base_retriever", None)
-            if base is not None:
+            if isinstance(part, Searched):
                 folder = f"retrievers/{name}"
-                base.save(draft / folder)
+                part.base_retriever.save(draft / folder)
                 retrievers[name] = {"folder": folder, "where": _plain(part.base_where, name)}
             else:
                 rerankers[name] = _saved_scorer(part, draft, name)
@@ -62,7 +76,7 @@ def save_pipeline(stage: Written, path: Path) -> None:
 def named_parts(stage: Written) -> tuple[str, dict[str, Any]]:
     """Return a stage's expression, and its retrievers and scorers by their names in it."""
     names = _Names()
-    return stage.written(names.of), names.parts
+    return stage.written(names.name), names.parts
 
 
 def _refuse_other_file(file: Path) -> None:
@@ -103,12 +117,12 @@ class _Names:
     def __init__(self) -> None:
         self.parts: dict[str, Any] = {}
 
-    def of(self, part: Any) -> str:
+    def name(self, part: Any) -> str:
         """Return the part's name: its own, with a number behind where that is taken."""
         for name, known in self.parts.items():
             if known is part:
                 return name
-        own = str(getattr(part, "name", "") or type(part).__name__)
+        own = str(getattr(part, "name", "") or type(part).__name__)  # of a user's scorer its class
         plain = re.sub(r"[^A-Za-z0-9_]+", "_", own).strip("_")
         if not re.match(r"[A-Za-z]", plain) or iskeyword(plain) or plain in STAGES:
             plain = f"part_{plain}".rstrip("_")

@@ -14,6 +14,7 @@ from sluice.retrieval.config.sections import (
     RetrieverSection,
     TrainConfig,
     TrainingSection,
+    TuneConfig,
 )
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.source import find_split
@@ -118,7 +119,7 @@ def missing_splits(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
         searches = bool(config.pipelines or config.retrievers)
         if splits and searches and find_split(evaluated, splits) is None:
             yield f"evaluate.split: the dataset has {listed}, not {evaluated!r}"
-        tuning = getattr(config, "tune", None)
+        tuning = config.tune if isinstance(config, TuneConfig) else None
         if tuning is not None and find_split(tuning.split, [*splits, *_held_out(splits)]) is None:
             yield f"tune.split: the dataset has {listed}, not {tuning.split!r}"
 

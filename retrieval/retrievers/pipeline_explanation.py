@@ -15,12 +15,14 @@ from sluice.retrieval.retrievers.corpus.token_scores import measured_recall
 from sluice.retrieval.retrievers.measurements import found_text
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH
+from sluice.retrieval.runs.run import Ranking
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.hit import PartScore, TokenMatch
     from sluice.retrieval.retrievers.explanation import TermPart
 
 QUERY = "query"
+EMPTY = Ranking([], [])
 TERMS = 5  # of each sparse retriever, the largest contributions
 
 
@@ -135,8 +137,8 @@ def _finds(span: Span) -> bool:
     return not (span.inner or span.stage.needs_candidates)
 
 
-def _ranking(span: Span) -> Any:
-    return span.result[QUERY] if span.result is not None and QUERY in span.result else ()
+def _ranking(span: Span) -> Ranking:
+    return EMPTY if span.result is None else span.result.get(QUERY, EMPTY)
 
 
 def _of_query(value: Any) -> Any:
@@ -149,7 +151,7 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
     parts: dict[str, list[PartScore]] = {}
     decided: tuple[str, int, int] | None = None
     for span in spans:
-        ids = list(getattr(_ranking(span), "doc_ids", ()))
+        ids = list(_ranking(span).doc_ids)
         at = ids.index(doc_id) if doc_id in ids else None
         score = None if at is None else float(_ranking(span).scores[at])
         place = Place(span.stage.name, None if at is None else at + 1, score)

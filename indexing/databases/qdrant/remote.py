@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import (
@@ -108,9 +109,9 @@ def former_names(folder: Path, type_name: str, settings: Settings) -> set[str]:
 def digest_of(vectors: Any, payloads: Sequence[Mapping[str, Any]]) -> str:
     """Return a hash of vectors and payloads."""
     hashed = hashlib.blake2b(digest_size=16)
-    parts = [vectors] if not hasattr(vectors, "indptr") else [
-        vectors.indptr, vectors.indices, vectors.data
-    ]  # fmt: skip
+    parts = [vectors]
+    if isinstance(vectors, csr_array):
+        parts = [vectors.indptr, vectors.indices, vectors.data]
     for part in parts:
         hashed.update(part.tobytes())
     hashed.update(json.dumps(payloads, sort_keys=True).encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
@@ -71,7 +71,7 @@ class GatherSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 def checked_mode(name: str) -> Mode:

@@ -168,6 +168,11 @@ class RecalledRetriever(Retriever):
         return self.rank(as_queries(queries), given, k)
 
 
+def plain_stage(stage: Stage) -> Stage:
+    """Return the stage itself, of one that remembers its runs."""
+    return stage.plain if isinstance(stage, Recalled | RecalledRetriever) else stage
+
+
 def recalled(stage: Stage, cost: CostOf) -> Stage:
     """Return the stage with its runs remembered, a retriever as a retriever.
 
@@ -259,7 +264,7 @@ class CostModel:
 
         A retriever alone is timed for the few documents that a user reads.
         """
-        plain = stage.plain if isinstance(stage, Recalled | RecalledRetriever) else stage
+        plain = plain_stage(stage)
         if isinstance(plain, Feedback) or _is_timed_alone(plain):
             return Spent(self.time_retriever(plain, ASKED))
         return self.of_span(span)

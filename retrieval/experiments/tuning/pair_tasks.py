@@ -33,7 +33,7 @@ from sluice.retrieval.execution.executor import (
     run_plan,
 )
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.tuning.costs import CostModel, Remembered, Spent
+from sluice.retrieval.experiments.tuning.costs import CostModel, Remembered, Spent, plain_stage
 from sluice.retrieval.experiments.tuning.tuner import Tuner
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span
@@ -166,7 +166,7 @@ def _is_kept(scorer: Any) -> bool:
 def _identity(tuner: Tuner, text: str) -> list[str]:
     stages = (part for part in tuner.parts_of(text) if isinstance(part, Stage))
     return [
-        *(stage_identity(getattr(stage, "plain", stage)) for stage in stages),
+        *(stage_identity(plain_stage(stage)) for stage in stages),
         *(scorer.scorer.identity for scorer in tuner.scorers_of(text)),
     ]
 

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.registry import LANGUAGE_MODEL, kind_of, open_encoder
 from sluice.encoders.tuning.learning import learning_of
+from sluice.retrieval.datasets.source import Corpus
 from sluice.retrieval.documents.document import Document, document_input
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 
@@ -141,13 +142,20 @@ class PassageQuality(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsFacts(Protocol):
+    """One that says more of itself, for the file of its scores."""
+
+    facts: Mapping[str, Any] | None
+
+
 def score_quality(corpus: Iterable[Document], by: PassageQuality) -> QualityScores:
     """Score a corpus, chunk by chunk."""
     import pyarrow as pa
 
     ids: list[Any] = []
     found: list[NDArray[np.float32]] = []
-    size = getattr(corpus, "size", None)
+    size = corpus.size if isinstance(corpus, Corpus) else None
     with progress("quality", size, "documents") as advance:
         for chunk in _chunks(corpus):
             ids.append(pa.array([document.id for document in chunk], pa.string()))
@@ -155,8 +163,8 @@ def score_quality(corpus: Iterable[Document], by: PassageQuality) -> QualityScor
             advance(len(chunk))
     names = pa.concat_arrays(ids) if ids else pa.array([], pa.string())
     scores = np.concatenate(found) if found else np.zeros(0, np.float32)
-    facts = getattr(by, "facts", None)
-    return QualityScores(names, scores, by=by.name, facts=dict(facts or {}))
+    facts = dict(by.facts or {}) if isinstance(by, TellsFacts) else {}
+    return QualityScores(names, scores, by=by.name, facts=facts)
 
 
 class Length:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
@@ -270,7 +271,7 @@ def _emptied(index: Index, vectors: Any) -> Index:
         return TokenIndex("float32") if learnt else TokenIndex(inner.store)
     if isinstance(vectors, np.ndarray):
         return FlatIndex(inner.metric or "ip")
-    if inner.metric is None and hasattr(vectors, "tocsr"):
+    if inner.metric is None and issparse(vectors):
         made: Index = inner.empty()
         return made
     raise ConfigError(

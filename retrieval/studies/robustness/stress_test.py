@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
@@ -18,7 +18,7 @@ from sluice.retrieval.evaluation.measures import Measure, depth_for, parse_measu
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.candidate_lists import asked
+from sluice.retrieval.retrievers.candidate_lists import FindsDocuments, asked
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
 from sluice.retrieval.runs.run import Ranking, Run
@@ -211,12 +211,12 @@ class _Runner:
         return random.sample(candidates, min(count, len(candidates)))
 
     def _documents(self, names: Sequence[str]) -> dict[str, Document]:
-        find = getattr(self.stage.documents, "find", None)
-        if find is None:
+        store: Any = self.stage.documents
+        if not isinstance(store, FindsDocuments):
             raise ConfigError(f"{self.name}: no document store, and so no documents to perturb")
         found: dict[str, Document] = {}
         for name in dict.fromkeys(names):
-            document = find(name)
+            document = store.find(name)
             if document is None:
                 raise DataError(
                     f"{self.name}: retrieved document {name!r}, which is not in its store"
