@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import ChosenBackend, Dtype
+from sluice.encoders.backends.backend import ChosenBackend
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.dense.static.encoder import StaticEncoder
 from sluice.encoders.encoder import EncoderBase, Side, Vectors
@@ -20,6 +20,7 @@ from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import write_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import Computing, takes_options
 from sluice.encoders.model_files.router import (
     SIDES,
     is_router,
@@ -75,6 +76,7 @@ class TowerEncoder(EncoderBase):
             tower.take_side(side)
 
     @classmethod
+    @takes_options(Computing)
     def from_pretrained(
         cls,
         model: Annotated[
@@ -89,9 +91,7 @@ class TowerEncoder(EncoderBase):
             "The document encoder, {type: dense, static or splade, model: ...}.",
         ] = None,
         freeze: Annotated[Frozen, "The tower that is not trained."] = "none",
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
+        **options: Unpack[Computing],
     ) -> TowerEncoder:
         """Load a folder of towers (ours, or sentence-transformers' Router), or make two.
 
@@ -99,12 +99,11 @@ class TowerEncoder(EncoderBase):
         encoder's arguments; the same model twice is two copies. ``device``, ``dtype`` and
         ``batch_tokens`` are for both.
         """
-        given: dict[str, Any] = {"device": device, "dtype": dtype, "batch_tokens": batch_tokens}
         if model is None:
             if query is None or document is None:
                 raise ConfigError("towers: needs query and document, or the model folder of both")
-            made = _made(query, "query", given), _made(document, "document", given)
-            _refuse_unread(*made, given)
+            made = _made(query, "query", options), _made(document, "document", options)
+            _refuse_unread(*made, options)
             return cls(*made, freeze=freeze)
         if query is not None or document is not None:
             raise ConfigError(
@@ -116,8 +115,8 @@ class TowerEncoder(EncoderBase):
                 f"{folder}: no towers; give both, query: {{type: dense, model: ...}} and "
                 "document: {type: dense, model: ...}"
             )
-        opened = _opened(folder, "query", given), _opened(folder, "document", given)
-        _refuse_unread(*opened, given)
+        opened = _opened(folder, "query", options), _opened(folder, "document", options)
+        _refuse_unread(*opened, options)
         return cls(*opened, freeze=freeze)
 
     @property

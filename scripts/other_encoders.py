@@ -156,7 +156,7 @@ def measured(system: str, dataset: Any, folder: Path) -> dict[str, Any]:
 def walks(encoder: Any, retriever: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
     """Return what walks through a graph find of the exhaustive ten best, and what they score."""
     from sluice.indexing import GraphIndex
-    from sluice.indexing.graph.recall import mean_share
+    from sluice.indexing.recall import mean_share
 
     queries = encoder.encode_queries(texts)
     vectors = retriever.index.documents(np.arange(retriever.index.rows))
@@ -184,7 +184,7 @@ def walks(encoder: Any, retriever: Any, texts: Sequence[str]) -> list[dict[str, 
 
 def first_steps(index: Any, encoder: Any, texts: Sequence[str]) -> dict[str, float]:
     """Return the share of the best 100 by attention that a first step leaves, by its factor."""
-    from sluice.indexing.graph.recall import mean_share
+    from sluice.indexing.recall import mean_share
 
     queries = encoder.encode_queries(texts)
     exact = index.search(queries, 100, params={"mode": "exhaustive"})

@@ -100,7 +100,7 @@ def main() -> None:
     for share in asked.share:
         for name, draws in made.items():
             found = [
-                values(each.kept(share), list(PrunedCorpus(corpus, each, share))) for each in draws
+                values(each.best(share), list(PrunedCorpus(corpus, each, share))) for each in draws
             ]
             for kind, full in whole.items():
                 value = np.mean([draw[kind] for draw in found], axis=0)

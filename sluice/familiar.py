@@ -353,7 +353,9 @@ class FamiliarRetriever(metaclass=Answering):
 
     def serve(self: Any, port: int = 8080, **options: Any) -> None:
         """Serve searches over HTTP until Ctrl-C, with the options of ``sluice serve``."""
-        resolve_name("sluice.retrieval.cli.serve:serve")(str(self.path), port=port, **options)
+        resolve_name("sluice.retrieval.cli.searching.serve:serve")(
+            str(self.path), port=port, **options
+        )
 
     def get(self: Any, ids: Any, default: Any = None) -> Any:
         """Return the document of an id, ``default`` without one; of a list of ids a list."""

@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from command_line import Call
-from kinds import FILE, KINDS, Models, experiment
+from kinds import KINDS, TABLE, Models, experiment
 from small_world import SUBJECTS
 from transformers import GPT2LMHeadModel
 
@@ -46,7 +46,6 @@ from sluice.retrieval.pipelines.rerank import Rerank
 # Their models get parts by training that the model they start from has not; the check opens that.
 UNCHECKED = ("three_heads", "rrra")
 UNKNOWN = {"dsi": 4, "seal": 2}  # times of steps: nobody knows how long a model writes
-TABLE = yaml.safe_load(FILE.read_text("utf-8"))["kinds"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -43,7 +43,7 @@ OTHERS = {
     "retrieval/pipelines/search.py": {"columns"},
     "retrieval/retrievers/corpus/passages.py": {"is_fast"},
     "retrieval/retrievers/corpus/vectors/index_tasks.py": {"detach", "shape"},
-    "retrieval/retrievers/folder/placed_encoder.py": {"from_pretrained"},
+    "retrieval/retrievers/folder/parts.py": {"from_pretrained"},
     "retrieval/retrievers/quality/perplexity.py": {"max_position_embeddings"},
     "retrieval/retrievers/retriever.py": {"dtype", "kind"},
     "retrieval/runs/queries.py": {"columns", "index", "items"},

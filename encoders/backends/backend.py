@@ -23,10 +23,8 @@ from sluice.encoders.foundation.disk.files import file_hash
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.identity import versions
+from sluice.encoders.model_files.options import Dtype, Engine
 from sluice.encoders.table import KNOWN
-
-Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]
-Engine: TypeAlias = Literal["torch", "onnx", "openvino"]
 
 log = logging.getLogger("sluice")
 
@@ -275,15 +273,10 @@ class BackedModel(Protocol):
 
 
 def choose_backend(
-    encoder: BackedModel,
-    folder: Path,
-    *,
-    engine: Engine | None,
-    file: str | None,
-    dtype: Dtype,
-    noted: dict[str, Any],
+    encoder: BackedModel, folder: Path, options: Mapping[str, Any], noted: Mapping[str, Any]
 ) -> None:
-    """Set an encoder's back end: ``engine``, else the one its folder notes, else torch."""
+    """Set an encoder's back end: that of its ``GraphOptions``, or as the folder notes, or torch."""
+    engine, file = options["backend"], options["backend_file"]
     if engine is None and file is not None:
         raise ConfigError(f"backend_file: {file!r} needs backend: onnx or openvino")
     chosen: Any = noted.get("backend", "torch") if engine is None else engine
@@ -297,7 +290,7 @@ def choose_backend(
         folder,
         chosen,
         OUTPUTS[encoder.kind],
-        dtype=dtype,
+        dtype=options["dtype"],
         file=placed,
         weights=encoder.weights_hash(),
     )

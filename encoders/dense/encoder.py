@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.dense.checks import check_top_layers, dims_noted, warn_of_decoder
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
 from sluice.encoders.dense.pooling import Pooling, Poolings, checked_pooling, pooled, pooling_names
@@ -25,7 +25,8 @@ from sluice.encoders.model_files.layout import (
     write_dense,
     write_sidecar,
 )
-from sluice.encoders.model_files.loading import load, lowers, save, side_settings, weights_type
+from sluice.encoders.model_files.loading import load, lowers, save, text_settings, weights_type
+from sluice.encoders.model_files.options import TextGraphOptions, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.weights.quantised import Weights
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
@@ -86,6 +87,7 @@ class DenseEncoder(TextEncoder):
         self.append_eos = append_eos  # as was asked for; the tokenizer does it
 
     @classmethod
+    @takes_options(TextGraphOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -111,8 +113,6 @@ class DenseEncoder(TextEncoder):
             "Whether every text ends with the end-of-text token, whose state pooling: last "
             "takes; left out, as the tokenizer does.",
         ] = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
         instruction: Annotated[
             str | None, "What a query is for; it fills {task} of the prompts."
         ] = None,
@@ -120,15 +120,9 @@ class DenseEncoder(TextEncoder):
             list[dict[str, str]] | None,
             "Answered examples {query, document} that are put before a query.",
         ] = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
         weights: Weights | None = None,
-        batch_tokens: int | None = None,
-        backend: Engine | None = None,
-        backend_file: str | None = None,
         seed: int = 13,
+        **options: Unpack[TextGraphOptions],
     ) -> DenseEncoder:
         """Load a sentence-transformers folder or a bare transformers encoder, by path or hub id.
 
@@ -150,11 +144,13 @@ class DenseEncoder(TextEncoder):
         """
         from transformers import AutoModel
 
-        loaded = load(AutoModel, str(model), weights=weights_type(str(model), weights, backend))
+        loaded = load(
+            AutoModel, str(model), weights=weights_type(str(model), weights, options["backend"])
+        )
         network, tokenizer, folder, _ = loaded
         hidden = int(network.config.hidden_size)
         layout = read_layout(folder)
-        exported = (backend or layout.sidecar.get("backend", "torch")) != "torch"
+        exported = (options["backend"] or layout.sidecar.get("backend", "torch")) != "torch"
         refuse_others(layout, folder, own=cls.own_module)
         refuse_two_stacks(network, folder, "dense encoder")
         if pooling is None and attention is None and not layout.modules:
@@ -182,13 +178,8 @@ class DenseEncoder(TextEncoder):
         set_attention(network, attention)
         if normalize is None:
             normalize = layout.normalize or not layout.modules
-        sides = side_settings(
-            loaded,
-            layout,
-            query_length=query_length,
-            document_length=document_length,
-            **filled_prompts(query_prompt, document_prompt, instruction),
-        )
+        prompts = filled_prompts(options["query_prompt"], options["document_prompt"], instruction)
+        sides = text_settings(loaded, layout, {**options, **prompts})
         sides["query_prompt"] = with_examples(sides["query_prompt"], few_shot or ())
         encoder = cls(
             network,
@@ -201,14 +192,9 @@ class DenseEncoder(TextEncoder):
             matryoshka_dims=dims_noted(layout.sidecar, folder),
             top_layers=top,
             append_eos=ends,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
             **sides,
         )
-        choose_backend(
-            encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
-        )
+        choose_backend(encoder, folder, options, layout.sidecar)
         return encoder
 
     @property

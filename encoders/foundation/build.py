@@ -188,7 +188,7 @@ def declared(make: Callable[..., Any]) -> dict[str, Declared]:
 def declared_hints(make: Callable[..., Any]) -> dict[str, Any]:
     """Return type hints by name; those that name what only type checkers import are left out."""
     target: Any = make
-    if inspect.isclass(make):
+    if inspect.isclass(make) and not issubclass(make, tuple):
         target = next(each for each in make.__mro__ if "__init__" in vars(each))
         if "__dataclass_params__" not in vars(target):
             target = target.__init__

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
@@ -35,6 +34,7 @@ from sluice.encoders.generative.identifiers import (
 from sluice.encoders.generative.whole_ids import IdentifierBeams, IdentifierIndex
 from sluice.encoders.generative.writer import BATCH, SHOWN_FROM, Writer
 from sluice.encoders.model_files.layout import read_sidecar
+from sluice.encoders.model_files.options import Computing, takes_options
 from sluice.encoders.transformer.tokens import check_texts
 
 Named: TypeAlias = Mapping[str, str]  # a document: id, title, text
@@ -81,9 +81,7 @@ class DsiEncoder(Writer):
         query_length: int | None = None,
         ids_by: Mapping[str, Any] | None = None,
         codes: Mapping[str, Code] | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
+        **computing: Unpack[Computing],
     ) -> None:
         if ids not in KINDS:
             raise ConfigError(f"ids: {ids!r}, expected one of {', '.join(KINDS)}")
@@ -93,9 +91,8 @@ class DsiEncoder(Writer):
                     f"{name}: is for ids: semantic, and these are {ids}; leave it out"
                 )
         super().__init__(
-            model, tokenizer, length=length, prompt=prompt, query_length=query_length,
-            device=device, dtype=dtype, batch_tokens=batch_tokens,
-        )  # fmt: skip
+            model, tokenizer, length=length, prompt=prompt, query_length=query_length, **computing
+        )
         self.ids: Kind = ids
         self.beams = whole_number(beams, "beams", 1)
         self.branches = branches
@@ -110,6 +107,7 @@ class DsiEncoder(Writer):
             )
 
     @classmethod
+    @takes_options(Computing)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -133,9 +131,7 @@ class DsiEncoder(Writer):
             "The encoder whose vectors are clustered, such as {type: dense, model: ...}; for "
             "training alone.",
         ] = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
+        **options: Unpack[Computing],
     ) -> DsiEncoder:
         """Load a saved encoder, or any causal or encoder-decoder model, by folder or hub id.
 
@@ -157,12 +153,8 @@ class DsiEncoder(Writer):
                     f"{name}: {given[name]!r}, and {folder} has learnt identifiers with "
                     f"{name}: {noted.get(name)!r}; leave it out"
                 )
-        options: dict[str, Any] = {
-            "device": device, "dtype": dtype, "batch_tokens": batch_tokens, "ids_by": ids_by,
-            "codes": codes, **settings,
-        }  # fmt: skip
         try:
-            return cls(network, tokenizer, **options)
+            return cls(network, tokenizer, ids_by=ids_by, codes=codes, **settings, **options)
         except ModelError as error:
             raise ModelError(f"{folder}: {error}") from None
 

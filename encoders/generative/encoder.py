@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Unpack
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
@@ -21,6 +20,7 @@ from sluice.encoders.generative.constrained import (
     likelihoods,
 )
 from sluice.encoders.generative.writer import BATCH, SHOWN_FROM, Writer
+from sluice.encoders.model_files.options import Computing, takes_options
 from sluice.encoders.transformer.tokens import check_texts
 
 OWN: Final = 32  # n-grams of each query whose likelihood is computed together
@@ -58,14 +58,11 @@ class SealEncoder(Writer):
         query_ngrams: int = 3,
         prompt: str | None = None,
         query_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
+        **computing: Unpack[Computing],
     ) -> None:
         super().__init__(
-            model, tokenizer, length=length, prompt=prompt, query_length=query_length,
-            device=device, dtype=dtype, batch_tokens=batch_tokens,
-        )  # fmt: skip
+            model, tokenizer, length=length, prompt=prompt, query_length=query_length, **computing
+        )
         self.beams = whole_number(beams, "beams", 1)
         self.unigrams = whole_number(unigrams, "unigrams", 0)
         self.query_ngrams = whole_number(query_ngrams, "query_ngrams", 0)
@@ -76,6 +73,7 @@ class SealEncoder(Writer):
             )
 
     @classmethod
+    @takes_options(Computing)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -88,9 +86,7 @@ class SealEncoder(Writer):
             str | None, "What the model reads, with {query} where the query goes."
         ] = None,
         query_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
+        **options: Unpack[Computing],
     ) -> SealEncoder:
         """Load a saved encoder, or any causal or encoder-decoder model, by folder or hub id.
 
@@ -104,11 +100,8 @@ class SealEncoder(Writer):
             "prompt": prompt, "query_length": query_length,
         }  # fmt: skip
         network, tokenizer, settings, folder = cls.opened(model, given)
-        options: dict[str, Any] = {
-            "device": device, "dtype": dtype, "batch_tokens": batch_tokens, **settings
-        }  # fmt: skip
         try:
-            return cls(network, tokenizer, **options)
+            return cls(network, tokenizer, **settings, **options)
         except ModelError as error:
             raise ModelError(f"{folder}: {error}") from None
 

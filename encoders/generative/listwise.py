@@ -8,14 +8,13 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, Protocol, Self
+from typing import Annotated, Any, Final, NamedTuple, Protocol, Self, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -33,6 +32,7 @@ from sluice.encoders.generative.list_order import (
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_ranker, write_sidecar
 from sluice.encoders.model_files.loading import save
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import Computing, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 from sluice.encoders.rerankers.next_tokens import end_tokens, first_token_of
@@ -131,6 +131,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
                 )
 
     @classmethod
+    @takes_options(Computing)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -153,9 +154,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
             bool | None,
             "Whether prompts are put into the model's chat form; left out, if it has one.",
         ] = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
+        **options: Unpack[Computing],
     ) -> Self:
         """Load a folder, or any causal or encoder-decoder model; only safetensors.
 
@@ -185,8 +184,7 @@ class ListwiseRanker(TransformerModel, EncoderBase):
                 whole_number(length, "max_length", 8)
             reader = LocalLanguageModel.from_pretrained(
                 folder, context_length=length, document_length=chosen.pop("document_length", None),
-                chat=chosen.pop("chat", None), device=device, dtype=dtype,
-                batch_tokens=batch_tokens,
+                chat=chosen.pop("chat", None), **options,
             )  # fmt: skip
             return cls(reader, **chosen)
         except ConfigError as error:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Self, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -19,6 +18,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_ranker, write_sidecar
 from sluice.encoders.model_files.loading import save
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import Computing, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.rerankers.language_model import Prompt, Template
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
@@ -75,6 +75,7 @@ class TrueFalseRanker(TransformerModel, EncoderBase):
         self._tokens([("a", "a")])  # refuses a prompt that leaves texts no room
 
     @classmethod
+    @takes_options(Computing)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -89,9 +90,7 @@ class TrueFalseRanker(TransformerModel, EncoderBase):
             "The two words, the one for relevant first; left out, true and false.",
         ] = None,
         max_length: Annotated[int | None, "The most tokens of a prompt with its texts."] = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
+        **options: Unpack[Computing],
     ) -> Self:
         """Load a folder, or any encoder with a decoder, such as a T5; only safetensors.
 
@@ -113,9 +112,8 @@ class TrueFalseRanker(TransformerModel, EncoderBase):
             if length is not None:
                 whole_number(length, "max_length", 8)
             reader = LocalLanguageModel.from_pretrained(
-                folder, context_length=length, chat=False, device=device, dtype=dtype,
-                batch_tokens=batch_tokens,
-            )  # fmt: skip
+                folder, context_length=length, chat=False, **options
+            )
             words = chosen.get("answers", ANSWERS)
             return cls(reader, prompt=chosen.get("prompt"), answers=words)
         except ConfigError as error:

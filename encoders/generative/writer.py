@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn, Unpack
 
 import torch
 from torch import Tensor
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -25,6 +24,7 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.loading import lengths_of, load, save
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import Computing
 from sluice.encoders.transformer.model import Features, TransformerModel
 
 BATCH: Final = 8  # queries decoded together
@@ -52,11 +52,9 @@ class Writer(TransformerModel, EncoderBase):
         length: int,
         prompt: str | None,
         query_length: int | None,
-        device: str,
-        dtype: Dtype,
-        batch_tokens: int | None,
+        **computing: Unpack[Computing],
     ) -> None:
-        super().__init__(model, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        super().__init__(model, tokenizer, **computing)
         self.encoder_decoder = bool(model.config.is_encoder_decoder)
         self.length = whole_number(length, "length", 1)
         self.prompt = self.prompts_by_default[self.encoder_decoder] if prompt is None else prompt

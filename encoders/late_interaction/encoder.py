@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -30,6 +29,7 @@ from sluice.encoders.late_interaction.layout import TokenLayout, read_token_layo
 from sluice.encoders.late_interaction.pooling import pooled_tokens
 from sluice.encoders.model_files.adapters import cut_layers
 from sluice.encoders.model_files.loading import load, lowers, save
+from sluice.encoders.model_files.options import TextOptions, computing, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -103,6 +103,7 @@ class TokenEncoder(TextEncoder):
         self._skipped = torch.tensor(_skipped_ids(tokenizer, self.skip_words), dtype=torch.long)
 
     @classmethod
+    @takes_options(TextOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -129,10 +130,6 @@ class TokenEncoder(TextEncoder):
             "The token before every document; empty for none. Left out, the model's own, or "
             "[unused1], or [D].",
         ] = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
         expand_queries: Annotated[
             bool | int | None,
             "Fills queries up with mask tokens, which have vectors too: true (to "
@@ -153,12 +150,10 @@ class TokenEncoder(TextEncoder):
         protected_tokens: Annotated[
             int | None, "The first tokens of a document that are not pooled."
         ] = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
         seed: Annotated[
             int | None, "The seed of a new projection, and of new markers (13)."
         ] = None,
+        **options: Unpack[TextOptions],
     ) -> TokenEncoder:
         """Load a token encoder's folder (PyLate, sentence-transformers 6, ColBERT), or start one.
 
@@ -184,7 +179,9 @@ class TokenEncoder(TextEncoder):
             layout, folder, network, tokenizer, Given(projection, dim, query_marker,
             document_marker, seed),
         )  # fmt: skip
-        given: dict[Side, str | None] = {"query": query_prompt, "document": document_prompt}
+        given: dict[Side, str | None] = {
+            "query": options["query_prompt"], "document": options["document_prompt"]
+        }  # fmt: skip
         for side, prompt in given.items():
             sides[f"{side}_prompt"] = layout.prompts.get(side, "") if prompt is None else prompt
         if pool_factor is not None:
@@ -196,7 +193,8 @@ class TokenEncoder(TextEncoder):
                     "pool_factor above 1 too"
                 )
             layout.protected_tokens = protected_tokens
-        sides |= lengths_of(layout, network, tokenizer, query_length, document_length)
+        lengths = options["query_length"], options["document_length"]
+        sides |= lengths_of(layout, network, tokenizer, *lengths)
         expand_to = expansion_of(layout, sides["query_length"], expand_queries)
         if skip_words is not None:
             check_words(tokenizer, skip_words)
@@ -216,9 +214,7 @@ class TokenEncoder(TextEncoder):
             pool_factor=layout.pool_factor,
             protected_tokens=layout.protected_tokens,
             normalize_pooled=layout.normalize_pooled,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
+            **computing(options),
             **sides,
         )
 

@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from sluice.encoders.model_files.layout import (
     transformer_folder,
 )
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import computing
 from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.model_files.untrusted import LOCAL, refuse_code
 from sluice.encoders.model_files.weights.files import QUANTISED, check_weights, stored_weights
@@ -341,10 +342,9 @@ def save(model: Any, folder: Path) -> None:
     write_adapter(model, folder)
 
 
-def side_settings(loaded: Loaded, layout: Layout, **options: str | int | None) -> dict[str, Any]:
-    """Return the prompt and length of each side: from ``options``, else from the folder.
+def text_settings(loaded: Loaded, layout: Layout, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a text encoder: its ``TextOptions``, with the folder's in place of None.
 
-    The keys are ``query_prompt``, ``document_prompt``, ``query_length``, ``document_length``.
     Raises ``ConfigError`` for a length the model does not take.
     """
     model, tokenizer, folder, _ = loaded
@@ -354,11 +354,11 @@ def side_settings(loaded: Loaded, layout: Layout, **options: str | int | None) -
     for side in ("query_length", "document_length"):
         noted = length_in(layout.sidecar, side, folder) or layout.lengths.get(side)
         settings[side] = min(noted or usual, limit)
-    settings |= {key: value for key, value in options.items() if value is not None}
+    settings |= {key: options[key] for key in settings if options[key] is not None}
     for side in ("query_length", "document_length"):
         if not 3 <= settings[side] <= limit:
             raise ConfigError(f"{side}: {settings[side]}; the model takes 3 to {limit} tokens")
-    return settings
+    return {**settings, **computing(options)}
 
 
 def lengths_of(tokenizer: Any, config: Any, noted: int | None = None) -> tuple[int, int]:

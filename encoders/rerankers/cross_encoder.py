@@ -6,13 +6,13 @@ import inspect
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -37,6 +37,7 @@ from sluice.encoders.model_files.loading import (
     weights_type,
 )
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import Dtype, GraphOptions, computing, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.model_files.weights.quantised import Weights
@@ -144,6 +145,7 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
             self._check_sides()
 
     @classmethod
+    @takes_options(GraphOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -156,13 +158,9 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         max_length: Annotated[
             int | None, "Tokens of a query and a document together that are read; the rest is cut."
         ] = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
         weights: Weights | None = None,
-        batch_tokens: int | None = None,
-        backend: Engine | None = None,
-        backend_file: str | None = None,
         seed: int = 13,
+        **options: Unpack[GraphOptions],
     ) -> CrossEncoder:
         """Load a cross-encoder, or any encoder with a new one-label head drawn by ``seed``.
 
@@ -186,6 +184,7 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         if noted not in HEADS:
             raise ModelError(f"{model}: sluice.json: head is {noted!r}, expected one of {HEADS}")
         similar = (head or noted) == "similarity"
+        backend, backend_file = options["backend"], options["backend_file"]
         if similar and (backend not in (None, "torch") or backend_file is not None):
             raise ConfigError(
                 f"backend: {backend or backend_file}; a similarity head has no exported graph: "
@@ -214,19 +213,10 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         if not 5 <= length <= limit:
             raise ConfigError(f"max_length: {length}; the model takes 5 to {limit} tokens")
         encoder = cls(
-            network,
-            tokenizer,
-            max_length=length,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
-            similarity_head=compared,
+            network, tokenizer, max_length=length, similarity_head=compared, **computing(options)
         )
         if not similar:
-            choose_backend(
-                encoder, folder, engine=backend, file=backend_file, dtype=dtype,
-                noted=layout.sidecar,
-            )  # fmt: skip
+            choose_backend(encoder, folder, options, layout.sidecar)
         return encoder
 
     def _check_sides(self) -> None:

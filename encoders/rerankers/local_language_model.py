@@ -6,16 +6,16 @@ import hashlib
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.loading import lengths_of, load, weights_type
+from sluice.encoders.model_files.options import Computing, Dtype, takes_options
 from sluice.encoders.model_files.weights.quantised import Weights
 from sluice.encoders.rerankers.language_model import Prompt, fitted
 from sluice.encoders.rerankers.next_tokens import NextTokens, end_tokens
@@ -74,6 +74,7 @@ class LocalLanguageModel(TransformerModel):
         self._special = _special_names(tokenizer)
 
     @classmethod
+    @takes_options(Computing)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -81,10 +82,8 @@ class LocalLanguageModel(TransformerModel):
         context_length: int | None = None,
         document_length: int | None = None,
         chat: bool | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
         weights: Weights | None = None,
-        batch_tokens: int | None = None,
+        **options: Unpack[Computing],
     ) -> LocalLanguageModel:
         """Load a causal or an encoder-decoder model by folder or hub id; only safetensors.
 
@@ -119,9 +118,7 @@ class LocalLanguageModel(TransformerModel):
             context_length=context_length,
             document_length=document_length,
             chat=chat,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
+            **options,
         )
 
     @property

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.foundation.disk.files import OwnLock, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
@@ -19,6 +18,7 @@ from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import Computing, takes_options
 from sluice.encoders.rerankers.cross_encoder import CrossEncoder, Head, one_score
 from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.transformer.model import PROGRESS_FROM, Features
@@ -61,6 +61,7 @@ class PyramidEncoder(CrossEncoder):
     memory_mb: int
 
     @classmethod
+    @takes_options(Computing)
     def from_pretrained(  # type: ignore[override]
         cls,
         model: str | Path,
@@ -75,10 +76,8 @@ class PyramidEncoder(CrossEncoder):
             "classifier, or similarity: the texts' states are compared, which is the better "
             "start from a sentence encoder.",
         ] = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
         seed: int = 13,
+        **options: Unpack[Computing],
     ) -> Self:
         """Load a folder, or make one of a BERT or its cross-encoder, with a ``CrossEncoder`` head.
 
@@ -92,9 +91,8 @@ class PyramidEncoder(CrossEncoder):
         }  # fmt: skip
         folder = model_folder(str(model))
         encoder: Any = super().from_pretrained(
-            model, head=head, device=device, dtype=dtype, batch_tokens=batch_tokens,
-            backend="torch", seed=seed,
-        )  # fmt: skip
+            model, head=head, backend="torch", seed=seed, **options
+        )
         encoder.memory_mb = memory_mb
         encoder._take({key: value for key, value in given.items() if value is not None}, folder)
         return encoder  # type: ignore[no-any-return]

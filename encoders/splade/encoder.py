@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,14 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout
-from sluice.encoders.model_files.loading import load, side_settings
+from sluice.encoders.model_files.loading import load, text_settings
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import TextGraphOptions, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.splade.folder import SpladeFolder, has_mlm_head, save_splade
 from sluice.encoders.splade.pooling import (
@@ -143,6 +144,7 @@ class SpladeEncoder(TextEncoder):
         self._special = torch.tensor(sorted(special), dtype=torch.long)
 
     @classmethod
+    @takes_options(TextGraphOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -180,15 +182,7 @@ class SpladeEncoder(TextEncoder):
             "Weighs a document's terms by how often they occur and by its length, as BM25 "
             "does: true, or {k1, b, length}.",
         ] = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
-        backend: Engine | None = None,
-        backend_file: str | None = None,
+        **options: Unpack[TextGraphOptions],
     ) -> SpladeEncoder:
         """Load a masked language model or a SPLADE folder (ours or sentence-transformers').
 
@@ -219,11 +213,8 @@ class SpladeEncoder(TextEncoder):
                 raise ModelError(
                     f"{source}: a dense encoder's folder; load it with DenseEncoder (type: dense)"
                 )
-            sides = side_settings(
-                loaded, layout, query_prompt=query_prompt, document_prompt=document_prompt,
-                query_length=query_length, document_length=document_length,
-            )  # fmt: skip
-            if query_length is None:
+            sides = text_settings(loaded, layout, options)
+            if options["query_length"] is None:
                 cut = parts.query_length(loaded.tokenizer)
                 sides["query_length"] = cut or sides["query_length"]
             settings = parts.settings(layout, loaded, arguments)
@@ -232,15 +223,10 @@ class SpladeEncoder(TextEncoder):
             loaded.tokenizer,
             train_idf=train_idf,
             idf_learning_rate=idf_learning_rate,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
             **settings,
             **sides,
         )
-        choose_backend(
-            encoder, source, engine=backend, file=backend_file, dtype=dtype, noted=layout.sidecar
-        )
+        choose_backend(encoder, source, options, layout.sidecar)
         return encoder
 
     @property

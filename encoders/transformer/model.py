@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import ChosenBackend, Dtype, pick_device, pick_dtype
+from sluice.encoders.backends.backend import ChosenBackend, pick_device, pick_dtype
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.machine import trim_memory
@@ -29,6 +29,7 @@ from sluice.encoders.model_files.identity import (
     state_hash,
     versions,
 )
+from sluice.encoders.model_files.options import Dtype
 from sluice.encoders.transformer.packed.families import is_changed
 from sluice.encoders.transformer.packed.model import PackedTransformer, TrainingPass
 from sluice.encoders.transformer.tokens import (
@@ -67,8 +68,8 @@ class TransformerModel(metaclass=Named):
         module: Any,
         tokenizer: Any,
         *,
-        device: str,
-        dtype: Dtype,
+        device: str = "auto",
+        dtype: Dtype = "float32",
         batch_tokens: int | None = None,
     ) -> None:
         self.device: torch.device = pick_device(device)

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import EncoderBase, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.loading import lengths_of
+from sluice.encoders.model_files.options import Dtype
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.prompted_texts import look_for_prompts

@@ -113,7 +113,7 @@ class Judge:
     k: int
 
     @classmethod
-    def of(cls, vectors: Vectors, queries: Dense, own: Rows, k: int, metric: Metric) -> Self:
+    def exact(cls, vectors: Vectors, queries: Dense, own: Rows, k: int, metric: Metric) -> Self:
         """Search the vectors exactly; a document tied with the k-th best is as good as it."""
         hits = exact_hits(vectors, queries, min(2 * k + 16, len(vectors)), metric)
         accepted, counts = [], []

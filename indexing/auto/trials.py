@@ -183,7 +183,7 @@ class Trials:
         """
         complete = len(part) == len(self.source)
         k, width = self._limits.k, queries.shape[1]
-        judge = Judge.of(part, queries, own, k, self._metric)
+        judge = Judge.exact(part, queries, own, k, self._metric)
         of_all = self._candidates(len(self.source), width)
         best: dict[str, Measured] = {}
         for kind, candidate in self._candidates(len(part), width).items():
@@ -192,7 +192,7 @@ class Trials:
             if rows:
                 best[kind] = min(rows, key=self._rank)
         if not complete:
-            judge = Judge.of(self.source, queries, own_of_all, k, self._metric)
+            judge = Judge.exact(self.source, queries, own_of_all, k, self._metric)
         final: dict[str, Measured] = {}
         for kind in self._worth_building(best):
             leader = min(map(self._rank, final.values()), default=(math.inf,))

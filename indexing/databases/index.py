@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -94,11 +95,22 @@ class DatabaseIndex(Index):
     """
 
     described: Described | None = None  # what is stored beside the vectors added from now on
+    settings: Any  # a dataclass of its arguments, and of its address
+    _described = True  # whether every row has the id and metadata of its document
 
     @property
     def address(self) -> str:
         """Where the database is, as the settings say; empty where they need not."""
-        return ""
+        return str(self.settings.address)
+
+    @property
+    def resident_bytes(self) -> int:
+        """None that are ours: the engine decides, or the server."""
+        return 0
+
+    def empty(self) -> Self:
+        """Return an index without documents that has the settings of this one."""
+        return type(self)(**asdict(self.settings))
 
     @property
     def words(self) -> Sequence[str]:
@@ -108,7 +120,7 @@ class DatabaseIndex(Index):
     @property
     def filters(self) -> bool:
         """Whether the database has the metadata of every row, so that it can be asked."""
-        return False
+        return self._described
 
     @property
     def rounds(self) -> bool:
@@ -143,6 +155,11 @@ class DatabaseIndex(Index):
         places = min(k, len(self) if allowed is None else int(np.count_nonzero(allowed)))
         if not count or not places:
             return Hits.missing(count, k)
+        if where and not self.filters:
+            raise ConfigError(
+                "where: the database has no metadata of some rows; search with keep, or build the "
+                "index with Retriever.build"
+            )
         return self._search_where(queries, places, where, allowed, merged).padded(k)
 
     @abstractmethod
@@ -164,6 +181,10 @@ class DatabaseIndex(Index):
         parameters: dict[str, Any],
     ) -> Hits:
         """Return at most ``[n, k]`` hits among ``allowed`` rows, of the conditions too."""
+
+    @classmethod
+    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
+        return cls._open(folder, facts, ())
 
     def _asked_rows(self, allowed: Mask | None) -> Rows | None:
         """Return the rows a caller's ``keep`` allows; None where the tombstones alone decide."""

@@ -38,7 +38,7 @@ class BinaryEngine(Engine):
         return faiss.index_binary_factory(cls._stored_width(width), factory)
 
     @classmethod
-    def _opened(cls, path: str, flags: int) -> Any:
+    def _read_file(cls, path: str, flags: int) -> Any:
         return faiss.read_index_binary(path, flags)
 
     @classmethod

@@ -82,7 +82,7 @@ class Engine(ABC):
         """
         flags = getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
         try:
-            index = cls._opened(str(path), flags)
+            index = cls._read_file(str(path), flags)
         except RuntimeError as error:
             raise IndexFormatError(
                 f"{path}: faiss cannot read it ({reason(error)}); rebuild the index"
@@ -194,7 +194,7 @@ class Engine(ABC):
 
     @classmethod
     @abstractmethod
-    def _opened(cls, path: str, flags: int) -> Any:
+    def _read_file(cls, path: str, flags: int) -> Any:
         """Return FAISS's index of a file; ``RuntimeError`` for a file of something else."""
 
     @classmethod

@@ -45,7 +45,7 @@ class FloatEngine(Engine):
         return index
 
     @classmethod
-    def _opened(cls, path: str, flags: int) -> Any:
+    def _read_file(cls, path: str, flags: int) -> Any:
         return _mended(faiss.read_index(path, flags))
 
     @classmethod

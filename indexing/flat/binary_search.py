@@ -18,10 +18,9 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing.checks import Dense
 from sluice.indexing.flat.compressed_rows import WORD, CompressedRows, sign_bits
 from sluice.indexing.hits import Hits
-from sluice.indexing.kernels.calls import lent
+from sluice.indexing.kernels.calls import in_parallel, lent
 from sluice.indexing.kernels.exact_score import exact_score
 from sluice.indexing.kernels.ordering import offer, read_heaps, signed_key
-from sluice.indexing.kernels.threads import in_parallel
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import METRICS, Metric, norms_of
 from sluice.indexing.storage.rows import DenseRows, picked

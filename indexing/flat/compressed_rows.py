@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.indexing.checks import Dense
-from sluice.indexing.kernels.threads import in_parallel
+from sluice.indexing.kernels.calls import in_parallel
 from sluice.indexing.storage.exact_scores import Metric, Norms
 from sluice.indexing.storage.rows import ChunkedRows
 

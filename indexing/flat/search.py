@@ -17,9 +17,8 @@ from sluice.indexing.flat.kernel import STRIP, Batch, Best, Block, merge, search
 from sluice.indexing.flat.margins import margins, rounded_queries
 from sluice.indexing.flat.tile import LANES, has_bfloat16
 from sluice.indexing.hits import Hits
-from sluice.indexing.kernels.calls import lent
+from sluice.indexing.kernels.calls import in_parallel, lent, thread_count
 from sluice.indexing.kernels.ordering import read_heaps
-from sluice.indexing.kernels.threads import in_parallel, thread_count
 from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import METRICS, Metric, Norms, norms_of
 from sluice.indexing.storage.rows import DenseRows, Picked, picked
@@ -103,7 +102,7 @@ class FlatSearch:
             )
             batch, panels = self._batch_of(members.tobytes(), full, few, halves)
             before = best.exactly[members]
-            search_block(self._kind, block, batch, panels, best, *rooms.of(halves))
+            search_block(self._kind, block, batch, panels, best, *rooms.memory(halves))
             if halves or kind != "float32":
                 most = 2 * self._k + SUSPECT_SHARE * block.documents
                 suspects = members[best.exactly[members] - before > most]
@@ -155,7 +154,7 @@ class Rooms:
         self._shape = (STRIP, width + width % 2)
         self._held: dict[bool, tuple[NDArray[Any], NDArray[Any]]] = {}
 
-    def of(self, halves: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    def memory(self, halves: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the memory as it is filled, and as the product reads it."""
         if halves not in self._held:
             room = np.zeros(self._shape, dtype=np.uint16 if halves else np.float32)

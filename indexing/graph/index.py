@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, TypeAlias
 
@@ -27,16 +27,16 @@ from sluice.indexing.graph.neighbours import (
     checked_settings,
     walk,
 )
-from sluice.indexing.graph.recall import DEPTHS, QUERIES, GraphRecall, mean_share
 from sluice.indexing.hits import Hits, best_first
-from sluice.indexing.index import Index, SearchParameters
+from sluice.indexing.index import SearchParameters
 from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.recall import DEPTHS, NOTE, MeasuredIndex, RecallNote, mean_share
 from sluice.indexing.storage.exact_scores import Metric
 from sluice.indexing.storage.rows import DenseRows, fact, picked
 
 NEIGHBOURS = 32  # of each document, where the number is not set
 GATHERED = 4_096  # rows whose vectors are gathered, or scored, at a time
-RECALL_NOTE = "recall"  # in an index's notes: what its walk finds of the exhaustive best
+QUERIES = 100  # to measure a recall with, at most
 
 Scorer: TypeAlias = Callable[[Rows, Dense], NDArray[np.float32]]
 
@@ -48,7 +48,31 @@ class Walked(NamedTuple):
     visited: NDArray[np.int64]
 
 
-class GraphIndex(Index):
+@dataclass(frozen=True, slots=True)
+class GraphRecall(RecallNote):
+    """What share of the exhaustive best ``k`` a walk found, on average over sampled queries.
+
+    ``visited`` is the number of documents that a walk for 100 hits scored, on average.
+    ``added`` and ``deleted`` documents changed the index since.
+    """
+
+    at_10: float
+    at_100: float
+    visited: float
+    queries: int
+    documents: int
+    added: int = 0
+    deleted: int = 0
+
+    def __str__(self) -> str:
+        """Return a line for reports."""
+        return self._with_changes(
+            f"recall@10 {self.at_10:.3f}, @100 {self.at_100:.3f} of exhaustive, on {self.queries} "
+            f"queries; {self.visited:,.0f} of {self.documents:,} documents scored"
+        )
+
+
+class GraphIndex(MeasuredIndex):
     """Documents as vectors; a query is a network that scores them, or any function that does.
 
     Queries are flat q-nets (``QNetShape``), which a Hypencoder makes; one of the documents' own
@@ -149,7 +173,7 @@ class GraphIndex(Index):
     @property
     def recall_note(self) -> GraphRecall | None:
         """What the walk was measured to find of the exhaustive best; None where nothing was."""
-        return GraphRecall.of(self.notes.get(RECALL_NOTE))
+        return GraphRecall.from_note(self.notes.get(NOTE))
 
     def empty(self) -> Self:
         """Return an index without documents that has the settings of this one."""
@@ -163,23 +187,6 @@ class GraphIndex(Index):
     def spool(self, folder: Path) -> None:
         """Keep the vectors added from now on in a file."""
         self._vectors.spool(folder)
-
-    def add(self, vectors: Any) -> Rows:
-        """Append documents; a recall that was measured before says how many came since."""
-        rows = super().add(vectors)
-        self._note_change(added=len(rows))
-        return rows
-
-    def delete(self, rows: ArrayLike) -> None:
-        """Put tombstones on ``rows``; a recall measured before says how many went since."""
-        before = len(self)
-        super().delete(rows)
-        self._note_change(deleted=before - len(self))
-
-    def _note_change(self, added: int = 0, deleted: int = 0) -> None:
-        note = self.recall_note
-        if note is not None and (added or deleted):
-            self.notes[RECALL_NOTE] = note.changed(added, deleted).as_dict()
 
     def measure_recall(self, queries: Any) -> GraphRecall | None:
         """Measure what the walk finds of the exhaustive best, and note it; None if all is scored.
@@ -200,7 +207,7 @@ class GraphIndex(Index):
         note = GraphRecall(
             shares[10], shares[100], float(found.visited.mean()), len(asked), len(self)
         )
-        self.notes[RECALL_NOTE] = note.as_dict()
+        self.notes[NOTE] = note.as_dict()
         return note
 
     def search_counted(

@@ -192,24 +192,24 @@ class Neighbours:
     def keep_only(self, allowed: Mask, vectors: DenseRows) -> None:
         """Drop rows; ``vectors`` are those that stay. Rows that lost a neighbour get another."""
         moved = np.where(allowed, np.cumsum(allowed) - 1, -1).astype(np.int32)
-        old = self._checked(self.links[allowed])
+        old = self._known_rows(self.links[allowed])
         links = np.where(old >= 0, moved[old], -1)
         lost = np.flatnonzero(((old >= 0) & (links < 0)).any(axis=1))
         self.links = links
         if len(lost):
             self._search(self.links, lost, vectors, self._index(vectors, first=False))
 
-    def of(self, rows: Rows) -> Rows:
+    def linked(self, rows: Rows) -> Rows:
         """Return the neighbours of rows, in their order, each once.
 
         ``IndexFormatError`` for a row that is not there: the file was edited.
         """
-        found = self._checked(self.links[rows]).ravel()
+        found = self._known_rows(self.links[rows]).ravel()
         distinct, first = np.unique(found, return_index=True)
         ordered = distinct[np.argsort(first)]
         return ordered[ordered >= 0].astype(np.int64)
 
-    def _checked(self, links: Links) -> Links:
+    def _known_rows(self, links: Links) -> Links:
         if links.size and (int(links.max()) >= len(self) or int(links.min()) < -1):
             raise IndexFormatError(f"{FILE}: names rows that the index does not have; rebuild it")
         return links
@@ -254,7 +254,7 @@ class Neighbours:
             queries = vectors.gather(rows)[0]
             found = newer.search(queries, self.count).rows
             found = np.where(found >= 0, found + known, -1)
-            older = self._checked(self.links[rows]).astype(np.int64)
+            older = self._known_rows(self.links[rows]).astype(np.int64)
             candidates = np.concatenate([older, found], axis=1)
             links[rows] = vectors.rescored(queries, candidates, self.count, "l2").rows
         return links
@@ -332,7 +332,7 @@ def walk(
         if not best.take(frontier, scores, allowed) and settings.early_stop:
             break
         near, _ = best_first(frontier, scores, settings.candidate_count(len(graph)))
-        reached = graph.of(near)
+        reached = graph.linked(near)
         frontier = reached[~seen[reached]]
     _fill(score, order, seen, best, allowed)
 
@@ -374,7 +374,7 @@ def best_first_walk(
             break
         place = int(np.argmax(open_rows))
         open_rows[place] = False
-        reached = graph.of(near[place : place + 1])
+        reached = graph.linked(near[place : place + 1])
         rows = reached[~seen[reached]]
     _fill(score, order, seen, best, allowed)
 

@@ -91,14 +91,14 @@ class ProjectedLinks(Neighbours):
             self.found[lost] = everything.search(self.queries[lost], self.depth).rows
         self._project(vectors)
 
-    def of(self, rows: Rows) -> Rows:
+    def linked(self, rows: Rows) -> Rows:
         """Return the links of rows, each once."""
-        linked = self._checked(self.joined[rows])
+        linked = self._known_rows(self.joined[rows])
         return np.unique(linked[linked >= 0]).astype(np.int64)
 
     def pivots(self) -> Rows:
         """Return the rows that queries find first, in the order of the queries, each once."""
-        best = self._checked(self.found[:, 0])
+        best = self._known_rows(self.found[:, 0])
         distinct, first = np.unique(best[best >= 0], return_index=True)
         return distinct[np.argsort(first)].astype(np.int64)
 
@@ -122,7 +122,7 @@ class ProjectedLinks(Neighbours):
         self.joined = open_array(folder / LINKS_FILE, np.int32, (len(vectors), self.count))
         if not np.isfinite(self.queries).all():
             raise IndexFormatError(f"{folder / QUERIES_FILE}: has a value that is not finite")
-        self._checked(self.found)
+        self._known_rows(self.found)
 
 
 def found_together(found: Links, rows: int, most: int) -> Links:

@@ -37,8 +37,7 @@ from sluice.indexing.inverted.settings import (
 )
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics, Plan, plan_of
-from sluice.indexing.kernels.calls import kernels_loaded, notice_once, numpy_suffices
-from sluice.indexing.kernels.threads import in_pieces
+from sluice.indexing.kernels.calls import in_pieces, kernels_loaded, notice_once, numpy_suffices
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact
 

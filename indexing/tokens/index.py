@@ -15,9 +15,10 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
-from sluice.indexing.index import Index, SearchParameters
+from sluice.indexing.index import SearchParameters
 from sluice.indexing.kernels.calls import notice_once
 from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.recall import NOTE, MeasuredIndex
 from sluice.indexing.storage.rows import fact
 from sluice.indexing.tokens.gather.gathering import Gathering
 from sluice.indexing.tokens.gather.recall import MeasuredRecall
@@ -39,7 +40,6 @@ from sluice.indexing.tokens.storage.segment import (
 log = logging.getLogger("sluice")
 
 SAMPLE = 4096  # documents that a codebook is learnt from
-RECALL_NOTE = "recall"  # in an index's notes: what its gather finds of the exact best
 CHOICE_NOTE = "gather"  # why it has its depth; empty where ``candidates`` are set
 
 
@@ -54,7 +54,7 @@ class TokenMatches(NamedTuple):
     products: NDArray[np.float32]
 
 
-class TokenIndex(Index):
+class TokenIndex(MeasuredIndex):
     """Every query against every document by MaxSim, exactly.
 
     The score of a document is the sum, over the query's token vectors, of the largest inner
@@ -137,7 +137,7 @@ class TokenIndex(Index):
     @property
     def recall_note(self) -> MeasuredRecall | None:
         """What the gather was measured to find of the exact best; None where nothing was."""
-        return MeasuredRecall.of(self.notes.get(RECALL_NOTE))
+        return MeasuredRecall.from_note(self.notes.get(NOTE))
 
     @property
     def searches(self) -> str:
@@ -245,7 +245,7 @@ class TokenIndex(Index):
         given = None if queries is None else self._checked(queries, "queries")
         measured = self._gathering.measured(self, given)
         if measured is not None:
-            self.notes[RECALL_NOTE] = measured.as_dict()
+            self.notes[NOTE] = measured.as_dict()
             self.notes[CHOICE_NOTE] = self._gathering.reason
         return measured
 
@@ -268,7 +268,6 @@ class TokenIndex(Index):
         """Append documents; a recall that was measured before says how many came since."""
         before = self.advice
         rows = super().add(vectors)
-        self._note_change(added=len(rows))
         if self.advice and not before:
             log.warning("tokens: %s", self.advice)
         return rows
@@ -280,17 +279,6 @@ class TokenIndex(Index):
             with self._changing:
                 self._gathering.prepare(self._vectors)
         return moved
-
-    def delete(self, rows: ArrayLike) -> None:
-        """Put tombstones on ``rows``; a recall measured before says how many went since."""
-        before = len(self)
-        super().delete(rows)
-        self._note_change(deleted=before - len(self))
-
-    def _note_change(self, added: int = 0, deleted: int = 0) -> None:
-        note = self.recall_note
-        if note is not None and (added or deleted):
-            self.notes[RECALL_NOTE] = note.changed(added, deleted).as_dict()
 
     def save(self, path: str | Path) -> None:
         """Write the index, see ``Index.save``; a gather that was never measured is, before."""

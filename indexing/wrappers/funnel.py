@@ -62,6 +62,13 @@ class WrappingIndex(Index):
     def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
         return cls._open(folder, facts, ())
 
+    def _inner_names(self, prefix: str, *own: str) -> dict[str, str]:
+        """Return the inner index's parameters by their names here: ``prefix_name`` beside ours."""
+        return {
+            f"{prefix}_{name}" if name.startswith((*own, f"{prefix}_")) else name: name
+            for name in self.inner._parameters.names
+        }
+
     def _drop_inner_rows(self, allowed: Mask) -> None:
         """Drop the inner rows that ``allowed`` excludes; the inner index has no tombstones."""
         self.inner.delete(np.flatnonzero(~allowed))
@@ -234,7 +241,7 @@ class FunnelIndex(WrappingIndex):
         self, queries: Dense, k: int, allowed: Mask | None, parameters: dict[str, Any]
     ) -> Hits:
         depth = max(k, min(parameters.pop("depth", self.depth), self.rows))
-        names = self._names_of_first()
+        names = self._inner_names(FIRST, "depth")
         params = {names[name]: value for name, value in parameters.items()}
         step = max(1, PLACES // depth)
         batches = []
@@ -245,18 +252,10 @@ class FunnelIndex(WrappingIndex):
         rows, scores = zip(*batches, strict=True)
         return Hits(np.concatenate(rows), np.concatenate(scores))
 
-    def _names_of_first(self) -> dict[str, str]:
-        """Return the first pass's parameters by the names they have here."""
-        clashing = ("depth", FIRST + "_")
-        return {
-            f"{FIRST}_{name}" if name.startswith(clashing) else name: name
-            for name in self.first._parameters.names
-        }
-
     @property
     def _parameters(self) -> SearchParameters:
         return SearchParameters(
-            ("depth", *self._names_of_first()),
+            ("depth", *self._inner_names(FIRST, "depth")),
             lambda params: whole_number(params.get("depth", 1), "params: depth", 1),
         )
 

@@ -33,6 +33,7 @@ from sluice.indexing.wrappers.passages import PassageIndex
 Mode = Literal["two_step", "exhaustive"]
 MODES: Final[tuple[Mode, ...]] = ("two_step", "exhaustive")
 INNER = "inner"  # folder of the first step's index, and prefix of its parameters named as ours
+OWN: Final = ("mode", "factor")  # parameters of a search
 FACTOR = 4  # candidates of the first step for each hit
 FEWEST = 100  # candidates, however few the hits
 GATHERED = 1 << 14  # documents whose vectors are gathered at a time
@@ -153,7 +154,7 @@ class PseudoQueryIndex(WrappingIndex):
         if mode == "exhaustive" or candidates >= len(alive):
             found = [alive] * len(queries)
         else:
-            names = self._names_of_inner()
+            names = self._inner_names(INNER, *OWN)
             own = {names[name]: value for name, value in parameters.items()}
             asked = queries if isinstance(self.inner, PassageIndex) else _single(queries)
             lines = self.inner.search(asked, candidates, keep=allowed, params=own).rows
@@ -183,24 +184,16 @@ class PseudoQueryIndex(WrappingIndex):
     def _stored_rows(self) -> int:
         return self.inner.rows
 
-    def _names_of_inner(self) -> dict[str, str]:
-        """Return the inner index's parameters by the names they have here."""
-        ours = ("mode", "factor", f"{INNER}_")
-        return {
-            f"{INNER}_{name}" if name.startswith(ours) else name: name
-            for name in self.inner._parameters.names
-        }
-
     @property
     def _parameters(self) -> SearchParameters:
-        names = () if self.mode == "exhaustive" else ("mode", "factor", *self._names_of_inner())
+        names = () if self.mode == "exhaustive" else (*OWN, *self._inner_names(INNER, *OWN))
         return SearchParameters(names, self._check_values, by_mode=True)
 
     def _check_values(self, params: Mapping[str, Any]) -> None:
         _checked_mode(params.get("mode", "two_step"))
         if "factor" in params:
             whole_number(params["factor"], "params: factor", 1)
-        names = self._names_of_inner()
+        names = self._inner_names(INNER, *OWN)
         own = {names[name]: value for name, value in params.items() if name in names}
         self.inner._parameters.check(own)
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import Index, Parameters, SearchParameters
-from sluice.indexing.kernels.threads import thread_count
+from sluice.indexing.kernels.calls import thread_count
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.table import SHARDABLE
 from sluice.indexing.wrappers.fan_out import (
@@ -25,13 +25,14 @@ from sluice.indexing.wrappers.fan_out import (
     OWN_PARAMETERS,
     PARTIAL,
     Ask,
+    JoinedParts,
     Patience,
     ShardRows,
     ask_all,
     check_patience,
     note_absent,
+    stacked,
 )
-from sluice.indexing.wrappers.joined_parts import JoinedParts, stacked
 from sluice.indexing.wrappers.remote import RemoteIndex
 
 log = logging.getLogger("sluice")
@@ -80,7 +81,7 @@ class ShardedIndex(Index):
         self._live = LiveRows(len(rows) if self._filled else 0, np.sort(np.concatenate(dead)))
 
     @classmethod
-    def over(cls, index: Index, rows: ShardRows, names: Sequence[str] = ()) -> Self:
+    def split(cls, index: Index, rows: ShardRows, names: Sequence[str] = ()) -> Self:
         """Return an empty index of shards that are copies of ``index``, which is empty too.
 
         ``ConfigError`` for a type that cannot answer by parts.
@@ -209,7 +210,7 @@ class ShardedIndex(Index):
     def of_passages(self, counts: ArrayLike) -> Self:
         """Return these empty parts as an index of passages, ``counts`` of each document."""
         owners = np.repeat(self.shard_rows.owners, np.asarray(counts))
-        made = type(self)(self.parts, ShardRows.of(owners, len(self._parts)), names=self.names)
+        made = type(self)(self.parts, ShardRows.split(owners, len(self._parts)), names=self.names)
         made.changed = set(self.changed)
         return made
 

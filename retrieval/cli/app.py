@@ -13,22 +13,12 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sluice.retrieval.cli import (
-    config,
-    data,
-    diagnose,
-    exchange,
-    experiment,
-    judging,
-    model,
-    serve,
-)
-from sluice.retrieval.cli.fitting import stages
-from sluice.retrieval.cli.outputs import plot, score
-from sluice.retrieval.cli.searching import changes, explain, search
-from sluice.retrieval.cli.teaching import training_data
+from sluice.retrieval.cli import config, experiment, files
+from sluice.retrieval.cli.measuring import diagnose, judging, results, score
+from sluice.retrieval.cli.searching import changes, search, serve
 from sluice.retrieval.cli.terminal.messages import LogFormatter, echo
 from sluice.retrieval.cli.terminal.verbs import Command, with_options
+from sluice.retrieval.cli.training import model, stages, training_data
 
 EXPERIMENTS = "Experiments, from a YAML file"
 SEARCH = "Search"
@@ -38,15 +28,15 @@ FILES = "Data and files"
 
 HEADINGS: dict[str, dict[str, Command]] = {
     EXPERIMENTS: experiment.COMMANDS,
-    SEARCH: search.COMMANDS | explain.COMMANDS | changes.COMMANDS | serve.COMMANDS,
+    SEARCH: search.COMMANDS | changes.COMMANDS | serve.COMMANDS,
     MEASURE: score.COMMANDS,
     TRAINING: training_data.COMMANDS,
-    FILES: data.COMMANDS | exchange.COMMANDS,
+    FILES: files.COMMANDS,
 }
 # A verb with sub-verbs: its heading, its help and these.
 GROUPS: dict[str, tuple[str, str, dict[str, Command]]] = {
     "diagnose": (MEASURE, diagnose.__doc__ or "", diagnose.COMMANDS),
-    "plot": (MEASURE, plot.__doc__ or "", plot.COMMANDS),
+    "plot": (MEASURE, results.PLOT, results.PLOT_COMMANDS),
     "labels": (MEASURE, judging.__doc__ or "", judging.COMMANDS),
     "teach": (TRAINING, training_data.TEACH, training_data.TEACH_COMMANDS),
     "fit": (TRAINING, stages.FIT, stages.COMMANDS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,30 +13,81 @@ import typer
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError, suggest
 from sluice.encoders.foundation.numbers import duration, spelled_bytes
-from sluice.retrieval.cli.outputs.report import report, reproduce
-from sluice.retrieval.cli.terminal.messages import echo, say, show
+from sluice.retrieval.cli.measuring.results import report, reproduce
+from sluice.retrieval.cli.terminal.messages import echo, say
 from sluice.retrieval.cli.terminal.options import (
+    COLUMNS,
     DOCUMENTS,
     ConfigFile,
-    IdColumn,
     Links,
-    MetadataColumns,
     Overrides,
     Plan,
     Rebuild,
-    TextColumns,
-    TitleColumn,
-    named_columns,
     plural,
     refuse_options,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, Shown
+from sluice.retrieval.cli.terminal.printing import show
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
     from sluice.retrieval.experiments.experiment import Experiment
 
+
 log = logging.getLogger("sluice")
+
+LONG = 300_000  # characters that take longer than the trial of an estimate
+
+
+def is_documents(source: str) -> bool:
+    """Return whether a word names documents rather than the YAML file of an experiment."""
+    from sluice.retrieval.documents.readers.source import is_source
+
+    return Path(source).suffix.lower() not in (".yaml", ".yml") and is_source(source)
+
+
+def own_experiment(
+    source: str,
+    columns: Mapping[str, Any],
+    output: Path | None,
+    *,
+    language: str | None,
+    model: str | None,
+    lexical_only: bool,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """Return the config of a hybrid over a source, and print what was read and what it will cost.
+
+    The model is looked up before anything is built. A dry run prints no estimate here: its caller
+    does.
+    """
+    from sluice.encoders.lexical.analyzer import analyzer
+    from sluice.retrieval.experiments.own_documents import hybrid_config, survey
+    from sluice.retrieval.jobs import estimate
+
+    if lexical_only and model is not None:
+        raise ConfigError("--model: goes without --bm25, which uses no model")
+    if language is not None:
+        analyzer(language)  # an unknown one is an error before any work
+    folder = output or Path("runs") / short_name(source)
+    own = survey(source, columns, folder, language)
+    echo(str(own))
+    config = hybrid_config(own, folder, model=model, lexical_only=lexical_only)
+    if not dry_run and not lexical_only:
+        if own.characters < LONG:
+            echo("estimate: less than half a minute, and a few MB on disk")
+        else:
+            echo(f"estimate: dense: {estimate(config, only=['dense'])['dense']}")
+    return config
+
+
+def short_name(source: str) -> str:
+    """Return the folder's name below ``runs`` for a source."""
+    if source == "-":
+        return "documents"
+    plain = source.partition("#")[0].rstrip("/").removeprefix("hf:")
+    parts = [part for part in Path(plain).resolve().parts if not set(part) & set("*?[")]
+    return parts[-1].split(".")[0] or "documents"
 
 
 def run(
@@ -86,6 +137,7 @@ def train(config: ConfigFile, overrides: Overrides = None) -> None:
     echo(training_summary(train_one(config, overrides or [])))
 
 
+@takes(COLUMNS)
 def index(
     source: Annotated[
         str,
@@ -98,10 +150,6 @@ def index(
     output: Annotated[
         Path | None, "FOLDER", "Where the indexes go.", Shown("runs/NAME of the source")
     ] = None,
-    id: IdColumn = None,
-    text: TextColumns = None,
-    title: TitleColumn = None,
-    metadata: MetadataColumns = None,
     language: Annotated[
         str | None, "CODE", "The language BM25 stems.", Shown("guessed", panel=DOCUMENTS)
     ] = None,
@@ -115,6 +163,7 @@ def index(
     allow: Links = None,
     rebuild: Rebuild = False,
     plan: Plan = False,
+    **columns: Any,
 ) -> None:
     """Index documents, or an experiment's corpus.
 
@@ -133,10 +182,9 @@ def index(
       sluice index configs/bm25.yaml dataset=scifact
       sluice index configs/index-splade.yaml --dry-run
     """
-    from sluice.retrieval.cli.terminal.own_documents import is_documents, own_experiment
     from sluice.retrieval.config.yaml_file import SUFFIXES, recipe_or_file, recipes
 
-    columns = named_columns(id=id, text=text, title=title, metadata=metadata, allow=allow)
+    columns |= {"allow": allow} if allow else {}
     config: str | Path | dict[str, Any] = Path(source)
     if is_documents(source):
         if overrides:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -269,12 +269,14 @@ def _compare(encoder: Encoder, vectors: DenseVectors, documents: Iterator[Docume
 class DenseImport:
     """The options of ``sluice import`` for dense vectors; None is the default."""
 
-    documents: str | None = None  # a corpus file or a dataset
-    encoder: str | None = None  # a model's folder or hub id
-    metric: str | None = None
-    index: str | None = None  # see ``index_of``
-    query_vectors: Path | None = None
-    queries: Path | None = None  # the texts of query_vectors
+    documents: Annotated[str | None, "SOURCE", "Texts by id: a corpus .jsonl, or a dataset."] = None
+    encoder: Annotated[
+        str | None, "MODEL", "The model that produced the vectors; it encodes queries."
+    ] = None
+    metric: Annotated[str | None, "ip, cosine or l2."] = None
+    index: Annotated[str | None, "flat, a FAISS factory, or YAML: '{type: ...}'."] = None
+    query_vectors: Annotated[Path | None, "Vectors of the queries that will be searched."] = None
+    queries: Annotated[Path | None, "Texts of --query-vectors, by id."] = None
 
 
 def import_job(inputs: Sequence[Path], output: Path, form: str, options: DenseImport) -> Retriever:

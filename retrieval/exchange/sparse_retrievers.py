@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,8 +67,8 @@ def export_retriever(
     output: str | Path,
     form: str,
     *,
-    quantise: int | None = None,
-    scale: float | None = None,
+    quantise: Annotated[int | None, "The largest weight becomes N."] = None,
+    scale: Annotated[float | None, "A weight becomes round(X impact)."] = None,
     queries: Mapping[str, str] | None = None,
 ) -> Export:
     """Write the documents of a retriever whose index is inverted; deleted ones are left out.

@@ -15,8 +15,8 @@ from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.hit import Passage
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.search import TextsOf
-from sluice.retrieval.pipelines.stage import Stage, passages_by, passages_by_best
-from sluice.retrieval.pipelines.tracing import Span
+from sluice.retrieval.pipelines.stage import Around, Stage, passages_by
+from sluice.retrieval.pipelines.tracing import Span, passages_by_best
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
 
@@ -54,33 +54,22 @@ class Then(Stage):
         return self.second.rank(queries, self.first.rank(queries, given, max(DEPTH, k or 0)), k)
 
 
-class Cut(Stage):
+class Cut(Around):
     """``stage % k``: at most the first ``k`` documents; a retriever then searches no deeper."""
 
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # it returns less than the retriever
-
-    @property
-    def lexical(self) -> bool:
-        """Whether the stage that is cut ranks by words alone."""
-        return self.stage.lexical
-
     def __init__(self, stage: Stage, k: int) -> None:
-        self.stage = stage
-        self.inner = (stage,)
-        self.k = k = whole_number(k, "the cut of %", 1)
+        self.k = whole_number(k, "the cut of %", 1)
+        super().__init__(stage)
+
+    def _take(self, stage: Stage) -> None:
+        super()._take(stage)
         closed = isinstance(stage, Fuse) or " " not in stage.name  # a fusion has its brackets
-        self.name = f"{stage.name} % {k}" if closed else f"({stage.name}) % {k}"
+        self.name = f"{stage.name} % {self.k}" if closed else f"({stage.name}) % {self.k}"
 
     @property
     def least_score(self) -> float | None:
         """The least score of the stage that is cut."""
         return self.stage.least_score
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return the cut of another stage."""
-        (stage,) = inner
-        return Cut(stage, self.k)
 
     def written(self, name_of: NameOf) -> str:
         """Return ``stage % k``."""
@@ -92,25 +81,19 @@ class Cut(Stage):
         return self.stage.rank(queries, given, depth).top(self.k)
 
 
-class Weighted(Stage):
+class Weighted(Around):
     """``0.3 * stage``: its list with the weight that it has in a fusion, ``0.3 * a + 0.7 * b``.
 
     By itself it is the stage with its scores multiplied. A cut, or a reranker after it, keeps the
     weight: ``0.3 * a % 100 + 0.7 * b`` fuses the first 100 of a.
     """
 
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # its scores are others
-
-    @property
-    def lexical(self) -> bool:
-        """Whether the stage with the weight ranks by words alone."""
-        return self.stage.lexical
-
     def __init__(self, stage: Stage, weight: float) -> None:
-        self.stage = stage
-        self.inner = (stage,)
         self.weight = finite_number(weight, "the weight of *", 0)
+        super().__init__(stage)
+
+    def _take(self, stage: Stage) -> None:
+        super()._take(stage)
         self.name = f"{self.weight:g} * {stage.name}"
 
     @property
@@ -118,11 +101,6 @@ class Weighted(Stage):
         """The least score of the stage, times the weight."""
         least = self.stage.least_score
         return None if least is None else self.weight * least
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return another stage with this weight."""
-        (stage,) = inner
-        return Weighted(stage, self.weight)
 
     def written(self, name_of: NameOf) -> str:
         """Return ``weight * stage``."""

@@ -162,9 +162,9 @@ class Rerank(Stage):
             return self
         store = documents.store if isinstance(documents, TextsOf) else documents
         ScorerHooks(self.scorer).check_documents(store)
-        made = copy.copy(self)
-        made._documents = documents
-        return made
+        copied = copy.copy(self)
+        copied._documents = documents
+        return copied
 
     def written(self, name_of: NameOf) -> str:
         """Return ``scorer(depth=..)`` with its options, ``max_sim(tokens, depth=..)``.
@@ -176,8 +176,8 @@ class Rerank(Stage):
             options["interpolate"] = self.interpolate
         if self.deadline_ms is not None:
             options["deadline_ms"] = self.deadline_ms
-        made = (name for name in OF_STAGES if resolve(STAGES[name]) is type(self.scorer))
-        function = next(made, None) if self.inner else ""
+        names = (name for name in OF_STAGES if resolve(STAGES[name]) is type(self.scorer))
+        function = next(names, None) if self.inner else ""
         if self.rules or function is None:
             what = "a rule of its depth" if self.rules else "retrievers of its scorer"
             raise ConfigError(
@@ -229,18 +229,21 @@ class Rerank(Stage):
 
     def passages_of(self, query: str, doc_ids: Sequence[str], span: Span) -> list[Passage | None]:
         """Return the passage that the scorer scored best, None where it scored no passages."""
-        scored = (span.kept or {}).get(SCORED_PASSAGES, {})
-        found: list[Passage | None] = [None] * len(doc_ids)
+        scored = (span.passage_notes or {}).get(SCORED_PASSAGES, {})
+        passages: list[Passage | None] = [None] * len(doc_ids)
         for place, document in enumerate(documents_in(self._documents, doc_ids) if scored else ()):
             if document.full_text in scored:
                 number, *characters = scored[document.full_text]
                 start, end = document.own_characters(*characters)
-                found[place] = Passage(number, start, end, document.text[start:end])
-        return found
+                passages[place] = Passage(number, start, end, document.text[start:end])
+        return passages
 
     @property
     def approximates(self) -> Stage | None:
-        """The retriever of a scorer that scores as its index does."""
+        """The retriever that scores all documents as the scorer does its candidates, or None.
+
+        Its exact search tells which of the best documents the candidates miss.
+        """
         return ScorerHooks(self.scorer).approximates
 
     def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
@@ -335,13 +338,13 @@ class Rerank(Stage):
     def _list_scores(self, lists: Mapping[str, Any], query: str, head: Ranking) -> Scores:
         if query not in lists:
             raise DataError(f"{self.name}: returned no scores for query {query!r}")
-        return self._checked(lists[query], len(head), "candidates", lambda _: f"query {query!r}")
+        return self._finite(lists[query], len(head), "candidates", lambda _: f"query {query!r}")
 
     def _pair_scores(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         returned = self.scorer.score(pairs)
-        return self._checked(returned, len(pairs), "pairs", lambda i: f"the query {pairs[i][0]!r}")
+        return self._finite(returned, len(pairs), "pairs", lambda i: f"the query {pairs[i][0]!r}")
 
-    def _checked(self, returned: Any, count: int, what: str, of: Any) -> Scores:
+    def _finite(self, returned: Any, count: int, what: str, of: Any) -> Scores:
         try:
             with np.errstate(over="ignore"):
                 scores = np.asarray(returned, np.float32)

@@ -1,10 +1,10 @@
-"""What stages ask of a scorer: ``score(pairs)`` or ``score_lists``, and optional attributes."""
+"""Scorers: what stages ask of one, and scores that are looked up before one is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage, Texts
     from sluice.retrieval.runs.queries import Queries
     from sluice.retrieval.runs.run import Ranking
+
 
 Scores = NDArray[np.float32]
 
@@ -75,8 +76,8 @@ class ScorerHooks:
     @property
     def fingerprint(self) -> str | None:
         """A hash of everything that decides its scores, None if it has no such attribute."""
-        found = self._hook("fingerprint")
-        return None if found is None else str(found)
+        fingerprint = self._hook("fingerprint")
+        return None if fingerprint is None else str(fingerprint)
 
     @property
     def inner(self) -> Any:
@@ -86,8 +87,8 @@ class ScorerHooks:
     @property
     def approximates(self) -> Stage | None:
         """The retriever whose search finds the best of all by these scores, None without one."""
-        found: Stage | None = self._hook("approximates")
-        return found
+        retriever: Stage | None = self._hook("approximates")
+        return retriever
 
     def matches_of(self, query: str, doc_id: str, documents: Texts | None) -> Sequence[TokenMatch]:
         """Return which tokens of a document met those of a query; none if it does not say."""
@@ -136,3 +137,55 @@ class ScorerHooks:
 
     def _hook(self, name: str, default: Any = None) -> Any:
         return getattr(self.scorer, name, default)
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Lookup(NamedTuple):
+    """The scores of the keys, and how many of them had to be computed."""
+
+    scores: Scores
+    misses: int
+
+
+def remembered(
+    keys: Sequence[Key],
+    get: Callable[[Sequence[Key]], Scores],
+    score: Callable[[list[int]], Scores],
+    put: Callable[[list[Key], Scores], None],
+    *,
+    block: int | None = None,
+) -> Lookup:
+    """Return one score per key; those that ``get`` does not know are scored and ``put``.
+
+    ``score`` takes places in ``keys``, never two of the same key. Each ``block`` is put before the
+    next is scored, so that a kill costs one block; without ``block`` all are scored at once.
+    """
+    scores = get(keys)
+    missing = np.flatnonzero(np.isnan(scores)).tolist()
+    first: dict[Key, int] = {}
+    for place in missing:
+        first.setdefault(keys[place], place)
+    places = list(first.values())
+    known: dict[Key, float] = {}
+    size = block or max(1, len(places))
+    for start in range(0, len(places), size):
+        part = places[start : start + size]
+        names, values = [keys[place] for place in part], score(part)
+        put(names, values)
+        known.update(zip(names, values.tolist(), strict=True))
+    scores[missing] = [known[keys[place]] for place in missing]
+    return Lookup(scores, len(places))
+
+
+class ScoreMemory(dict[Key, float]):
+    """Scores in memory, as ``get`` and ``put`` of ``remembered``."""
+
+    def found(self, keys: Sequence[Key]) -> Scores:
+        """Return the score of each key, NaN where it is not known."""
+        return np.array([self.get(key, np.nan) for key in keys], np.float32)
+
+    def add(self, keys: Sequence[Key], scores: Scores) -> None:
+        """Keep the scores of keys."""
+        self.update(zip(keys, scores.tolist(), strict=True))

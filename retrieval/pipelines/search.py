@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.hit import Hit, Passage
 from sluice.retrieval.pipelines.tracing import Span, keeping_passages
 from sluice.retrieval.runs.queries import Queries, as_queries
@@ -149,7 +150,7 @@ def documents_in(store: Texts | None, doc_ids: Sequence[str]) -> list[Document]:
     """Return documents by id; those of a store of plain texts have neither title nor metadata."""
     if store is None or not doc_ids:
         return [Document(doc_id, "", "") for doc_id in doc_ids]
-    if isinstance(store, WholeDocuments):
+    if isinstance(store, (DocumentStore, WholeDocuments)):  # to ask a protocol takes longer
         return list(store.documents_of(doc_ids))
     texts = store.texts(list(doc_ids))
     return [Document(doc_id, "", text) for doc_id, text in zip(doc_ids, texts, strict=True)]

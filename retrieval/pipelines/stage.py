@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -12,8 +13,8 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import is_number, whole_number
 from sluice.familiar import QUERY, FamiliarStage, K, renamed
 from sluice.indexing.wrappers.fan_out import partial_results
-from sluice.retrieval.pipelines.hit import SHOWN, Hit, PartScore, Passage, TokenMatch, short
-from sluice.retrieval.pipelines.saving import NameOf, save_pipeline
+from sluice.retrieval.pipelines.hit import SHOWN, Hit, Passage, TokenMatch, short
+from sluice.retrieval.pipelines.saving import NameOf, options_text, save_pipeline
 from sluice.retrieval.pipelines.search import (
     Several,
     Texts as Texts,
@@ -157,23 +158,11 @@ class Stage(FamiliarStage, ABC):
     def check_first(self, first: Stage) -> None:
         """Raise ``ConfigError`` if the stage cannot come after ``first``; by default it can."""
 
-    @property
-    def approximates(self) -> Stage | None:
-        """The retriever that scores all documents as this stage does its candidates, or None.
-
-        Its exact search tells which of the best documents the candidates miss.
-        """
-        return None
-
     def matches_of(self, query: str, doc_id: str) -> Sequence[TokenMatch]:
         """Return which tokens of a document met those of the query; none where that is not known.
 
         Of a stage that scores by token vectors itself, see ``TokenMatch``.
         """
-        return ()
-
-    def parts_of(self, query: str, doc_id: str) -> Sequence[PartScore]:
-        """Return the parts of a document that the stage scored one by one; none by default."""
         return ()
 
     def attached(self, documents: Texts) -> Stage:
@@ -356,39 +345,66 @@ def _size(store: Texts) -> int:
 
 def passages_by(parts: Sequence[Span], query: str, doc_ids: Sequence[str]) -> list[Passage | None]:
     """Return each document's passage from the first of the parts that names it."""
-    found: list[Passage | None] = [None] * len(doc_ids)
+    passages: list[Passage | None] = [None] * len(doc_ids)
     for part in parts:
-        left = [place for place, passage in enumerate(found) if passage is None]
+        left = [place for place, passage in enumerate(passages) if passage is None]
         if left and part.stage.names_passages:
             named = part.stage.passages_of(query, [doc_ids[place] for place in left], part)
             for place, passage in zip(left, named, strict=True):
-                found[place] = passage
-    return found
+                passages[place] = passage
+    return passages
 
 
-def passages_by_best(
-    spans: Sequence[Span], query: str, doc_ids: Sequence[str]
-) -> list[Passage | None]:
-    """Return each document's passage from the part that ranked it best, of those that name one."""
-    # Spans of one query: a run has one ranking, by whatever name the query was asked.
-    parts = [part for part in spans if part.stage.names_passages]
-    ranks = [
-        {
-            name: rank
-            for each in (part.result or {}).values()
-            for rank, name in enumerate(each.doc_ids)
-        }
-        for part in parts
-    ]
-    found: list[Passage | None] = [None] * len(doc_ids)
-    chosen: dict[int, list[int]] = {}
-    for place, name in enumerate(doc_ids):
-        ranked = [(rank[name], part) for part, rank in enumerate(ranks) if name in rank]
-        if ranked:
-            chosen.setdefault(min(ranked)[1], []).append(place)
-    for number, places in chosen.items():
-        part = parts[number]
-        named = part.stage.passages_of(query, [doc_ids[place] for place in places], part)
-        for place, passage in zip(places, named, strict=True):
-            found[place] = passage
-    return found
+class Around(Stage):
+    """A stage around another one, whose queries, documents or scores it changes.
+
+    ``function`` of pipelines makes it, of the stage and of ``models``, with ``options``; without
+    options it cannot be saved. A subclass that has more to say of the stage extends ``_take``.
+    """
+
+    inner: tuple[Stage, ...] = ()
+    base_retriever = None  # it is searched with other queries, or its hits are changed
+
+    def __init__(
+        self,
+        stage: Stage,
+        function: str = "",
+        *,
+        models: Iterable[Any] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._function, self._models, self._options = function, tuple(models), options
+        self._take(stage)
+
+    def _take(self, stage: Any) -> None:
+        if not isinstance(stage, Stage):
+            raise ConfigError(
+                f"{self._function}: {type(stage).__name__}; expected a retriever or a pipeline"
+            )
+        self.stage = stage
+        self.inner = (stage,)
+        self.name = f"{self._function}({stage.name})"
+
+    def over(self, inner: Sequence[Stage]) -> Stage:
+        """Return the same around another stage."""
+        other = copy.copy(self)
+        other._take(*inner)
+        return other
+
+    def written(self, name_of: NameOf) -> str:
+        """Return ``function(stage, ...)``; a file of answers is not one of the options."""
+        if self._options is None:
+            return super().written(name_of)
+        options = options_text({k: v for k, v in self._options.items() if v is not None})
+        parts = [self.stage.written(name_of), *map(name_of, self._models)]
+        return f"{self._function}({', '.join([*parts, *filter(None, [options])])})"
+
+    @property
+    def lexical(self) -> bool:
+        """Whether the stage that is searched ranks by words alone."""
+        return self.stage.lexical
+
+    @property
+    def ranking_models(self) -> tuple[Any, ...]:
+        """What it asks."""
+        return self._models

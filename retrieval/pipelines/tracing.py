@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from sluice.retrieval.pipelines.hit import Passage
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.runs.run import Run
 
@@ -31,7 +32,7 @@ class Span:
     seconds: float = 0.0
     facts: dict[str, Any] = field(default_factory=dict)
     inner: list[Span] = field(default_factory=list)
-    kept: dict[str, Any] | None = None  # what names passages, see ``keeping_passages``
+    passage_notes: dict[str, Any] | None = None  # what names passages, see ``keeping_passages``
 
     @property
     def own_seconds(self) -> float:
@@ -90,10 +91,10 @@ def keeping_passages(wanted: bool) -> Iterator[list[Span]]:
             outer += spans
 
 
-def kept() -> dict[str, Any] | None:
+def passage_notes() -> dict[str, Any] | None:
     """Return where the running stage puts what names passages, None where nobody asks."""
     span = _current.get()
-    return None if span is None else span.kept
+    return None if span is None else span.passage_notes
 
 
 def note(facts: Mapping[str, Any]) -> None:
@@ -124,7 +125,7 @@ def traced(run: Ran) -> Ran:
         spans = _open.get()
         if spans is None:
             return run(self, queries, given, *rest, **options)
-        span = Span(self, given, kept=None if _keeping.get() is None else {})
+        span = Span(self, given, passage_notes=None if _keeping.get() is None else {})
         spans.append(span)
         inside, current = _open.set(span.inner), _current.set(span)
         start = time.perf_counter()
@@ -137,3 +138,31 @@ def traced(run: Ran) -> Ran:
         return span.result
 
     return seen  # type: ignore[return-value]
+
+
+def passages_by_best(
+    spans: Sequence[Span], query: str, doc_ids: Sequence[str]
+) -> list[Passage | None]:
+    """Return each document's passage from the part that ranked it best, of those that name one."""
+    # Spans of one query: a run has one ranking, by whatever name the query was asked.
+    parts = [part for part in spans if part.stage.names_passages]
+    ranks = [
+        {
+            name: rank
+            for each in (part.result or {}).values()
+            for rank, name in enumerate(each.doc_ids)
+        }
+        for part in parts
+    ]
+    passages: list[Passage | None] = [None] * len(doc_ids)
+    chosen: dict[int, list[int]] = {}
+    for place, name in enumerate(doc_ids):
+        ranked = [(rank[name], part) for part, rank in enumerate(ranks) if name in rank]
+        if ranked:
+            chosen.setdefault(min(ranked)[1], []).append(place)
+    for number, places in chosen.items():
+        part = parts[number]
+        named = part.stage.passages_of(query, [doc_ids[place] for place in places], part)
+        for place, passage in zip(places, named, strict=True):
+            passages[place] = passage
+    return passages

@@ -13,6 +13,7 @@ import numpy as np
 
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.pipelines.operators import Cut, Then
+from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.retrievers.corpus.token_scores import exact_params
@@ -77,7 +78,11 @@ class GatherRecall:
 
 def gathers(stage: Stage) -> bool:
     """Return whether a stage of a pipeline scores candidates as a retriever would all documents."""
-    return stage.approximates is not None or any(map(gathers, stage.inner))
+    return _approximated(stage) is not None or any(map(gathers, stage.inner))
+
+
+def _approximated(stage: Stage) -> Stage | None:
+    return stage.approximates if isinstance(stage, Rerank) else None
 
 
 def gather_recalls(
@@ -99,7 +104,7 @@ def gather_recalls(
         exact = exact_run(span, asked, max(CUTS))
         if exact is not None and span.result is not None:
             recall = {str(k): _mean_recall(span.result, exact, k) for k in CUTS}
-            base: Any = span.stage.approximates
+            base: Any = _approximated(span.stage)
             found.append(GatherRecall(span.stage.name, base.name, len(asked), recall))
     return found
 
@@ -136,7 +141,7 @@ def sampled(queries: Queries, sample: int, seed: int) -> dict[str, str]:
 
 def exact_run(span: Span, queries: Mapping[str, str], k: int) -> Run | None:
     """Return the exact search that a stage approximates, None for a stage that does not."""
-    base = span.stage.approximates
+    base = _approximated(span.stage)
     retriever = None if base is None else retriever_of(base)
     if base is None or retriever is None:
         return None

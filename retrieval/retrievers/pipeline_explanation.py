@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.hit import short
+from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.retrievers.corpus.token_scores import measured_recall
@@ -161,8 +162,9 @@ def _path(doc_id: str, query: str, spans: Sequence[Span]) -> DocumentPath:
         if at is not None and at < _scored(span):
             met = list(span.stage.matches_of(query, doc_id))
             matches |= {span.stage.name: met} if met else {}
-            scored = list(span.stage.parts_of(query, doc_id))
-            parts |= {span.stage.name: scored} if scored else {}
+            stage = span.stage
+            scored = list(stage.parts_of(query, doc_id)) if isinstance(stage, Rerank) else []
+            parts |= {stage.name: scored} if scored else {}
         retriever = retriever_of(span.stage) if _finds(span) else None
         if retriever is not None:
             if at is not None and retriever.index.explains:

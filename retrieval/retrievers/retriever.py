@@ -140,17 +140,15 @@ class Retriever(FamiliarRetriever, Updatable):
         if not (id is None or isinstance(id, str)):
             corpus, id = of_texts(corpus, id), None
         columns = {"id": id, "text": text, "title": title, "metadata": metadata}
+        others: dict[str, Any] = {
+            "config": config, "encoding": encoding, "queries": queries, "passages": passages,
+            "shards": shards, "shard_size": shard_size, "executor": executor,
+        }  # fmt: skip
         if isinstance(encoder, list | tuple) and corpus is not None and not encodes(corpus):
             if vectors is not None or index is not None or name:
                 raise ConfigError("vectors, index, name: are of one encoder, and here are several")
             shared = documents_of_all(encoder, corpus, columns)
-            hybrid: Any = Fuse([
-                cls.build(
-                    each, shared, config=config, encoding=encoding, queries=queries,
-                    passages=passages, shards=shards, shard_size=shard_size, executor=executor,
-                )
-                for each in encoder
-            ])  # fmt: skip
+            hybrid: Any = Fuse([cls.build(each, shared, **others) for each in encoder])
             if path is not None:
                 hybrid.save(path)
             return hybrid  # type: ignore[no-any-return]
@@ -160,11 +158,10 @@ class Retriever(FamiliarRetriever, Updatable):
         if path is None:
             temporary = Path(tempfile.mkdtemp(prefix="sluice-"))
             try:
+                named = name or usual_name(encoder)
                 built = cls.build(
-                    encoder, corpus, vectors=vectors, index=index, path=temporary,
-                    name=name or usual_name(encoder), config=config, encoding=encoding,
-                    queries=queries, passages=passages, shards=shards, shard_size=shard_size,
-                    executor=executor,
+                    encoder, corpus, vectors=vectors, index=index, path=temporary, name=named,
+                    **others,
                 )  # fmt: skip
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -271,7 +268,7 @@ class Retriever(FamiliarRetriever, Updatable):
                 f"{self.name}: cannot be pickled or sent to another process, because its folder is "
                 "temporary and goes with it; save(path), and send Retriever.open(path)"
             )
-        return partial(type(self).open, **self._state.sent()), ()
+        return partial(type(self).open, **self._state.open_arguments()), ()
 
     def __copy__(self) -> Self:
         return copy.deepcopy(self)

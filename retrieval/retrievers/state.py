@@ -255,7 +255,7 @@ class RetrieverState:
         """Write a copy of this state's folder, in one step."""
         self._newest(lambda parts: copy_retriever(self.path, folder, parts.head))
 
-    def sent(self) -> dict[str, Any]:
+    def open_arguments(self) -> dict[str, Any]:
         """Return the arguments of ``Retriever.open`` that open this folder in another process.
 
         An encoder that only a program can give, such as a function, goes as it is.

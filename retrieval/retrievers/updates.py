@@ -248,7 +248,7 @@ class Updatable(Stage):
                 index = _emptied(state.index)
                 state.store.replace(given)
                 if isinstance(state.store, ShardedStore):
-                    index = ShardedIndex.over(index, state.store.shard_rows, state.store.names)
+                    index = ShardedIndex.split(index, state.store.shard_rows, state.store.names)
                 self._fill(state, index, found.same)
             else:
                 rows, replaced = state.store.update(given.streamed(found.changed))

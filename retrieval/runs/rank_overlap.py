@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
@@ -71,7 +72,13 @@ def kendall_tau(first: Sequence[str], second: Sequence[str]) -> float | None:
     return float(signs.sum()) / (count * (count - 1) / 2)
 
 
-def compare_rankings(first: Run, second: Run, *, k: int = 10, p: float = 0.9) -> RankSimilarity:
+def compare_rankings(
+    first: Run,
+    second: Run,
+    *,
+    k: Annotated[int, Ge(1), "Depth of the shared documents."] = 10,
+    p: Annotated[float, "P", "Persistence of rank-biased overlap, between 0 and 1."] = 0.9,
+) -> RankSimilarity:
     """Return how alike two runs are, query by query: RBO of complete lists, overlap at ``k``, tau.
 
     ``ConfigError`` where no query is in both.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +38,9 @@ class ServeSettings:
         str, "ADDRESS", "The address to listen at; the default is this machine alone."
     ] = "127.0.0.1"
     port: Annotated[int, Ge(0), "The port; 0 takes a free one."] = 8080
-    hosts: tuple[str, ...] = ()
+    hosts: Annotated[
+        Sequence[str], "NAME", "A name by which requests may call this service; may be repeated."
+    ] = ()
     keys: Annotated[Path | None, "The keys of `sluice key`: requests need one."] = None
     open_to_all: Annotated[bool, "Answer other machines without keys."] = False
     writable: Annotated[bool, "Let requests add, replace and delete documents."] = False
@@ -49,7 +52,12 @@ class ServeSettings:
     ] = None
     judgements: Annotated[Path | None, "The log that judgements are added to."] = None
     judge_depth: Annotated[int, Ge(1), "Judge the first N documents of each pipeline."] = 10
-    pipelines: tuple[str, ...] = ()
+    pipelines: Annotated[
+        Sequence[str],
+        "NAME",
+        "A pipeline or retriever to serve; may be repeated, and the last is used where a request "
+        "names none.",
+    ] = ()
     allow: tuple[str, ...] = ()
     batch_tokens: Annotated[int, Ge(1), "Tokens that a model reads at once."] = 16_384
     queue_tokens: Annotated[
@@ -58,9 +66,11 @@ class ServeSettings:
     window_ms: Annotated[
         float, Interval(ge=0, le=LONGEST), "MS", "How long a batch waits for more requests."
     ] = 0.0
-    longest_wait: Annotated[float, SECONDS, "SECONDS"] = 0.25
-    inputs: Annotated[int, Ge(1)] = 1_024
-    depth: Annotated[int, Ge(1)] = 1_000
+    longest_wait: Annotated[
+        float, SECONDS, "SECONDS", "Requests that would wait longer for their turn are refused."
+    ] = 0.25
+    inputs: Annotated[int, Ge(1), "Texts in one request."] = 1_024
+    depth: Annotated[int, Ge(1), "The largest k."] = 1_000
     body_bytes: Annotated[int, Ge(1)] = 2 * 1024 * 1024
     rate: Annotated[float | None, Gt(0), "N", "Requests of a client in a second."] = None
     timeout: Annotated[float, SECONDS, "SECONDS", "The longest that a request waits and runs."] = (

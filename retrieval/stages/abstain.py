@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.retrieval.evaluation.fitted_file import damage_named, number, read_fitted, write_fitted
-from sluice.retrieval.pipelines.saving import NameOf, options_text
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
@@ -39,35 +38,26 @@ FILE = "no_answer"
 EMPTY = Ranking([], [])
 
 
-class Abstain(Stage):
+class Abstain(Around):
     """``stage`` without hits for queries whose confidence is below ``threshold``."""
 
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # it returns less than the retriever
+    lexical = False
 
     def __init__(self, stage: Stage, threshold: float, confidence: Confidence | Certainty) -> None:
-        self.stage = stage
-        self.inner = (stage,)
         self.threshold = finite_number(threshold, "threshold")
         if confidence.bounded and not 0 <= threshold <= 1:
             raise ConfigError(
                 f"abstain: threshold {threshold!r} refuses every query or none: {confidence.kind} "
                 "lies in 0 to 1; expected a threshold between, or another kind"
             )
-        if isinstance(confidence, Certainty):
-            check_unsure(stage, "abstain")
         self.confidence = confidence
-        self.name = f"abstain({stage.name})"
+        options = {"threshold": self.threshold, **asdict(confidence)}
+        super().__init__(stage, "abstain", options=options)
 
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return another stage under the same threshold."""
-        (stage,) = inner
-        return Abstain(stage, self.threshold, self.confidence)
-
-    def written(self, name_of: NameOf) -> str:
-        """Return ``abstain(stage, threshold=..., kind=...)``."""
-        options = options_text({"threshold": self.threshold, **asdict(self.confidence)})
-        return f"abstain({self.stage.written(name_of)}, {options})"
+    def _take(self, stage: Stage) -> None:
+        super()._take(stage)
+        if isinstance(self.confidence, Certainty):
+            check_unsure(stage, "abstain")
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Run the stage, as deep as the confidence looks at least, and keep what is sure enough."""

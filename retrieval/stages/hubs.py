@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.files import OwnLock, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.runs.pool import Pool
 from sluice.retrieval.runs.queries import DEPTH, Queries
@@ -27,7 +27,7 @@ Mode = Literal["dynamic", "static"]
 MOST = 5000  # queries of a bank that is a file or a dataset
 
 
-class Normalised(Stage):
+class Normalised(Around):
     """A retriever whose scores are normalised against hubs, by a ``Normaliser``.
 
     ``static`` normalises every query, ``dynamic`` (Bogolin et al., 2022) those alone whose first
@@ -37,8 +37,7 @@ class Normalised(Stage):
     """
 
     looks_inside = True
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # the scores are others
+    lexical = False
 
     def __init__(
         self,
@@ -50,31 +49,25 @@ class Normalised(Stage):
     ) -> None:
         if mode not in ("dynamic", "static"):
             raise ConfigError(f"mode: {mode!r}; expected 'dynamic' or 'static'")
-        self.retriever, self.normaliser = retriever, normaliser
-        self.inner = (retriever,)
+        self.normaliser = normaliser
         self.mode: Mode = mode
         self.depth = whole_number(depth, "depth", 1)
-        self.name = f"normalised({retriever.name})"
         self._head: Any = None
         self._known: dict[str, int] = {}  # rows by id: the store takes 8 microseconds for one
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return the same normaliser over the retriever with a filter."""
-        (retriever,) = inner
-        return Normalised(retriever, self.normaliser, mode=self.mode, depth=self.depth)
+        super().__init__(retriever, "normalised")
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search, then reorder the hits; queries that are not normalised keep their scores."""
-        retriever = _retriever_of(self.retriever)
+        retriever = _retriever_of(self.stage)
         normaliser = self.normaliser
         if not isinstance(normaliser, Normaliser):
-            normaliser = normaliser.of(retriever)
+            normaliser = normaliser.normaliser(retriever)
         if self._head is not retriever.head:  # another one after each change
             normaliser.check(retriever)
             self._head, self._known = retriever.head, {}
         known = self._known
         depth = DEPTH if k is None else k
-        run = self.retriever.rank(queries, given, max(depth, self.depth))
+        run = self.stage.rank(queries, given, max(depth, self.depth))
         active = self._active(normaliser, retriever, run, known)
         rankings: dict[str, Ranking] = dict(run)
         for banks in dict.fromkeys(active.values()):
@@ -162,14 +155,14 @@ class Fitting:
         self._normaliser: Normaliser | None = None
         self._lock = OwnLock()
 
-    def of(self, retriever: Retriever) -> Normaliser:
+    def normaliser(self, retriever: Retriever) -> Normaliser:
         """Return the normaliser of this retriever, opened or fitted at the first call."""
         with self._lock:
             if self._normaliser is None:
-                self._normaliser = self._opened(retriever)
+                self._normaliser = self._open_or_fit(retriever)
             return self._normaliser
 
-    def _opened(self, retriever: Retriever) -> Normaliser:
+    def _open_or_fit(self, retriever: Retriever) -> Normaliser:
         if self.bank is None:
             return Normaliser.load(str(self.folder))
         settings = {"bank": self.bank, "beta": self.beta, "documents": self.documents}

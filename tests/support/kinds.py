@@ -21,7 +21,8 @@ from sluice.retrieval import Retriever, load_dataset
 from sluice.retrieval.training_data.false_negatives import fit_adapter
 
 FILE = Path(__file__).parents[1] / "kinds.yaml"
-KINDS: tuple[str, ...] = tuple(yaml.safe_load(FILE.read_text("utf-8"))["kinds"])
+TABLE: dict[str, Any] = yaml.safe_load(FILE.read_text("utf-8"))["kinds"]
+KINDS = tuple(TABLE)
 
 
 class Models(dict[str, Path]):
@@ -68,10 +69,15 @@ class _Names(dict[str, Any]):
         return self.models[name]
 
 
+def filled(template: Any, folder: Path, models: Models) -> Any:
+    """Return what a template has, with the names of the folder and of models in their places."""
+    text = string.Template(yaml.safe_dump(template, sort_keys=False))
+    return copy.deepcopy(yaml.safe_load(text.substitute(_Names(models, folder))))
+
+
 def experiment(kind: str, folder: Path, models: Models) -> dict[str, Any]:
     """Write the files that the experiment of a kind needs, and return its configuration."""
-    text = yaml.safe_dump(yaml.safe_load(FILE.read_text("utf-8"))["kinds"][kind], sort_keys=False)
-    facts = copy.deepcopy(yaml.safe_load(string.Template(text).substitute(_Names(models, folder))))
+    facts = filled(TABLE[kind], folder, models)
     del facts["cards"], facts["exports"]
     if kind == "concepts":
         (folder / "concepts.txt").write_text("".join(f"{name}\n" for name in SUBJECTS))

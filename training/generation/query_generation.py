@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -58,12 +58,14 @@ class ModelGenerator:
         tokenizer: Any,
         *,
         by: DiverseBeams | TopKSampling,
-        prompt: str | None = None,
-        document_length: int | None = None,
+        prompt: Annotated[
+            str | None, "TEXT", "The model's input, with {text} for the document."
+        ] = None,
+        document_length: Annotated[int | None, "Most tokens of a document."] = None,
         soft: SoftPrompt | None = None,
-        batch: int = 8,
-        seed: int = 13,
-        device: str = "cpu",
+        batch: Annotated[int, "Documents in one batch."] = 8,
+        seed: Annotated[int, "Random seed."] = 13,
+        device: Annotated[str, "cpu, cuda, ..."] = "cpu",
         name: str = "generator",
     ) -> None:
         self.encoder_decoder = bool(model.config.is_encoder_decoder)

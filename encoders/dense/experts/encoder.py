@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.dense.experts.layers import expert_parameters, numbers_in, with_expert
 from sluice.encoders.dense.experts.mixture import MODULE, Mixture, read_mixture, write_mixture
@@ -22,6 +21,7 @@ from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.model_files.adapters import recomputes
 from sluice.encoders.model_files.layout import read_layout
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.transformer.model import Features
 
@@ -64,6 +64,7 @@ class ExpertEncoder(DenseEncoder):
     _views: dict[tuple[int, bool], _OfDataset]  # by number, and whether activations are recomputed
 
     @classmethod
+    @takes_options(TextOptions)
     def from_pretrained(  # type: ignore[override]  # fewer settings: none of a graph, or of layers
         cls,
         model: str | Path,
@@ -87,14 +88,8 @@ class ExpertEncoder(DenseEncoder):
         instruction: Annotated[
             str | None, "What a query is for; it fills {task} of the prompts."
         ] = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
         seed: int = 13,
+        **options: Unpack[TextOptions],
     ) -> DenseEncoder:
         """Load a folder with experts, or start them from a dense encoder: train it.
 
@@ -113,9 +108,7 @@ class ExpertEncoder(DenseEncoder):
         _check_given(new, expert, folder, saved=saved)
         encoder = super().from_pretrained(
             model, pooling=pooling, projection=projection, normalize=normalize,
-            instruction=instruction, query_prompt=query_prompt, document_prompt=document_prompt,
-            query_length=query_length, document_length=document_length, device=device, dtype=dtype,
-            weights="float32", batch_tokens=batch_tokens, backend="torch", seed=seed,
+            instruction=instruction, weights="float32", backend="torch", seed=seed, **options,
         )  # fmt: skip
         assert isinstance(encoder, cls)
         encoder._views = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import safetensors.torch
 import scipy.sparse as sp
@@ -12,7 +12,6 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.files import write_json
@@ -20,6 +19,7 @@ from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import AUTOENCODER, read_layout, read_modules, read_object
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.model_files.probes import add_module, write_probes
 from sluice.encoders.model_files.router import PROMPTS, write_prompts
 from sluice.encoders.model_files.weights.files import PICKLED, WEIGHTS, refuse_pickle
@@ -213,6 +213,7 @@ class CsrEncoder(TextEncoder):
         self.normalize: bool = normalize
 
     @classmethod
+    @takes_options(TextOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -225,13 +226,7 @@ class CsrEncoder(TextEncoder):
             "Scales codes to length 1, so that the score is the cosine; left out, as the "
             "model's folder says.",
         ] = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
+        **options: Unpack[TextOptions],
     ) -> CsrEncoder:
         """Load a CSR folder, ours or sentence-transformers'.
 
@@ -246,11 +241,7 @@ class CsrEncoder(TextEncoder):
                 f"{folder}: has no sparse autoencoder; take a model that was trained as CSR, or "
                 "this one as it is, by type: dense"
             )
-        dense = _Reader.from_pretrained(
-            model, query_prompt=query_prompt, document_prompt=document_prompt,
-            query_length=query_length, document_length=document_length, device=device, dtype=dtype,
-            weights="float32", batch_tokens=batch_tokens, backend="torch",
-        )  # fmt: skip
+        dense = _Reader.from_pretrained(model, weights="float32", backend="torch", **options)
         place = dict(read_modules(folder))[AUTOENCODER]
         autoencoder = SparseAutoencoder.read(place, dense.dim).to(dense.device)
         latents = len(autoencoder.weight)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import Dtype, Engine, choose_backend
+from sluice.encoders.backends.backend import choose_backend
 from sluice.encoders.dense.pooling import POOLINGS
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -24,7 +24,8 @@ from sluice.encoders.model_files.layout import (
     write_dense,
     write_sidecar,
 )
-from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.loading import load, lowers, save, text_settings
+from sluice.encoders.model_files.options import TextGraphOptions, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.own.gaussian.parts import VarianceHead, new_parts, read_parts
 from sluice.encoders.transformer.decoder_attention import with_positions
@@ -121,6 +122,7 @@ class GaussianEncoder(TextEncoder):
         self._place = self._token_place(token) if token else None
 
     @classmethod
+    @takes_options(TextGraphOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -148,16 +150,8 @@ class GaussianEncoder(TextEncoder):
         beta: Annotated[
             float | None, "How sharply the softplus bends that makes variances of numbers, 1."
         ] = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
-        backend: Engine | None = None,
-        backend_file: str | None = None,
         seed: int = 13,
+        **options: Unpack[TextGraphOptions],
     ) -> GaussianEncoder:
         """Load a Gaussian encoder's folder, or start one from a dense encoder or a transformer.
 
@@ -182,7 +176,7 @@ class GaussianEncoder(TextEncoder):
         refuse_others(layout, folder, own="Gaussian")
         noted = {} if layout.gaussian is None else layout.sidecar  # a start's graph is not its own
         if layers is not None:
-            if (backend or noted.get("backend", "torch")) != "torch":
+            if (options["backend"] or noted.get("backend", "torch")) != "torch":
                 raise ConfigError(
                     "layers: an exported graph always runs all of them; use backend: torch"
                 )
@@ -197,14 +191,6 @@ class GaussianEncoder(TextEncoder):
             if layout.gaussian is None
             else read_parts(layout, layout.gaussian, int(network.config.hidden_size), given)
         )
-        sides = side_settings(
-            loaded,
-            layout,
-            query_length=query_length,
-            document_length=document_length,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-        )
         encoder = cls(
             network,
             tokenizer,
@@ -213,12 +199,9 @@ class GaussianEncoder(TextEncoder):
             projection=parts.projection,
             unit_means=parts.unit,
             pool_prompt=layout.pool_prompt,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
-            **sides,
+            **text_settings(loaded, layout, options),
         )
-        choose_backend(encoder, folder, engine=backend, file=backend_file, dtype=dtype, noted=noted)
+        choose_backend(encoder, folder, options, noted)
         return encoder
 
     @property

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.dense.pooling import POOLINGS, Pooling
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -23,7 +22,8 @@ from sluice.encoders.model_files.layout import (
     write_dense,
     write_sidecar,
 )
-from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.loading import load, lowers, save, text_settings
+from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.own.hypencoder.head import (
     HyperHead,
     Noted,
@@ -85,6 +85,7 @@ class Hypencoder(TextEncoder):
         self.unit_documents: bool = unit_documents
 
     @classmethod
+    @takes_options(TextOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -95,14 +96,8 @@ class Hypencoder(TextEncoder):
         pooling: Pooling | None = None,
         projection: int | dict[str, Any] | None = None,
         normalize: bool | None = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
         seed: int = 13,
+        **options: Unpack[TextOptions],
     ) -> Hypencoder:
         """Load a saved Hypencoder, or start one from any dense encoder: train it.
 
@@ -160,17 +155,7 @@ class Hypencoder(TextEncoder):
             pooling=pooling or ("cls" if bare else layout.pooling or "mean"),  # type: ignore[arg-type]
             projection=reads,
             unit_documents=layout.normalize if normalize is None else normalize,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
-            **side_settings(
-                loaded,
-                layout,
-                query_prompt=query_prompt,
-                document_prompt=document_prompt,
-                query_length=query_length,
-                document_length=document_length,
-            ),
+            **text_settings(loaded, layout, options),
         )
 
     @property

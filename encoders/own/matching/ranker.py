@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.build import check_arguments
 from sluice.encoders.foundation.disk.files import fingerprint_of
@@ -25,6 +24,7 @@ from sluice.encoders.foundation.progress import progress
 from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import Dtype
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.own.matching.sources import (

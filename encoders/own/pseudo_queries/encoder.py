@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize as unit
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.dense.pooling import POOLINGS
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -27,7 +26,8 @@ from sluice.encoders.model_files.layout import (
     write_dense,
     write_sidecar,
 )
-from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.loading import load, lowers, save, text_settings
+from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
@@ -177,6 +177,7 @@ class PseudoQueryEncoder(TextEncoder):
         self.clustering = clustering.checked()
 
     @classmethod
+    @takes_options(TextOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -199,14 +200,8 @@ class PseudoQueryEncoder(TextEncoder):
             "encoder does.",
         ] = None,
         layers: int | None = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
         seed: int = 13,
+        **options: Unpack[TextOptions],
     ) -> PseudoQueryEncoder:
         """Load a pseudo-query encoder's folder, or start one from a dense encoder: train it.
 
@@ -243,17 +238,7 @@ class PseudoQueryEncoder(TextEncoder):
             projection=head,
             unit_vectors=units,
             pool_prompt=layout.pool_prompt,
-            device=device,
-            dtype=dtype,
-            batch_tokens=batch_tokens,
-            **side_settings(
-                loaded,
-                layout,
-                query_prompt=query_prompt,
-                document_prompt=document_prompt,
-                query_length=query_length,
-                document_length=document_length,
-            ),
+            **text_settings(loaded, layout, options),
         )
 
     @property

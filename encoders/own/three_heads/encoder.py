@@ -8,20 +8,20 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Unpack
 
 import numpy as np
 import scipy.sparse as sp
 from torch import Tensor
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import Dense, EncoderBase, Side, Vectors
 from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.own.three_heads.trunk import HEADS, Head, Options, Part, Trunk
+from sluice.encoders.model_files.options import TextOptions, takes_options
+from sluice.encoders.own.three_heads.trunk import HEADS, Head, Part, Trunk
 from sluice.encoders.transformer.model import Features
 
 # The transformers that heads were opened of; let go with the last head.
@@ -44,6 +44,7 @@ class HeadEncoder(EncoderBase, ABC):
         trunk.ask(self.head)
 
     @classmethod
+    @takes_options(TextOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -52,17 +53,11 @@ class HeadEncoder(EncoderBase, ABC):
             str | None,
             "dense, sparse (term weights) or tokens; left out, the one the folder was saved with.",
         ] = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
         dim: Annotated[
             int | None, "Draws new heads for a model without any: dimensions of its token vectors."
         ] = None,
         seed: Annotated[int | None, "The seed of the heads that dim draws (13)."] = None,
+        **options: Unpack[TextOptions],
     ) -> HeadEncoder:
         """Open one head of a model with three: dense, sparse (term weights) or tokens.
 
@@ -77,14 +72,10 @@ class HeadEncoder(EncoderBase, ABC):
             if named is None:
                 raise ConfigError(f"head: missing; {model} has three: {known}; give one of them")
             raise ConfigError(f"head: {named!r}; known: {known}{suggest(str(named), HEADS)}")
-        options = Options(
-            query_prompt, document_prompt, query_length, document_length, device, dtype,
-            batch_tokens, dim, seed,
-        )  # fmt: skip
-        key = (_content_of(folder), *options)
+        key = (_content_of(folder), dim, seed, *options.values())
         trunk = _OPEN.get(key)
         if trunk is None:
-            trunk = Trunk.from_pretrained(folder, options)
+            trunk = Trunk.from_pretrained(folder, dim=dim, seed=seed, **options)
             _OPEN[key] = trunk
         return _VIEWS[named](trunk)
 
@@ -270,7 +261,7 @@ class ThreeHeadEncoder:
     @classmethod
     def from_pretrained(cls, model: str | Path, **options: Any) -> ThreeHeadEncoder:
         """Load a folder in BGE-M3's layout, its heads in safetensors; options as for one head."""
-        return cls(Trunk.from_pretrained(model, Options(**options)))
+        return cls(Trunk.from_pretrained(model, **options))
 
     @property
     def dense(self) -> DenseHead:

@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
@@ -24,7 +23,8 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.late_interaction.choices import SEED
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
-from sluice.encoders.model_files.loading import load, lowers, save, side_settings
+from sluice.encoders.model_files.loading import load, lowers, save, text_settings
+from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.model_files.weights.files import refuse_pickle
 from sluice.encoders.own.three_heads.packing import HeadVectors, pack
 from sluice.encoders.transformer.model import Features
@@ -95,26 +95,6 @@ FILES: Mapping[str, str] = {
 }
 
 
-class Options(NamedTuple):
-    """How a model with three heads is opened; None is as the folder says.
-
-    With ``dim``, a model without heads gets new ones, drawn by ``seed`` (13).
-    """
-
-    query_prompt: str | None = None
-    document_prompt: str | None = None
-    query_length: int | None = None
-    document_length: int | None = None
-    device: str = "auto"
-    dtype: Dtype = "float32"
-    batch_tokens: int | None = None
-    dim: int | None = None
-    seed: int | None = None
-
-
-_USUAL = Options()
-
-
 class Trunk(TextEncoder):
     """A transformer with its heads, which remembers the last texts.
 
@@ -144,15 +124,24 @@ class Trunk(TextEncoder):
         self._memo = Memo(memo)
 
     @classmethod
-    def from_pretrained(cls, model: str | Path, options: Options = _USUAL) -> Trunk:
+    @takes_options(TextOptions)
+    def from_pretrained(
+        cls,
+        model: str | Path,
+        *,
+        dim: int | None = None,
+        seed: int | None = None,
+        **options: Unpack[TextOptions],
+    ) -> Trunk:
         """Load a folder with ``sparse_linear.safetensors`` and ``colbert_linear.safetensors``.
 
-        Raises ``ModelError`` without them, unless ``dim`` asks for new ones; pickles (``.pt``) are
+        Raises ``ModelError`` without them, unless ``dim`` asks for new ones, drawn by ``seed``
+        (13); pickles (``.pt``) are
         not read. ``ConfigError`` for a ``seed`` without ``dim``, which draws nothing.
         """
         from transformers import AutoModel
 
-        if options.seed is not None and options.dim is None:
+        if seed is not None and dim is None:
             raise ConfigError(
                 "seed: draws new heads, and only dim asks for them; leave seed out, or give dim: "
                 "128 too, and train them"
@@ -162,36 +151,20 @@ class Trunk(TextEncoder):
         network, tokenizer, folder, _ = loaded
         hidden = int(network.config.hidden_size)
         layout = read_layout(folder)
-        if options.dim is None:
+        if dim is None:
             sparse = _read_head(folder, "sparse", hidden, outputs=1)
             tokens = _read_head(folder, "tokens", hidden, outputs=None)
         else:
-            sparse, tokens = _new_heads(folder, hidden, options.dim, options.seed)
-        pooled = layout.pooling not in (None, "cls") and options.dim is None
+            sparse, tokens = _new_heads(folder, hidden, dim, seed)
+        pooled = layout.pooling not in (None, "cls") and dim is None
         if pooled or layout.layers:
             further = f"{layout.pooling} pooling" if pooled else f"a {layout.layers[0].kind} module"
             raise ModelError(
                 f"{folder}: modules.json has {further}; expected cls pooling alone: the dense head "
                 "of a model with three is the first token's state"
             )
-        sides = side_settings(
-            loaded,
-            layout,
-            query_prompt=options.query_prompt,
-            document_prompt=options.document_prompt,
-            query_length=options.query_length,
-            document_length=options.document_length,
-        )
-        return cls(
-            network,
-            tokenizer,
-            sparse=sparse,
-            tokens=tokens,
-            device=options.device,
-            dtype=options.dtype,
-            batch_tokens=options.batch_tokens,
-            **sides,
-        )
+        settings = text_settings(loaded, layout, options)
+        return cls(network, tokenizer, sparse=sparse, tokens=tokens, **settings)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, which remembers texts by itself."""

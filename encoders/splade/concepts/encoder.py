@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import Dtype
 from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.dense.pooling import Pooling
 from sluice.encoders.encoder import Side
@@ -21,6 +20,7 @@ from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import SIDECAR, read_layout, read_modules
 from sluice.encoders.model_files.locate import model_folder
+from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.model_files.probes import DOCUMENTS, add_module, write_probes
 from sluice.encoders.splade.concepts.head import ConceptHead, Read, checked_settings
 from sluice.encoders.splade.concepts.names import checked_concepts, read_concepts
@@ -84,6 +84,7 @@ class ConceptEncoder(TextEncoder):
         self._said = False  # that most documents have no concept
 
     @classmethod
+    @takes_options(TextOptions)
     def from_pretrained(
         cls,
         model: str | Path,
@@ -100,14 +101,8 @@ class ConceptEncoder(TextEncoder):
         ] = None,
         pooling: Pooling | None = None,
         projection: int | dict[str, Any] | None = None,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
         seed: int = 13,
+        **options: Unpack[TextOptions],
     ) -> ConceptEncoder:
         """Load a concept encoder's folder, or start one from a dense encoder: train it.
 
@@ -129,10 +124,8 @@ class ConceptEncoder(TextEncoder):
                     "from a dense encoder"
                 )
         dense = _Reader.from_pretrained(
-            model, pooling=pooling, projection=projection, normalize=True,
-            query_prompt=query_prompt, document_prompt=document_prompt,
-            query_length=query_length, document_length=document_length, device=device, dtype=dtype,
-            weights="float32", batch_tokens=batch_tokens, backend="torch", seed=seed,
+            model, pooling=pooling, projection=projection, normalize=True, weights="float32",
+            backend="torch", seed=seed, **options,
         )  # fmt: skip
         if saved:
             return cls._opened(dense, folder, layout.sidecar)

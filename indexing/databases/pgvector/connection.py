@@ -60,7 +60,7 @@ def connected(dsn: str) -> Iterator[Any]:
     idle = _idle.setdefault(key, [])
     connection = _alive(idle)
     try:
-        connection = connection or _opened(psycopg, dsn)
+        connection = connection or _connect(psycopg, dsn)
         yield connection
     except psycopg.Error as error:
         raise translated(error, dsn) from None
@@ -104,7 +104,7 @@ def _close(connection: Any) -> None:
             connection.close()
 
 
-def _opened(psycopg: Any, dsn: str) -> Any:
+def _connect(psycopg: Any, dsn: str) -> Any:
     options = {"autocommit": True, "fallback_application_name": "sluice"}
     try:
         connection = psycopg.connect(dsn, **options)

@@ -81,6 +81,7 @@ class PgvectorIndex(DatabaseIndex):
     """
 
     type_name = "pgvector"
+    settings: Settings
 
     def __init__(
         self,
@@ -113,7 +114,6 @@ class PgvectorIndex(DatabaseIndex):
         self._column = column
         self._width = 0
         self._states = States()
-        self._described = True  # whether every row has the metadata of its document
         self._lost = [0.0, 0.0]  # of all weights, those that ``prune`` dropped, and their sum
         self.folder: Path | None = None  # of the state that was saved or opened
         self._build: Path | None = None  # the note of a build under way
@@ -131,11 +131,6 @@ class PgvectorIndex(DatabaseIndex):
         return self._width if self._width and self._column != "sparsevec" else None
 
     @property
-    def filters(self) -> bool:
-        """Whether the database has the metadata of every row, so that it can be asked."""
-        return self._described
-
-    @property
     def rounds(self) -> bool:
         """Whether vectors are stored in float16."""
         return self._column == "halfvec"
@@ -149,18 +144,9 @@ class PgvectorIndex(DatabaseIndex):
             return self._table.size(connection)
 
     @property
-    def resident_bytes(self) -> int:
-        """None here: the memory is the server's."""
-        return 0
-
-    @property
     def differences(self) -> Sequence[str]:
         """How results may differ from those of our exact index; one sentence each."""
         return differences(self.settings, self._column, self.notes, self._lost)
-
-    def empty(self) -> Self:
-        """Return an index without documents that has the settings of this one."""
-        return type(self)(**asdict(self.settings))
 
     def check_fit(self, width: int, documents: int) -> None:
         """Raise ``ConfigError`` for vectors wider than the column, or its graph, can be."""
@@ -262,11 +248,6 @@ class PgvectorIndex(DatabaseIndex):
     ) -> Hits:
         if self._table is None:
             return Hits.missing(len(queries), k)
-        if where and not self.filters:
-            raise ConfigError(
-                "where: the database has no metadata of some rows; search with keep, or build the "
-                "index with Retriever.build"
-            )
         if self._column == "sparsevec":
             check_queries(queries)
         text, values = where_sql(where)
@@ -350,10 +331,6 @@ class PgvectorIndex(DatabaseIndex):
         if self._table is not None or self._states.dropped:
             self._states.settle(self._table, self.address)
             self._build = None
-
-    @classmethod
-    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
-        return cls._open(folder, facts, ())
 
     @classmethod
     def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Allow | Collection[str]) -> Self:

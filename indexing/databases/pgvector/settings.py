@@ -129,7 +129,6 @@ def _is_name(text: str) -> bool:
 
 
 Matrix = sparse.csr_array
-HALF_MOST = float(np.finfo(np.float16).max)
 
 
 def encoded(vectors: Any, column: Column) -> Iterator[bytes]:

@@ -26,6 +26,7 @@ from sluice.indexing.databases.qdrant.collection import (
     Shape,
     kind_of,
     query_values,
+    vector_of,
 )
 from sluice.indexing.databases.qdrant.settings import Kind
 from sluice.indexing.live_rows import Rows
@@ -142,7 +143,7 @@ class EdgeCollection(Collection):
             for start in range(0, len(rows), BATCH):
                 part = rows[start : start + BATCH].tolist()
                 for point in self._engine.retrieve(part, with_payload=True, with_vector=vectors):
-                    found[int(point.id)] = (_vector(point.vector), point.payload or {})
+                    found[int(point.id)] = (vector_of(point.vector), point.payload or {})
         return found
 
     def nearest(
@@ -251,11 +252,3 @@ def _condition(edge: Any, each: Mapping[str, Any]) -> Any:
     if "range" in each:
         return edge.FieldCondition(each["key"], range=edge.RangeFloat(**each["range"]))
     return edge_filter(each)
-
-
-def _vector(named: Any) -> Any:
-    if not named:
-        return None
-    if "dense" in named:
-        return named["dense"]
-    return named["sparse"].indices, named["sparse"].values

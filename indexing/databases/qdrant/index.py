@@ -21,10 +21,12 @@ from sluice.indexing.databases.index import Condition, DatabaseIndex
 from sluice.indexing.databases.qdrant.collection import (
     NAME,
     Collection,
+    Live,
     Shape,
     filter_of,
     joined,
     kind_of,
+    nearest,
     next_name,
     payload_of,
     rows_from,
@@ -38,7 +40,6 @@ from sluice.indexing.databases.qdrant.remote import (
     measured,
     recall,
 )
-from sluice.indexing.databases.qdrant.search import Live, nearest
 from sluice.indexing.databases.qdrant.settings import MOST_DIMENSIONS, Method, Settings
 from sluice.indexing.hits import Hits
 from sluice.indexing.index import SearchParameters
@@ -77,6 +78,7 @@ class QdrantIndex(DatabaseIndex):
     """
 
     type_name = "qdrant"
+    settings: Settings
 
     def __init__(
         self,
@@ -101,26 +103,15 @@ class QdrantIndex(DatabaseIndex):
         self._collection: Collection | None = None
         self._shape: Shape | None = None
         self._former: list[Collection] = []  # to be dropped when this state is committed
-        self._described = True  # whether every row has the id and metadata of its document
         self._clean = True  # whether the collection has no rows beyond ours
         self._notes: BuildNotes | None = None
 
     # What it is.
 
     @property
-    def address(self) -> str:
-        """The folder or the URL."""
-        return self.settings.address
-
-    @property
     def width(self) -> int | None:
         """Dimensions of the vectors; None before the first ``add``, and of sparse ones."""
         return None if self._shape is None or self._sparse else self._shape.width
-
-    @property
-    def filters(self) -> bool:
-        """Whether the database has the metadata of every row, so that it can be asked."""
-        return self._described
 
     @property
     def size_bytes(self) -> int:
@@ -130,18 +121,9 @@ class QdrantIndex(DatabaseIndex):
         return self._collection.size_bytes or 4 * (self.width or 0) * self.rows
 
     @property
-    def resident_bytes(self) -> int:
-        """None that are ours: the engine decides, or the server."""
-        return 0
-
-    @property
     def differences(self) -> Sequence[str]:
         """How results may differ from those of our exact index; one sentence each."""
         return differences(self.settings, self.notes)
-
-    def empty(self) -> Self:
-        """Return an index without documents that has the settings of this one."""
-        return type(self)(**asdict(self.settings))
 
     def check_fit(self, width: int, documents: int) -> None:
         """Raise ``ConfigError`` for vectors wider than Qdrant takes; and see that it is there."""
@@ -294,11 +276,6 @@ class QdrantIndex(DatabaseIndex):
         count = int(queries.shape[0])
         if self._collection is None or self._shape is None:
             return Hits.missing(count, k)
-        if where and not self.filters:
-            raise ConfigError(
-                "where: the database has no metadata of some rows; search with keep, or build the "
-                "index with Retriever.build"
-            )
         chosen = filter_of(where)
         keep = self._asked_rows(allowed)
         if keep is not None and len(keep) <= self.rows // 2:
@@ -364,10 +341,6 @@ class QdrantIndex(DatabaseIndex):
         return {
             "settings": asdict(self.settings), "name": name, "described": self._described, **shape,
         }  # fmt: skip
-
-    @classmethod
-    def _read(cls, folder: Path, facts: Mapping[str, Any]) -> Self:
-        return cls._open(folder, facts, ())
 
     @classmethod
     def _open(cls, folder: Path, facts: Mapping[str, Any], allow: Words[str] | Allow) -> Self:

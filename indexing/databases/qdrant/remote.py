@@ -34,6 +34,7 @@ from sluice.indexing.databases.qdrant.collection import (
     kind_of,
     query_values,
     rows_from,
+    vector_of,
 )
 from sluice.indexing.databases.qdrant.settings import KEY, Kind, Settings
 from sluice.indexing.hits import Hits
@@ -302,7 +303,7 @@ class RemoteCollection(Collection):
                 for point in self._client.retrieve(
                     self.name, part, with_payload=True, with_vectors=vectors
                 ):
-                    found[int(point.id)] = (_vector(point.vector), point.payload or {})
+                    found[int(point.id)] = (vector_of(point.vector), point.payload or {})
         return found
 
     def nearest(
@@ -374,11 +375,3 @@ def _sent(kind: Kind, value: Any) -> Any:
     if kind == "dense":
         return value
     return models.SparseVector(indices=value[0], values=value[1])
-
-
-def _vector(named: Any) -> Any:
-    if not named:
-        return None
-    if "dense" in named:
-        return named["dense"]
-    return named["sparse"].indices, named["sparse"].values

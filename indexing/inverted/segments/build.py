@@ -28,7 +28,7 @@ from sluice.indexing.inverted.segments.segment import (
     Segment,
 )
 from sluice.indexing.inverted.spooling.spool import Spool
-from sluice.indexing.kernels.threads import in_order, thread_count
+from sluice.indexing.kernels.calls import in_order, thread_count
 from sluice.indexing.storage.rows import GrowingArray, write_array
 
 STRETCH = 1 << 14  # documents written by block at a time; a multiple of every block size

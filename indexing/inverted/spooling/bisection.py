@@ -17,8 +17,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from sluice.indexing.kernels.calls import build_pool, finish
 from sluice.indexing.kernels.ordering import select_largest
-from sluice.indexing.kernels.threads import build_pool, finish
 
 LEAF: Final = 16  # documents that are not divided further: a block
 GROUPED: Final = 512  # larger parts are divided at multiples of it: groups of 16 blocks

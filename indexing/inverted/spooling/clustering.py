@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sluice.indexing.inverted.spooling.spool import Documents
-from sluice.indexing.kernels.threads import build_pool
+from sluice.indexing.kernels.calls import build_pool
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor

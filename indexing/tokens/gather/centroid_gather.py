@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.kernels.calls import lent
-from sluice.indexing.kernels.threads import in_order
+from sluice.indexing.kernels.calls import in_order, lent
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact, write_array
 from sluice.indexing.tokens.gather.centroids import (
@@ -381,7 +380,7 @@ class CentroidGather(Gather):
             fact(facts, name, int, folder) for name in ("centroids", "cells", "dim")
         )
         if count:
-            opened._centroids = Centroids.opened(
+            opened._centroids = Centroids.from_arrays(
                 open_array(folder / "gather_centroids.npy", np.float32, (count, dim), mapped=False),
                 open_array(folder / "gather_cells.npy", np.float32, (cells, dim), mapped=False),
                 open_array(folder / "gather_bounds.npy", np.int64, (cells + 1,), mapped=False),

@@ -71,7 +71,7 @@ class Centroids:
         return cls(np.concatenate(parts), cells[kept], bounds)
 
     @classmethod
-    def opened(
+    def from_arrays(
         cls, values: Floats, cells: Floats, bounds: NDArray[np.int64], folder: Path
     ) -> Centroids:
         """Return centroids that were stored, if their cells are as they should be."""

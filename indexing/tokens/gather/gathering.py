@@ -13,12 +13,12 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
-from sluice.indexing.kernels.threads import in_pieces
+from sluice.indexing.kernels.calls import in_pieces
 from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.recall import DEPTHS
 from sluice.indexing.storage.rows import fact
 from sluice.indexing.tokens.gather.centroid_gather import PROBES, CentroidGather, Gather
 from sluice.indexing.tokens.gather.recall import (
-    DEPTHS,
     MeasuredRecall,
     Sample,
     choose_depth,
@@ -235,9 +235,9 @@ class Gathering:
                 rng = np.random.default_rng(self.seed)
                 filled = np.sort(rng.choice(filled, count, replace=False))
             own = np.full(len(filled), -1, np.int64)
-            return Sample.of(queries.rows(filled), own, "queries", exact)
+            return Sample.searched_exactly(queries.rows(filled), own, "queries", exact)
         windows, own = sampled_documents(rows, index.documents, count, self.seed)
-        return Sample.of(windows, own, "documents", exact)
+        return Sample.searched_exactly(windows, own, "documents", exact)
 
     def _choose(self, index: Measurable, sample: Sample, documents: int) -> None:
         chosen = choose_depth(index, sample, documents, self.settings, self.seed)

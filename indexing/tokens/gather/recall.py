@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import Hits
 from sluice.indexing.live_rows import Rows
+from sluice.indexing.recall import DEPTHS, RecallNote
 from sluice.indexing.tokens.gather.centroid_gather import PROBES
 from sluice.indexing.tokens.gather.settings import GatherSettings
 
@@ -21,13 +21,12 @@ QUERIES = 200  # to measure with, at most
 FEWEST_QUERIES = 32
 PRODUCTS = 1 << 42  # multiplications that exact search may take for all of them
 WINDOW = 32  # tokens of a document that serve as a query
-DEPTHS = (10, 100)
 
 Search = Callable[[TokenVectors, int], Hits]
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRecall:
+class MeasuredRecall(RecallNote):
     """What share of the exact best ``k`` the gather found, on average over sampled queries.
 
     ``source`` says what the queries were: given ones, or windows of documents' own tokens (a
@@ -46,36 +45,14 @@ class MeasuredRecall:
     added: int = 0
     deleted: int = 0
 
-    def changed(self, added: int = 0, deleted: int = 0) -> MeasuredRecall:
-        """Return the note after a change of the index."""
-        return replace(self, added=self.added + added, deleted=self.deleted + deleted)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, note: Any) -> MeasuredRecall | None:
-        """Return the recall a saved note tells of; None where there is none, or not a whole one."""
-        if not isinstance(note, Mapping):
-            return None
-        facts: dict[str, Any] = {name: note.get(name) for name in cls.__slots__}
-        numbers = [value for name, value in facts.items() if name != "source"]
-        known = facts["source"] in ("queries", "documents")
-        return cls(**facts) if known and all(map(is_number, numbers)) else None
-
     def __str__(self) -> str:
         """Return a line for reports."""
         what = "queries" if self.source == "queries" else "windows of documents' tokens"
-        parts = [
+        return self._with_changes(
             f"recall@10 {self.at_10:.3f}, @100 {self.at_100:.3f} of exact, on {self.queries} {what}"
             f" against {self.documents:,} documents (candidates {self.candidates:,}, probes "
             f"{self.probes})"
-        ]
-        for name in ("added", "deleted"):
-            if count := getattr(self, name):
-                parts.append(f"{count:,} {name} since")
-        return "; ".join(parts)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +65,7 @@ class Sample:
     exact: Hits
 
     @classmethod
-    def of(
+    def searched_exactly(
         cls,
         queries: TokenVectors,
         own: Rows,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.hits import MISSING_SCORE, Hits, best_first
-from sluice.indexing.kernels.threads import in_parallel, in_pieces
+from sluice.indexing.kernels.calls import in_parallel, in_pieces
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.tokens.search.scan import bound_scores, score_exactly
 from sluice.indexing.tokens.search.tile import BYTES, LANES, Queries, query_panels

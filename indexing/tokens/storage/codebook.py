@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.checks import Dense
-from sluice.indexing.kernels.threads import in_parallel
+from sluice.indexing.kernels.calls import in_parallel
 from sluice.indexing.tokens.storage.rounding import LEVELS
 from sluice.indexing.tokens.storage.segment import ZERO, code_width
 

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.searching.opening import Searched
+from sluice.retrieval.cli.searching.search import Searched
 from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
+    COLUMNS,
     Allow,
-    IdColumn,
-    MetadataColumns,
-    TextColumns,
-    TitleColumn,
     allowed,
-    named_columns,
     plural,
 )
-from sluice.retrieval.cli.terminal.verbs import Command
+from sluice.retrieval.cli.terminal.verbs import Command, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.experiments.output.changes import Changed
@@ -32,16 +28,8 @@ Documents = Annotated[
 ]
 
 
-def add(
-    path: Searched,
-    documents: Documents,
-    *,
-    id: IdColumn = None,
-    text: TextColumns = None,
-    title: TitleColumn = None,
-    metadata: MetadataColumns = None,
-    allow: Allow = None,
-) -> None:
+@takes(COLUMNS)
+def add(path: Searched, documents: Documents, *, allow: Allow = None, **columns: Any) -> None:
     """Add documents.
 
     All retrievers of an experiment get them, or none does. If one of the ids exists already, that
@@ -54,11 +42,11 @@ def add(
     from sluice.retrieval.experiments.output.changes import add_documents
     from sluice.retrieval.experiments.own_documents import documents_like
 
-    columns = named_columns(id=id, text=text, title=title, metadata=metadata)
-    given = documents_like(path, documents, columns, allow=allow or ())
-    _print_changes(path, add_documents(path, given, allow=allowed(allow)), {"added": "added"})
+    new = documents_like(path, documents, columns, allow=allow or ())
+    _print_changes(path, add_documents(path, new, allow=allowed(allow)), {"added": "added"})
 
 
+@takes(COLUMNS)
 def update(
     path: Searched,
     documents: Documents,
@@ -68,11 +56,8 @@ def update(
     ] = False,
     dry_run: Annotated[bool, "Count what would change; change nothing."] = False,
     delete_most: Annotated[bool, "Let --sync delete more than half of the documents."] = False,
-    id: IdColumn = None,
-    text: TextColumns = None,
-    title: TitleColumn = None,
-    metadata: MetadataColumns = None,
     allow: Allow = None,
+    **columns: Any,
 ) -> None:
     """Replace or add documents by id.
 
@@ -91,7 +76,6 @@ def update(
 
     if delete_most and not sync:
         raise ConfigError("--delete-most: goes with --sync, which alone deletes documents")
-    columns = named_columns(id=id, text=text, title=title, metadata=metadata)
     changed = update_documents(
         path, documents_like(path, documents, columns, whole=sync, allow=allow or ()),
         sync=sync, delete_most=delete_most, dry_run=dry_run, allow=allowed(allow),

@@ -1,26 +1,157 @@
-"""The verb that searches: one query, a file of them, or of their vectors."""
+"""The verbs that search: one query or a file of them; and that show why a document was found."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import typer
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
-from sluice.retrieval.cli.searching.opening import Pipeline, Searched, opened
-from sluice.retrieval.cli.terminal.hits import print_hits
 from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import Allow, Queries, allowed, plural, refuse_options
+from sluice.retrieval.cli.terminal.printing import print_hits
 from sluice.retrieval.cli.terminal.verbs import Command, Shown
 
 if TYPE_CHECKING:
+    from sluice.retrieval.pipelines.hit import TokenMatch
     from sluice.retrieval.pipelines.stage import Stage
+    from sluice.retrieval.retrievers.explanation import Explanation
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+
+log = logging.getLogger("sluice")
+
+Searched = Annotated[Path, "FOLDER", "A retriever's folder, or an experiment's output."]
+Pipeline = Annotated[
+    str | None,
+    "NAME",
+    "The pipeline to use, where FOLDER is an experiment's output.",
+    Shown("the last one"),
+]
+
+
+def opened(
+    path: Path, pipeline: str | None, allow: Sequence[str], *, quick: bool = False
+) -> tuple[Stage, str | None]:
+    """Open a retriever's folder, or a pipeline; return the pipeline's name too."""
+    from sluice.retrieval.retrievers.folder import HEAD
+    from sluice.retrieval.retrievers.retriever import Retriever
+
+    if (path / HEAD).exists() and pipeline is None:
+        return Retriever.open(path, allow=allow, quick=quick), None
+    from sluice.retrieval.experiments.output.folder import SETTINGS
+    from sluice.retrieval.pipelines.saving import PIPELINE
+
+    if (path / PIPELINE).exists():
+        from sluice.retrieval.experiments.experiment import load_pipeline
+
+        return load_pipeline(path, pipeline or "", allow=allow), path.absolute().name
+    if not (path / SETTINGS).exists():
+        parts = sorted(file.parent.name for file in path.glob(f"datasets/*/{SETTINGS}"))
+        if parts:
+            raise ConfigError(
+                f"{path}: is an evaluation of several datasets; name one of them: "
+                f"{path}/datasets/NAME ({', '.join(parts)})"
+            )
+        if pipeline is None:
+            return Retriever.open(path), None  # says what is missing
+    from sluice.retrieval.experiments.experiment import open_experiment
+    from sluice.retrieval.experiments.own_documents import HYBRID
+
+    experiment = open_experiment(path, allow=allow, quick=quick)
+    name = pipeline or experiment.systems[-1]
+    if pipeline is None and len(experiment.systems) > 1 and name != HYBRID:  # else as meant
+        others = ", ".join(experiment.systems[:-1])
+        log.info("searching with the last pipeline, %s; --pipeline takes %s too", name, others)
+    return experiment.stage(name), name
+
+
+def explain(
+    path: Searched,
+    query: Annotated[str, "The query."],
+    doc_id: Annotated[str | None, "The document to explain; if left out, the best hits."] = None,
+    *,
+    k: Annotated[int, Ge(1), "Hits to explain if there is no DOC_ID."] = 1,
+    pipeline: Pipeline = None,
+    as_json: Annotated[bool, "Print explanations as JSON lines."] = False,
+    allow: Allow = None,
+) -> None:
+    """Show why a document was found.
+
+    For a sparse retriever (BM25, SPLADE): what each term adds to the score, and which engine the
+    index's planner chose. For one of token vectors: which of the document's tokens each of the
+    query's met. For a pipeline: what each stage received and returned, which retriever found the
+    document, how its rank changed, the terms that matched and the tokens that met.
+
+    Examples:
+      sluice explain runs/x/retrievers/bm25 "who found gold in the river" doc17
+      sluice explain runs/x/retrievers/splade "who found gold in the river" -k 3
+      sluice explain runs/x "who found gold in the river" --pipeline cascade -k 3
+    """
+    stage, name = opened(path, pipeline, allowed(allow))
+    if name is not None:
+        from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
+
+        explain_pipeline(stage, query, k)  # loads the models, so that no stage is charged for it
+        trace = explain_pipeline(stage, query, k, doc_ids=None if doc_id is None else [doc_id])
+        if as_json:
+            typer.echo(json.dumps(trace.as_dict(), ensure_ascii=False))
+        else:
+            echo(trace)
+        return
+    from sluice.retrieval.runs.queries import DEPTH
+
+    retriever = cast("Retriever", stage)
+    if doc_id is not None:
+        doc_ids = [doc_id]
+    else:  # to the depth at which ranks are counted, because a cut may fall among equal scores
+        doc_ids = list(retriever.run({"query": query}, None, max(k, DEPTH))["query"].doc_ids)[:k]
+    if not doc_ids:
+        echo("no document is found for the query", err=True)
+    for place, each in enumerate(doc_ids):
+        explanation = retriever.explain(query, each)
+        if as_json:
+            typer.echo(json.dumps(explanation.as_dict(), ensure_ascii=False))
+        else:
+            for text in (explanation.plan_text, explanation.recall) if place == 0 else ():
+                if text:
+                    echo(text)
+            echo(_shown(explanation))
+
+
+def _shown(explanation: Explanation) -> str:
+    if not explanation.terms and not explanation.matches:
+        return f"{explanation.doc_id}: shares no term with the query, so it is not a hit"
+    place = "beyond the first 1,000" if explanation.rank is None else f"rank {explanation.rank}"
+    if explanation.passage is not None:
+        place += f", by its passage {explanation.passage}"
+    lines = [f"{explanation.doc_id}  score {explanation.score:.4f}  {place}"]
+    if explanation.matches:
+        return "\n".join([*lines, *_token_lines(explanation.matches)])
+    width = max(4, *(len(part.term) for part in explanation.terms))
+    lines.append(f"  {'term':<{width}}  {'query':>9}  {'document':>9}  {'adds':>9}")
+    for part in explanation.terms:
+        numbers = f"{part.query_weight:9.4f}  {part.impact:9.4f}  {part.contribution:9.4f}"
+        lines.append(f"  {part.term:<{width}}  {numbers}")
+    return "\n".join(lines)
+
+
+def _token_lines(matches: Sequence[TokenMatch]) -> Iterator[str]:
+    """Yield which tokens met, a line for each token of the query, in its order."""
+    width = max(5, *(len(match.query_token) for match in matches))
+    other = max(8, *(len(match.document_token) for match in matches))
+    yield f"  {'query':<{width}}  {'document':<{other}}  {'place':>5}  {'adds':>9}"
+    for match in matches:
+        tokens = f"{match.query_token:<{width}}  {match.document_token:<{other}}"
+        yield f"  {tokens}  {match.document_place:>5}  {match.similarity:9.4f}"
 
 
 def search(
@@ -196,4 +327,4 @@ def _search_vectors(
     echo(f"{output}: {plural(len(run), 'query')}")
 
 
-COMMANDS: dict[str, Command] = {"search": search}
+COMMANDS: dict[str, Command] = {"search": search, "explain": explain}

@@ -10,15 +10,11 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from sluice.encoders.foundation.progress import on_terminal
-
-if TYPE_CHECKING:
-    from sluice.retrieval.evaluation.table import Table
-
 
 # C0 without tab and line feed, DEL, C1, and what turns the direction of the text around.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -101,15 +97,6 @@ def say(text: str) -> None:
             or [""]
         )
     )
-
-
-def show(table: Table) -> list[str]:
-    """Print a table that fits the terminal; return the columns that it leaves out."""
-    from sluice.retrieval.cli.terminal.table import fitted
-
-    text, left_out = fitted(table, columns())
-    echo(text)
-    return left_out
 
 
 def columns() -> int:

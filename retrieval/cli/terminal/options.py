@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import plural as plural
@@ -51,27 +51,14 @@ Allow = Annotated[
     Shown("nothing"),
 ]
 DOCUMENTS = "For documents"  # a heading of options
-IdColumn = Annotated[
-    str | None, "COLUMN", "The ids' column; row numbers the rows.", Shown(panel=DOCUMENTS)
-]
-TextColumns = Annotated[
-    list[str] | None, "COLUMN", "The text's column; may be repeated.", Shown(panel=DOCUMENTS)
-]
-TitleColumn = Annotated[str | None, "COLUMN", "The titles' column.", Shown(panel=DOCUMENTS)]
-MetadataColumns = Annotated[
-    list[str] | None,
-    "COLUMN",
-    "A column to keep for --where; may be repeated.",
-    Shown("all others", panel=DOCUMENTS),
-]
 Links = Annotated[
     list[str] | None,
     "PATH",
     "Follow links in a folder of documents that lead out of it, below PATH; may be repeated.",
     Shown("none"),
 ]
+PERSISTENCE = Shown(names=("-p", "--persistence"))
 Json = Annotated[bool, "Print JSON."]
-
 Plan = Annotated[bool, "Carry out the first task only; say what the others will take, and stop."]
 ExecutorName = Annotated[
     str,
@@ -86,9 +73,25 @@ Form = Annotated[
 ]
 
 
-def named_columns(**columns: Any) -> dict[str, Any]:
-    """Return the columns of documents that were named, by their part."""
-    return {part: value for part, value in columns.items() if value is not None}
+class Columns(NamedTuple):
+    """The columns of a table of documents, which verbs that read one take."""
+
+    id: Annotated[
+        str | None, "COLUMN", "The ids' column; row numbers the rows.", Shown(panel=DOCUMENTS)
+    ] = None
+    text: Annotated[
+        list[str] | None, "COLUMN", "The text's column; may be repeated.", Shown(panel=DOCUMENTS)
+    ] = None
+    title: Annotated[str | None, "COLUMN", "The titles' column.", Shown(panel=DOCUMENTS)] = None
+    metadata: Annotated[
+        list[str] | None,
+        "COLUMN",
+        "A column to keep for --where; may be repeated.",
+        Shown("all others", panel=DOCUMENTS),
+    ] = None
+
+
+COLUMNS = "sluice.retrieval.cli.terminal.options:Columns"
 
 
 def allowed(what: Sequence[str] | None) -> list[str]:
@@ -149,7 +152,7 @@ def show_table(table: Table, form: str) -> str:
     if form == "json":
         return json.dumps(table.to_dict(), indent=2, ensure_ascii=False)
     if form == "text" and sys.stdout.isatty():
-        from sluice.retrieval.cli.terminal.table import fitted
+        from sluice.retrieval.cli.terminal.printing import fitted
 
         return fitted(table, columns())[0]
     return (str(table) if form == "text" else str(getattr(table, f"to_{form}")())).rstrip("\n")

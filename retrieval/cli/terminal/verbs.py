@@ -19,6 +19,7 @@ from sluice.encoders.foundation.errors import ConfigError
 
 Command = Callable[..., None]
 POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+BORROWED = inspect.Parameter.VAR_KEYWORD  # what gets the values of other functions' options
 PLAIN = (bool, int, float, Path, str)
 METAVARS: Mapping[Any, str] = {int: "N", float: "X", Path: "FILE"}
 NAMES = {  # of options that are not named as their parameter
@@ -41,7 +42,7 @@ class Shown(NamedTuple):
 def takes(
     *targets: str, without: str = "", panels: Mapping[str, str] | None = None, **shown: Shown
 ) -> Callable[[Command], Command]:
-    """Add what each ``module:function`` declares to a verb, which gets as ``**values`` what is set.
+    """Add what each ``module:function`` declares to a verb, which gets by ``**`` what is set.
 
     These are the parameters that have a sentence, less those of the verb's own and ``without``
     (names, separated by spaces). ``panels`` puts names, the verb's own too, under headings of the
@@ -62,22 +63,23 @@ def takes(
 def with_options(command: Command) -> Command:
     """Return a verb as typer takes it, its parameters described by ``typer.Argument`` and so on."""
     targets, without, notes = command.__dict__.get("takes", ((), (), {}))
-    own = {name: each for name, each in declared(command).items() if name != "values"}
+    every = declared(command).items()
+    own = {name: each for name, each in every if each.parameter.kind is not BORROWED}
     left_out = {*own, *without}
     borrowed: dict[str, Declared] = {}
     for target in targets:
         for name, each in declared(resolve(target)).items():
             if each.sentence and name not in left_out:
                 borrowed.setdefault(name, each)
-    every = {
+    offered = {
         name: replace(each, notes=(*each.notes, *notes.get(name, ())))
         for name, each in {**borrowed, **own}.items()
     }
     arguments = [name for name, each in own.items() if each.parameter.kind is POSITIONAL]
-    parameters = [_parameter(name, each, unset=name in borrowed) for name, each in every.items()]
+    parameters = [_parameter(name, each, unset=name in borrowed) for name, each in offered.items()]
 
     def call(**values: Any) -> None:
-        for name, each in every.items():
+        for name, each in offered.items():
             if each.choices and values[name] is not None and (fault := each.fault(values[name])):
                 place = command.__name__ if name in arguments else _names(name, _shown(each))[-1]
                 raise ConfigError(f"{place}: {fault}")
@@ -98,7 +100,8 @@ def _parameter(name: str, each: Declared, unset: bool) -> inspect.Parameter:
     default, shown, (kind, several) = each.parameter.default, _shown(each), _kind(each)
     text = shown.default
     if unset and default is not inspect.Parameter.empty:
-        text = text or (None if default is None or default is False else str(default))
+        hidden = default is None or default is False or "\n" in str(default)  # as a prompt has
+        text = text or (None if hidden else str(default))
         default = False if kind is bool else None
     metavar = each.value or METAVARS.get(kind, name.strip("_").upper())
     described: dict[str, Any] = {

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.where import Where
-from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
-from sluice.retrieval.pipelines.scorer import ScorerHooks
+from sluice.retrieval.pipelines.scorer import ScoreMemory, ScorerHooks, remembered
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.tracing import Span, note, tracing
 from sluice.retrieval.retrievers.measurements import ASKED

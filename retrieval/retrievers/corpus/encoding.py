@@ -104,7 +104,7 @@ class Reading(NamedTuple):
     limit: int
 
     @classmethod
-    def of(cls, encoder: Any, tokens: NDArray[Any] | None) -> Self | None:
+    def from_lengths(cls, encoder: Any, tokens: NDArray[Any] | None) -> Self | None:
         """Return the summary for documents of so many ``tokens``, -1 where they are not known.
 
         None where nothing is known, or the encoder has no limit.
@@ -313,7 +313,7 @@ def estimated(
         memory_bytes=round(
             peak_memory_bytes() + COPIES * shard * wide + DIRECTORY_BYTES * counts.documents
         ),
-        reading=Reading.of(encoder, full),
+        reading=Reading.from_lengths(encoder, full),
     )
 
 

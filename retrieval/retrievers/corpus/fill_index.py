@@ -292,7 +292,7 @@ def index_rows(
             index.add(grow(chunk))
     counts = TokenCounts.joined(parts, len(rows))
     if counts is not None:
-        warn_of_cuts("added", Reading.of(encoder, counts.full), cure=False)
+        warn_of_cuts("added", Reading.from_lengths(encoder, counts.full), cure=False)
 
 
 def _describe(index: Any, documents: Any, work: Path | None = None) -> None:

@@ -18,7 +18,7 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.headings import section_starts
 from sluice.retrieval.pipelines.hit import Passage
-from sluice.retrieval.pipelines.tracing import Span, kept
+from sluice.retrieval.pipelines.tracing import Span, passage_notes
 from sluice.retrieval.retrievers.corpus.late_chunks import (
     LateEncoder,
     Pieces,
@@ -40,7 +40,7 @@ VECTORS = "query vectors"
 
 def keep_vectors(vectors: Any) -> None:
     """Keep in the running stage's span the vectors it searches with, for ``PassageFinder``."""
-    if (keep := kept()) is not None:
+    if (keep := passage_notes()) is not None:
         keep[VECTORS] = vectors
 
 
@@ -66,7 +66,7 @@ class PassageFinder:
             return found
         rows = self.store.rows(doc_ids)
         here = np.flatnonzero(rows >= 0)
-        numbers = self._winning(query, rows[here], (span.kept or {}).get(VECTORS))
+        numbers = self._winning(query, rows[here], (span.passage_notes or {}).get(VECTORS))
         here, numbers = here[numbers >= 0], numbers[numbers >= 0]
         documents = self.store.documents(rows[here])
         spans = self.passages.characters(self.encoder, documents)
@@ -95,7 +95,6 @@ log = logging.getLogger("sluice")
 _WARNED: set[tuple[str, int, int]] = set()  # titles that a warning was logged for
 
 BLOCK = 256  # documents cut at a time: the tokens of many texts are large in memory
-AGGREGATES = ("max", "first", "mean")
 MEAN_OF_TOKENS = (
     "passages.aggregate: 'mean' makes one vector of a document's, and this encoder gives each "
     "token one; use 'max'"

@@ -27,23 +27,21 @@ if TYPE_CHECKING:
         write_head as write_head,
     )
     from sluice.retrieval.retrievers.folder.parts import (
+        check_encoder as check_encoder,
         copy_part as copy_part,
         copy_retriever as copy_retriever,
         discard_leftovers as discard_leftovers,
         discard_unfinished as discard_unfinished,
         head_of as head_of,
-        refuse_foreign as refuse_foreign,
-        restore as restore,
-        roll_back as roll_back,
-        verify_model as verify_model,
-        verify_retriever as verify_retriever,
-    )
-    from sluice.retrieval.retrievers.folder.placed_encoder import (
-        check_encoder as check_encoder,
         open_placed_encoder as open_placed_encoder,
         parts_of as parts_of,
         place_encoder as place_encoder,
+        refuse_foreign as refuse_foreign,
+        restore as restore,
+        roll_back as roll_back,
         usual_name as usual_name,
+        verify_model as verify_model,
+        verify_retriever as verify_retriever,
     )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

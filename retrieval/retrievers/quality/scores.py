@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +18,10 @@ from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.scores import Qrels
+from sluice.training.rankers.quality_head import Loss, QualityHead, fit_quality_head
 
 if TYPE_CHECKING:
     from sluice.retrieval.retrievers.retriever import Retriever
-    from sluice.training.rankers.quality_head import Loss, QualityHead
 
 
 FORMAT = b"sluice.quality"
@@ -69,7 +69,7 @@ class QualityScores:
     def __repr__(self) -> str:
         return f"QualityScores({self.by!r}, {len(self):,} documents)"
 
-    def kept(self, share: float) -> NDArray[np.bool_]:
+    def best(self, share: float) -> NDArray[np.bool_]:
         """Return for each document whether it stays when the worst ``share`` goes.
 
         Of n documents floor(share n) go, whatever the ties: of equal ones that with the smaller id
@@ -143,7 +143,7 @@ class PrunedCorpus:
 
     def __init__(self, corpus: Iterable[Document], scores: QualityScores, share: float) -> None:
         self.corpus, self.scores = corpus, scores
-        self._kept = scores.kept(share)
+        self._kept = scores.best(share)
 
     def __len__(self) -> int:
         return int(self._kept.sum())
@@ -186,9 +186,11 @@ def train_quality_head(
     retriever: Retriever,
     qrels: Qrels,
     *,
-    labels: Labels = "share",
-    loss: Loss = "bce",
-    l2: float = 1.0,
+    labels: Annotated[
+        Labels, "A document's target: its share of the queries, or any (relevant to some query)."
+    ] = "share",
+    loss: Annotated[Loss, "bce or pairwise."] = "bce",
+    l2: Annotated[float, "Weight of the L2 penalty."] = 1.0,
     seed: int = 13,
 ) -> QualityHead:
     """Learn from judgements which documents are relevant to anything, by their vectors.
@@ -203,8 +205,6 @@ def train_quality_head(
     At most 50,000 documents are used, half of them relevant if there are enough.
     The vectors are those in the retriever's index.
     """
-    from sluice.training.rankers.quality_head import fit_quality_head
-
     if labels not in get_args(Labels):
         near = suggest(str(labels), get_args(Labels))
         raise ConfigError(f"labels: {labels!r}; expected share or any{near}")

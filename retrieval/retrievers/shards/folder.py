@@ -149,7 +149,7 @@ def new_shards(
         shard_size=shard_size,
     )  # fmt: skip
     empty = default_index(encoder) if index is None else index
-    return store, ShardedIndex.over(empty, store.shard_rows, store.names), shard_set
+    return store, ShardedIndex.split(empty, store.shard_rows, store.names), shard_set
 
 
 def check_partable(encoder: Any, index: Any) -> None:
@@ -240,7 +240,7 @@ def open_sharded_index(
         copies: list[Index] = []
         for open_part in opens:
             try:
-                copies.append(_opened(folder, own, head, count, open_part))
+                copies.append(_open_shard(folder, own, head, count, open_part))
             except (SluiceError, OSError) as error:
                 _raise_if_newer(path, head, error)
                 absent.setdefault(name, str(error))
@@ -269,7 +269,7 @@ def _openers(shard: int, workers: ShardWorkers | None, allow: Collection[str]) -
     ]
 
 
-def _opened(folder: Path, own: Head, head: Head, rows: int, open_part: Opener) -> Index:
+def _open_shard(folder: Path, own: Head, head: Head, rows: int, open_part: Opener) -> Index:
     index = open_part(folder / INDEX, own.index_generation)
     other = not head.encoder_generation and head.encoder_fingerprint != own.encoder_fingerprint
     if index.encoder_fingerprint != own.encoder_fingerprint or other:
@@ -290,7 +290,7 @@ def _replicas(folder: Path, own: Head, head: Head, rows: int, open_part: Opener)
         return []
     try:
         _check_state(folder, own)
-        return [_opened(folder, own, head, rows, open_part)]
+        return [_open_shard(folder, own, head, rows, open_part)]
     except (SluiceError, OSError) as error:
         log.warning("replica not used: %s", error)
         return []

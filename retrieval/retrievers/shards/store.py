@@ -96,7 +96,7 @@ class ShardedStore(DocumentStore):
         shutil.rmtree(path / INCOMING, ignore_errors=True)
         whole = write_documents(path / INCOMING, documents)
         count = shard_count(len(whole), shards, shard_size)
-        rows = ShardRows.of(_owners(whole, count), count)
+        rows = ShardRows.split(_owners(whole, count), count)
         names = [f"shard-{number}" for number in range(count)]
         stores = [
             write_documents(folder / name / part, whole.streamed(own))
@@ -261,7 +261,7 @@ class ShardedStore(DocumentStore):
     def replace(self, documents: Iterable[Document]) -> None:
         """Write documents in the place of all: rows begin anew."""
         stores, given = self._all(), write_documents(self.path / INCOMING, documents)
-        self.shard_rows = ShardRows.of(_owners(given, len(stores)), len(stores))
+        self.shard_rows = ShardRows.split(_owners(given, len(stores)), len(stores))
         for store, rows in zip(stores, self.shard_rows.rows, strict=True):
             store.replace(given.streamed(rows))
         self.changed = set(range(len(stores)))

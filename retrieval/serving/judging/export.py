@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.serving.judging.state import Judgements, Qrels
@@ -32,7 +33,15 @@ RULES: Mapping[str, Callable[[Sequence[int]], int]] = {
 
 
 def qrels_of(
-    judgements: Judgements, rule: str = "majority", assessors: Sequence[str] = ()
+    judgements: Judgements,
+    rule: Annotated[
+        str,
+        "The grade where several judged: majority (of a tie the lower), mean (rounded, a half up) "
+        "or max.",
+    ] = "majority",
+    assessors: Annotated[
+        Sequence[str], "NAME", "Judgements of this assessor only; may be repeated."
+    ] = (),
 ) -> Qrels:
     """Return one grade for each judged pair: of all assessors, or of those that are named.
 
@@ -67,7 +76,10 @@ def unjudged(judgements: Judgements, qrels: Qrels) -> int:
     )
 
 
-def qrels_text(qrels: Qrels, form: str = "beir") -> str:
+def qrels_text(
+    qrels: Qrels,
+    form: Annotated[str, "beir (three columns with a header) or trec (four)."] = "beir",
+) -> str:
     """Return qrels as BEIR's three columns with a header, or as TREC's four.
 
     ``DataError`` for an id with white space that the form cannot hold.

@@ -15,7 +15,6 @@ feedback from ``x``.
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.familiar import renamed
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note
 from sluice.retrieval.retrievers.explanation import term_texts
 from sluice.retrieval.retrievers.retriever import retriever_of
@@ -56,7 +55,7 @@ class Lists(NamedTuple):
     lengths: NDArray[np.int64]
 
 
-class Feedback(Stage):
+class Feedback(Around):
     """Searches ``retriever`` with queries changed by the first ``depth`` documents of a list.
 
     Without a list before it, the list is the retriever's own first ``depth``; queries are encoded
@@ -68,15 +67,13 @@ class Feedback(Stage):
     """
 
     looks_inside = True
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # the retriever is searched with other queries
+    lexical = False
 
     def __init__(self, retriever: Stage, *, depth: int, function: str, options: str) -> None:
-        self.depth = depth
-        self._function, self._options = function, options
-        self._search_with(retriever)
+        self.depth, self._settings = depth, options
+        super().__init__(retriever, function)
 
-    def _search_with(self, retriever: Stage) -> None:
+    def _take(self, retriever: Stage) -> None:
         made_of_others = isinstance(retriever, Stage) and retriever.inner
         if not isinstance(retriever, Stage) or (made_of_others and retriever_of(retriever) is None):
             what = retriever.name if isinstance(retriever, Stage) else type(retriever).__name__
@@ -84,15 +81,9 @@ class Feedback(Stage):
                 f"{self._function}: feedback needs a retriever to ask again, and {what!r} is not "
                 f"one; write {self._function}(NAME) with a name under retrievers"
             )
+        super()._take(retriever)
         self.retriever = retriever
-        self.inner = (retriever,)
-        self.name = f"{self._function}({retriever.name}, {self._options})"
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return the same feedback for another retriever."""
-        feedback = copy.copy(self)
-        feedback._search_with(*inner)
-        return feedback
+        self.name = f"{self._function}({retriever.name}, {self._settings})"
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Take feedback from the given run, or the retriever's own, and search with it."""

@@ -180,10 +180,10 @@ class CandidateFeatures:
         store = self.store(documents)
         key = (str(store.path), store.generation)
         if self._terms is None or self._terms[0] != key:
-            self._terms = (key, self._opened(store))
+            self._terms = (key, self._count_terms(store))
         return self._terms[1]
 
-    def _opened(self, store: DocumentStore) -> CollectionTerms:
+    def _count_terms(self, store: DocumentStore) -> CollectionTerms:
         if self._saved is not None and self._saved.is_dir():
             terms = CollectionTerms.open(self._saved)
             if terms.fingerprint == store.fingerprint:
@@ -240,13 +240,13 @@ class LearnedReranker:
         self, queries: Queries, heads: Mapping[str, Ranking], documents: Texts | None
     ) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
         """Return each candidate's score, query by query."""
-        ranker, features = self._opened(documents)
+        ranker, features = self._open_model(documents)
         matrix = features.matrix(queries, heads, documents)
         scores = ranker.score(matrix[:, ranker.columns(features.names)])
         ends = np.cumsum([len(head) for head in heads.values()])
         return dict(zip(heads, np.split(scores, ends[:-1]), strict=True))
 
-    def _opened(self, documents: Texts | None) -> tuple[LearnedRanker, CandidateFeatures]:
+    def _open_model(self, documents: Texts | None) -> tuple[LearnedRanker, CandidateFeatures]:
         with self._lock:  # threads that search meanwhile count the corpus once
             if self._ranker is None:
                 ranker = LearnedRanker.open(self.path)

@@ -13,7 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.retrieval.pipelines.scorer import Scorer, Scores
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, kept
+from sluice.retrieval.pipelines.tracing import SCORED_PASSAGES, passage_notes
 from sluice.retrieval.retrievers.corpus.late_chunks import WORD, TokenPieces, windows, word_pieces
 from sluice.retrieval.stages.rerankers.scorer_identity import ScorerAround
 from sluice.retrieval.stages.rerankers.stored_vectors import retriever_state
@@ -268,7 +268,7 @@ class PassageScorer(ScorerAround):
         scores: NDArray[np.float64],
     ) -> None:
         """Keep each document's best passage: its number from 1, and its characters."""
-        keep = kept()
+        keep = passage_notes()
         if keep is None:
             return
         best = keep.setdefault(SCORED_PASSAGES, {})

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.files import OwnLock, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.retrieval.pipelines.remembered_scores import remembered
-from sluice.retrieval.pipelines.scorer import Scorer
+from sluice.retrieval.pipelines.scorer import Scorer, remembered
 from sluice.retrieval.pipelines.tracing import tally
 from sluice.retrieval.stages.rerankers.cache_file import (
     Layout,

@@ -54,7 +54,7 @@ class CorpusWords:
         self._by_length = np.searchsorted(lengths, np.arange(longest + 2))  # first word of each
 
     @classmethod
-    def of(cls, texts: Iterable[str], language: str = "en", show: int = 0) -> Self:
+    def count(cls, texts: Iterable[str], language: str = "en", show: int = 0) -> Self:
         """Count the words of texts in one pass; ``show`` is how many there are, for progress."""
         chosen = analyzer(language)
         plain = Analyzer(chosen.language, chosen.words, str, chosen.lower)
@@ -159,7 +159,7 @@ class OfCorpus:
         self._lock = OwnLock()
         self._stage: Stage | None = None
 
-    def over(self, stage: Stage) -> Self:
+    def for_stage(self, stage: Stage) -> Self:
         """Return the transform of another stage; both share what was counted."""
         other = copy.copy(self)
         other._stage = stage
@@ -179,7 +179,7 @@ class OfCorpus:
             found = self._counted.get(store.fingerprint)
             if found is None:
                 texts = (document.full_text for document in store)
-                found = CorpusWords.of(texts, self.language, len(store))
+                found = CorpusWords.count(texts, self.language, len(store))
                 self._counted.clear()
                 self._counted[store.fingerprint] = found
             return found

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.rerankers.language_model import Template
-from sluice.retrieval.pipelines.saving import NameOf
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Run
@@ -19,9 +17,7 @@ from sluice.retrieval.stages.transforms.stage import (
     SHOWN,
     Transformed,
     Variant,
-    checked_stage,
     like,
-    written_call,
 )
 from sluice.retrieval.stages.transforms.writer import (
     CacheFile,
@@ -180,7 +176,7 @@ def query2doc(
     return Transformed(stage, prefixed, "query2doc", models=(writer,), options=options)
 
 
-class IterRetGen(Stage):
+class IterRetGen(Around):
     """``stage``, searched again by the query and an answer drafted from what it found.
 
     After the first search a language model answers from the first ``depth`` documents, and the
@@ -188,8 +184,7 @@ class IterRetGen(Stage):
     draft is missing keeps the list it has. (Shao et al. 2023, Iter-RetGen, arXiv 2305.15294.)
     """
 
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # it is searched with other queries
+    lexical = False
 
     def __init__(
         self, stage: Stage, writer: Writer, *, prompt: str, rounds: int, depth: int, models: Any
@@ -198,31 +193,12 @@ class IterRetGen(Stage):
         self.template = Template(prompt, ["query", "documents"])
         self.rounds = whole_number(rounds, "iter_retgen: rounds", 0, MOST_ROUNDS)
         self.depth = whole_number(depth, "iter_retgen: depth", 1)
-        self._models = tuple(models)
-        self._options = {
-            "rounds": rounds, "depth": depth, "prompt": prompt, **writer.limits.saved,
-        }  # fmt: skip
-        self._search_with(stage)
+        options = {"rounds": rounds, "depth": depth, "prompt": prompt, **writer.limits.saved}
+        super().__init__(stage, "iter_retgen", models=models, options=options)
 
-    def _search_with(self, stage: Stage) -> None:
-        self.stage = checked_stage(stage, "iter_retgen")
-        self.inner = (stage,)
+    def _take(self, stage: Stage) -> None:
+        super()._take(stage)
         self.name = f"iter_retgen({stage.name}, rounds={self.rounds})"
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return the same rounds with another stage."""
-        other = copy.copy(self)
-        other._search_with(*inner)
-        return other
-
-    def written(self, name_of: NameOf) -> str:
-        """Return ``iter_retgen(stage, writer, ...)``; a cache is not one of its options."""
-        return written_call("iter_retgen", self.stage, self._models, self._options, name_of)
-
-    @property
-    def ranking_models(self) -> tuple[Any, ...]:
-        """The reranker whose language model writes."""
-        return self._models
 
     @property
     def leaves(self) -> frozenset[str]:

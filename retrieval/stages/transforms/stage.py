@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -13,9 +12,8 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
-from sluice.retrieval.pipelines.saving import NameOf, options_text
-from sluice.retrieval.pipelines.stage import Stage, passages_by_best
-from sluice.retrieval.pipelines.tracing import is_traced, note
+from sluice.retrieval.pipelines.stage import Around, Stage
+from sluice.retrieval.pipelines.tracing import is_traced, note, passages_by_best
 from sluice.retrieval.retrievers.corpus.passages import keep_vectors
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
@@ -81,7 +79,7 @@ Changed = Mapping[str, list[Variant]]  # by query id
 SHOWN = 300  # characters of a text in an explanation
 
 
-class Transformed(Stage):
+class Transformed(Around):
     """``stage``, searched by what ``transform`` makes of each query.
 
     A query of one variant is searched by that text instead; one that stays as it is gets the very
@@ -94,9 +92,6 @@ class Transformed(Stage):
     behind the stage: a transform that has them can be saved.
     """
 
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # it is searched with other queries
-
     def __init__(
         self,
         stage: Stage,
@@ -106,28 +101,13 @@ class Transformed(Stage):
         models: Sequence[Any] = (),
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.rule, self._function = transform, function
-        self._models, self._options = tuple(models), options
-        self._search_with(stage)
+        self.rule = transform
+        super().__init__(stage, function, models=models, options=options)
 
-    def _search_with(self, stage: Stage) -> None:
-        self.stage = checked_stage(stage, self._function)
-        self.inner = (stage,)
-        self.name = f"{self._function}({stage.name})"
+    def _take(self, stage: Stage) -> None:
+        super()._take(stage)
         if isinstance(self.rule, OfCorpus):
-            self.rule = self.rule.over(stage)
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return another stage under the same transform."""
-        other = copy.copy(self)
-        other._search_with(*inner)
-        return other
-
-    def written(self, name_of: NameOf) -> str:
-        """Return ``function(stage, ...)`` with the options; a cache is not one of them."""
-        if self._options is None:
-            return super().written(name_of)
-        return written_call(self._function, self.stage, self._models, self._options, name_of)
+            self.rule = self.rule.for_stage(stage)
 
     @property
     def looks_inside(self) -> bool:  # type: ignore[override]
@@ -135,19 +115,9 @@ class Transformed(Stage):
         return retriever_of(self.stage) is not None
 
     @property
-    def lexical(self) -> bool:
-        """Whether the stage that is searched ranks by words alone."""
-        return self.stage.lexical
-
-    @property
     def leaves(self) -> frozenset[str]:
         """Those of the stage, and the transform."""
         return self.stage.leaves | {self._function} if self.stage.leaves else frozenset()
-
-    @property
-    def ranking_models(self) -> tuple[Any, ...]:
-        """What the transform asks."""
-        return self._models
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Transform the queries and search by what becomes of them."""
@@ -248,26 +218,6 @@ class Transformed(Stage):
         if by_cosine(state):
             return _unit(mixing @ _unit(vectors)).astype(np.float32)
         return (mixing @ vectors).astype(np.float32)
-
-
-def written_call(
-    function: str,
-    stage: Stage,
-    models: Sequence[Any],
-    options: Mapping[str, Any],
-    name_of: NameOf,
-) -> str:
-    """Return the call that makes a stage of another one, as a saved pipeline holds it."""
-    parts = [stage.written(name_of), *map(name_of, models)]
-    given = {name: value for name, value in options.items() if value is not None}
-    return f"{function}({', '.join([*parts, *filter(None, [options_text(given)])])})"
-
-
-def checked_stage(stage: Any, function: str) -> Stage:
-    """Return ``stage``; ``ConfigError`` unless it is one."""
-    if not isinstance(stage, Stage):
-        raise ConfigError(f"{function}: {type(stage).__name__}; expected a retriever or a pipeline")
-    return stage
 
 
 def like(queries: Queries, texts: dict[str, str]) -> Queries:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import re
@@ -16,14 +15,13 @@ from sluice.encoders.generative.list_order import spoken
 from sluice.encoders.rerankers.language_model import Template
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.documents.where import Where, conditions, matching_rows, parse_where
-from sluice.retrieval.pipelines.saving import NameOf
 from sluice.retrieval.pipelines.search import TextsOf
-from sluice.retrieval.pipelines.stage import Stage
+from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note, tally
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.transforms.drafts import WRITING
-from sluice.retrieval.stages.transforms.stage import checked_stage, like, written_call
+from sluice.retrieval.stages.transforms.stage import like
 from sluice.retrieval.stages.transforms.writer import (
     CacheFile,
     Deadline,
@@ -158,16 +156,13 @@ def _as_text(condition: Any) -> Any:
     return condition if isinstance(condition, str) else json.dumps(condition)
 
 
-class Structured(Stage):
+class Structured(Around):
     """``stage``, searched among the documents that meet the conditions in the query's text.
 
     What ``extractor`` finds is checked against the metadata: fields and kinds that no document has,
     and conditions that none meets, leave the query as it is, are counted and logged. A filter
     of the caller holds besides, and comes first where both restrict a field.
     """
-
-    inner: tuple[Stage, ...] = ()
-    base_retriever = None  # it finds less than the retriever
 
     def __init__(
         self,
@@ -178,35 +173,7 @@ class Structured(Stage):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.extractor = extractor
-        self._models, self._options = tuple(models), options
-        self._search_with(stage)
-
-    def _search_with(self, stage: Stage) -> None:
-        self.stage = checked_stage(stage, "structured")
-        self.inner = (stage,)
-        self.name = f"structured({stage.name})"
-
-    def over(self, inner: Sequence[Stage]) -> Stage:
-        """Return another stage with the same extractor."""
-        other = copy.copy(self)
-        other._search_with(*inner)
-        return other
-
-    def written(self, name_of: NameOf) -> str:
-        """Return ``structured(stage, ...)``; a cache is not one of its options."""
-        if self._options is None:
-            return super().written(name_of)
-        return written_call("structured", self.stage, self._models, self._options, name_of)
-
-    @property
-    def lexical(self) -> bool:
-        """Whether the stage that is searched ranks by words alone."""
-        return self.stage.lexical
-
-    @property
-    def ranking_models(self) -> tuple[Any, ...]:
-        """The reranker whose language model reads the queries."""
-        return self._models
+        super().__init__(stage, "structured", models=models, options=options)
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search the queries of each filter together."""

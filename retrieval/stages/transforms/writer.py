@@ -112,8 +112,8 @@ class Limits(NamedTuple):
     """
 
     tokens: int = 128
-    cache: str | None = None
-    budget: int | None = None
+    cache: Annotated[str | None, "FILE", "The file of answers (SQLite)."] = None
+    budget: Annotated[int | None, "Most tokens of all prompts and answers."] = None
     deadline_ms: float | None = None
 
     @property

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded, read_whole
-from sluice.retrieval.pipelines.remembered_scores import remembered
+from sluice.retrieval.pipelines.scorer import remembered
 from sluice.retrieval.runs.trec_files import read_qrels
 from sluice.retrieval.stages.generative.http_language_model import HttpLanguageModel
 from sluice.retrieval.stages.generative.rerankers import ModelSpec, local_model, with_model

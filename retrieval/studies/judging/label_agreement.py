@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -98,7 +99,11 @@ class LabelAgreement:
 
 
 def label_agreement(
-    first: Qrels, second: Qrels, *, samples: int = 1000, seed: int = 0
+    first: Qrels,
+    second: Qrels,
+    *,
+    samples: Annotated[int, Ge(1), "Bootstrap samples of the queries."] = 1000,
+    seed: Annotated[int, "Random seed for the bootstrap."] = 0,
 ) -> LabelAgreement:
     """Compare two sets of labels on what both label.
 

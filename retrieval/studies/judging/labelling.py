@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def system_agreement(
     second: Qrels,
     measures: Iterable[str | Measure],
     *,
-    p: float = 0.9,
+    p: Annotated[float, "P", "Persistence of rank-biased overlap, between 0 and 1."] = 0.9,
 ) -> list[SystemAgreement]:
     """Rank systems by each measure under two sets of labels, and compare the rankings.
 

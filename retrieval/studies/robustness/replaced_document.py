@@ -24,8 +24,8 @@ from sluice.indexing import FlatIndex, Index, PassageIndex, TokenIndex
 from sluice.indexing.tokens.storage.segment import RESIDUAL_BITS
 from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval.documents.document import Document, document_input
-from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
 from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.scorer import ScoreMemory, remembered
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.retrievers.corpus.fill_index import own_index
 from sluice.retrieval.retrievers.corpus.passage_indexing import mean_vectors

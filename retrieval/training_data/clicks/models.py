@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +104,9 @@ class Estimate:
 
 def estimate(
     paths: Sequence[Path],
-    model: Model = "pbm",
+    model: Annotated[
+        Model, "counts, pbm (position bias), cascade, or dbn (continues after a click)."
+    ] = "pbm",
     *,
     propensities: Sequence[float] | Mapping[int, float] | None = None,
     clip: float = 0.0,

@@ -217,7 +217,7 @@ def _identity(part: Any) -> Any:
 
 def _opening(retriever: Retriever) -> dict[str, Any]:
     """Return the arguments of ``Retriever.open`` in JSON; raises for an encoder that was given."""
-    facts = retriever.state.sent()
+    facts = retriever.state.open_arguments()
     if facts.pop("encoder") is not None:
         raise ConfigError(f"{retriever.name}: its encoder is a function or object of a program")
     plain: dict[str, Any] = {**facts, "path": str(facts["path"]), "allow": list(facts["allow"])}

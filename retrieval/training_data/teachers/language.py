@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.pipelines.remembered_scores import remembered
+from sluice.retrieval.pipelines.scorer import remembered
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS
 from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.stages.generative.rerankers import WordLogit

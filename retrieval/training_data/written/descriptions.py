@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import DataError
@@ -68,10 +68,15 @@ def describe_corpus(
     dataset: Dataset,
     output: Path,
     *,
-    prompt: str = PROMPT,
-    count: int = 5,
+    prompt: Annotated[
+        str,
+        "TEXT",
+        "The prompt, with {text} for the document and {count}; the answer is a JSON object with "
+        "lists good and bad.",
+    ] = PROMPT,
+    count: Annotated[int, "Descriptions of each document, and as many that do not fit."] = 5,
     limits: Limits | None = None,
-    documents: int | None = None,
+    documents: Annotated[int | None, "Only the first N documents."] = None,
 ) -> Described:
     """Write training rows of a corpus (its first ``documents``): descriptions, each with misfits.
 

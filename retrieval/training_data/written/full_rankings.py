@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import packed_file
@@ -78,10 +78,12 @@ def rewrite_corpus(
     dataset: Dataset,
     output: Path,
     *,
-    prompt: str = PROMPT,
-    replace: bool = False,
+    prompt: Annotated[str, "TEXT", "The prompt, with {text} for the document."] = PROMPT,
+    replace: Annotated[
+        bool, "Put the new text in the place of the document's, not behind it."
+    ] = False,
     limits: Limits | None = None,
-    documents: int | None = None,
+    documents: Annotated[int | None, "Only the first N documents."] = None,
 ) -> Rewritten:
     """Write a corpus (its first ``documents``) as ``corpus.jsonl``, each text with a new one.
 
@@ -115,9 +117,9 @@ class Windows(NamedTuple):
     Left out, there are as many passes as any order takes.
     """
 
-    width: int = 20
-    step: int = 10
-    passes: int | None = None
+    width: Annotated[int, "Candidates in one prompt."] = 20
+    step: Annotated[int, "Places between two windows."] = 10
+    passes: Annotated[int | None, "Passes over each list."] = None
 
     def checked(self) -> Windows:
         """Return these windows; ``ConfigError`` where they cannot be."""
@@ -170,9 +172,11 @@ def rank_dataset(
     candidates: str,
     output: Path,
     *,
-    depth: int = 100,
+    depth: Annotated[int, "The first N candidates of each query."] = 100,
     over: Windows = Windows(),  # noqa: B008 (a tuple)
-    prompt: str = LISTWISE,
+    prompt: Annotated[
+        str, "TEXT", "The prompt, with {query}, {documents} and {count}, as style: listwise."
+    ] = LISTWISE,
     limits: Limits | None = None,
     allow: Collection[str] = (),
 ) -> Ranked:

@@ -5,7 +5,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pytest
@@ -13,7 +13,9 @@ import transformers
 from tiny_models import save_model, save_tokenizer
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder, start_splade
+from sluice.encoders.foundation.build import declared
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.model_files.options import TextGraphOptions, takes_options
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 
 SMALL: dict[str, Any] = {
@@ -249,3 +251,19 @@ def test_a_projection_has_dimensions(projection: int, bert: Path) -> None:
 def test_a_tiny_model_is_complete(tmp_path: Path) -> None:
     folder = save_model(tmp_path / "m", "Model")
     assert DenseEncoder.from_pretrained(folder).dim == 32
+
+
+def test_shared_options_are_parameters_with_defaults() -> None:
+    @takes_options(TextGraphOptions)
+    def opened(model: str, *, seed: int = 13, **options: Unpack[TextGraphOptions]) -> Any:
+        return options
+
+    every = declared(opened)
+    assert [*every][:2] == ["model", "seed"]
+    assert "options" not in every
+    assert every["backend"].choices == ("torch", "onnx", "openvino")
+    options = opened("m", device="cpu")
+    assert {*options} == {*every} - {"model", "seed"}
+    assert (options["device"], options["dtype"], options["backend"]) == ("cpu", "float32", None)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        opened("m", colour="red")

@@ -246,7 +246,7 @@ def test_few_vectors_and_few_queries(documents: Any, queries: Any, count: int, a
 def test_a_document_is_no_answer_to_itself(documents: Any) -> None:
     table = documents[:500]
     own = np.arange(20)
-    judge = Judge.of(ArrayVectors(table), table[:20], own, 5, "ip")
+    judge = Judge.exact(ArrayVectors(table), table[:20], own, 5, "ip")
     assert not any(row in rows for row, rows in zip(own, judge.accepted, strict=True))
     flat = FlatIndex()
     flat.add(table)
@@ -258,7 +258,7 @@ def test_a_document_is_no_answer_to_itself(documents: Any) -> None:
 
 def test_equal_documents_are_equally_good() -> None:
     table = np.eye(4, dtype=np.float32)[np.arange(400) % 4]
-    judge = Judge.of(ArrayVectors(table), np.eye(4, dtype=np.float32), NONE[:4], 3, "ip")
+    judge = Judge.exact(ArrayVectors(table), np.eye(4, dtype=np.float32), NONE[:4], 3, "ip")
     turned = FlatIndex()  # finds other rows of the same vectors
     turned.add(np.concatenate([table[4:], table[:4]]))
     assert [len(rows) for rows in judge.accepted] == [22] * 4

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.indexing import FaissIndex, FlatIndex, Hits, open_index
-from sluice.indexing.faiss.factory import probe
 from sluice.indexing.faiss.filtered_search import exact_pays, widened
+from sluice.indexing.faiss.index import probe
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=20)
 

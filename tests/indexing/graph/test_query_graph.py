@@ -109,7 +109,7 @@ def test_a_walk_is_best_first() -> None:
             if not left:
                 break
             expanded.add(left[0])
-            seen.update(links.of(np.array(left[:1])).tolist())
+            seen.update(links.linked(np.array(left[:1])).tolist())
         walked = index.search_counted(QUERIES[place : place + 1], 5, candidates=width)
         assert walked.visited[0] == len(seen)
         assert walked.hits.rows[0].tolist() == sorted(seen, key=lambda row: -line[row])[:5]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import config
 
-from sluice.indexing.kernels.threads import in_parallel, in_pieces
+from sluice.indexing.kernels.calls import in_parallel, in_pieces
 
 Spread = Callable[[Callable[[int, int], None], int], None]
 

@@ -12,7 +12,7 @@ from sluice.encoders.foundation.errors import ConfigError, SluiceError
 from sluice.indexing import FlatIndex, Index, InvertedIndex
 from sluice.indexing.flat import index as flat_index
 from sluice.indexing.inverted import index as inverted_index
-from sluice.indexing.wrappers import joined_parts
+from sluice.indexing.wrappers import fan_out
 from sluice.indexing.wrappers.fan_out import ShardRows
 from sluice.indexing.wrappers.sharded import ShardedIndex
 
@@ -46,7 +46,7 @@ def owners(count: int = DOCUMENTS) -> NDArray[np.int64]:
 def pair(kind: str) -> tuple[Index, ShardedIndex]:
     """Return an index and its documents in shards, both with room for as many again."""
     whole = KINDS[kind]()
-    sharded = ShardedIndex.over(KINDS[kind](), ShardRows.of(owners(2 * DOCUMENTS), SHARDS))
+    sharded = ShardedIndex.split(KINDS[kind](), ShardRows.split(owners(2 * DOCUMENTS), SHARDS))
     for index in (whole, sharded):
         index.add(drawn(DOCUMENTS, 1, kind))
     return whole, sharded
@@ -135,8 +135,8 @@ def test_parts_are_asked_singly_where_patience_or_threads_call_for_it(
     hits = sharded.search(queries, 5, params={"deadline_ms": 60_000})
     assert [part.searches for part in parts] == [1, 1, 1]
     assert np.array_equal(hits.rows, whole.search(queries, 5).rows)
-    monkeypatch.setattr(joined_parts, "LARGE", 1)
-    monkeypatch.setattr(joined_parts, "thread_count", lambda: 2)
+    monkeypatch.setattr(fan_out, "LARGE", 1)
+    monkeypatch.setattr(fan_out, "thread_count", lambda: 2)
     hits = sharded.search(queries, 5)
     assert [part.searches for part in parts] == [2 if kind == "inverted" else 1] * 3
     assert np.array_equal(hits.rows, whole.search(queries, 5).rows)
@@ -174,7 +174,7 @@ def failing(self: FlatIndex, *args: Any) -> Any:
 
 
 def test_binary_codes_have_a_depth_for_each_part() -> None:
-    sharded = ShardedIndex.over(FlatIndex(first_pass="binary"), ShardRows.of(owners(), SHARDS))
+    sharded = ShardedIndex.split(FlatIndex(first_pass="binary"), ShardRows.split(owners(), SHARDS))
     sharded.add(drawn(DOCUMENTS, 1, "ip"))
     parts = [Counted(part) for part in sharded.parts]
     sharded.search(drawn(1, 2, "ip"), 5)

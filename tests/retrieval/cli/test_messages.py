@@ -111,7 +111,7 @@ def test_what_the_system_refuses() -> None:
 
 def test_only_json_goes_to_the_terminal_as_it_is() -> None:
     """Texts go through ``echo``, which shows control characters."""
-    own = {"messages.py", "hits.py"}  # echo, and words in bold of a text it wrote
+    own = {"messages.py", "printing.py"}  # echo, and words in bold of a text it wrote
     raw = [
         f"{file.name}: {line.strip()}"
         for file in (ROOT / "retrieval" / "cli").rglob("*.py")

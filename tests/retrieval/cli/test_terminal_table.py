@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.retrieval.cli.terminal.table import fitted
+from sluice.retrieval.cli.terminal.printing import fitted
 from sluice.retrieval.evaluation.table import Table, add_costs
 
 

@@ -18,7 +18,6 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.indexing import FlatIndex, FmIndex, TrieIndex
 from sluice.retrieval import Dataset, Document, Passages, Retriever, load_dataset
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
-from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.planning.problems import problems
@@ -26,7 +25,6 @@ from sluice.retrieval.training_data.files.corpus_examples import IndexingExample
 from sluice.training.example import Example, Text
 from sluice.training.losses.written import Identifiers
 
-SHARDS = {"shard": 4}
 CORPUS = documents(12)
 QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document in enumerate(CORPUS)}
 
@@ -119,9 +117,7 @@ def test_a_retriever_searches_explains_and_changes(
         Retriever.open(tmp_path / "r", encoder=DsiEncoder.from_pretrained(t5))
 
 
-def test_other_corpora_and_other_indexes_are_refused(
-    learnt: DsiEncoder, t5: Path, tmp_path: Path, models: Models
-) -> None:
+def test_other_corpora_and_other_indexes_are_refused(learnt: DsiEncoder, t5: Path) -> None:
     strangers = [Document(f"x{n}", "", "gold") for n in range(3)]
     with pytest.raises(DataError, match="of none of these 3 documents; train it on this"):
         Retriever.build(learnt, strangers)
@@ -136,43 +132,6 @@ def test_other_corpora_and_other_indexes_are_refused(
         Retriever.build(WordEncoder(), strangers, index=TrieIndex())
     with pytest.raises(ConfigError, match="a dsi encoder reads documents whole"):
         Retriever.build(plain, strangers, passages=Passages(length=8, overlap=2))
-    for name, index, message in (
-        ("dsi", "flat", r"retrievers.dsi.index.type: flat .* takes trie"),
-        ("dsi", "fm", r"retrievers.dsi.index.type: fm .* takes trie"),
-        ("bm25", "trie", r"retrievers.bm25.index.type: trie"),
-        ("dsi", "", r"retrievers.dsi.encoding: a dsi encoder"),
-    ):
-        facts = experiment("dsi", tmp_path, models)
-        facts["retrievers"][name] |= {"index": {"type": index}} if index else {"encoding": SHARDS}
-        with pytest.raises(ConfigError, match=message):
-            check_experiment(checked(facts, ExperimentConfig))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss": "info_nce"}, "a dsi encoder takes identifiers"),
-        ({"loss": {"type": "sum", "losses": [{"type": "identifiers"}]}}, "cannot be combined"),
-        ({"loss": {"type": "identifiers", "smoothing": 1.0}}, "identifiers.smoothing"),
-        ({"encoder": {"type": "dense", "model": "m"}}, "loss: identifiers trains dsi"),
-        ({"encoder": {"type": "dsi", "model": "m", "ids_by": {"type": "bm25"}}}, "ids_by"),
-        ({"encoder": {"type": "dsi", "model": "m", "ids_by": {"type": "dense", "model": "n"}}},
-         "is for ids: semantic, and these are string"),
-        ({"encoder": {"type": "dsi", "model": "m", "ids": "atomic", "branches": 5}},
-         "branches: is for ids: semantic, and these are atomic"),
-        ({"encoder": {"type": "dsi", "model": "m", "branches": 1}}, "branches is 1"),
-        ({"examples": {"type": "indexing", "words": 0}}, "nothing to learn from"),
-        ({"examples": {"type": "indexing", "words": -1}}, "indexing.words"),
-        ({"examples": {"type": "indexing", "queries": "nowhere.jsonl"}}, "no file"),
-    ],
-)  # fmt: skip
-def test_settings_that_mean_nothing(
-    changes: dict[str, Any], message: str, tmp_path: Path, models: Models
-) -> None:
-    writer = experiment("dsi", tmp_path, models)["train"]["writer"]
-    section = checked({"dataset": "d", "output": "o", **writer, **changes}, TrainConfig)
-    with pytest.raises(ConfigError, match=message):
-        check_training(section, "")
 
 
 def test_one_wrong_key_is_one_problem(tmp_path: Path, bert: Path, models: Models) -> None:
@@ -213,10 +172,6 @@ def test_what_makes_the_vectors_is_trained_before(
     facts["train"]["later"] = {"encoder": {"type": "dense", "model": str(bert)}, "loss": "info_nce"}
     needs = Dependencies(checked(facts, ExperimentConfig))
     assert "train.later" in needs.closure("train.writer")
-    del writer["encoder"]["ids_by"]
-    section = checked({"dataset": "d", "output": "o", **writer}, TrainConfig)
-    with pytest.raises(ConfigError, match="ids_by: missing: semantic ids"):
-        check_training(section, "")
 
 
 def test_a_corpus_is_needed(tmp_path: Path, models: Models) -> None:

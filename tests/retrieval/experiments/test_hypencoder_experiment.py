@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from kinds import Models, experiment
 from small_world import WordEncoder, documents
 
 from sluice.encoders import Hypencoder
@@ -15,10 +13,8 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.q_net import q_net_scores
 from sluice.indexing import FlatIndex, GraphIndex
 from sluice.retrieval import Dataset, Document, Passages, Retriever
-from sluice.retrieval.config.sections import DevSection, ExperimentConfig, TrainConfig, checked
+from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.evaluation.scores import evaluate
-from sluice.retrieval.experiments.checks import check_experiment
-from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.retrievers import state
@@ -27,8 +23,6 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.studies.robustness.replaced_document import side_index
 from sluice.retrieval.training_data.lists.list_tasks import missed_scores
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
-
-TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 
 
 @pytest.fixture(scope="module")
@@ -145,47 +139,3 @@ def test_a_dense_query_walks_too() -> None:
     graph = Retriever.build(WordEncoder(), documents(), index=GraphIndex(entries=40))
     for hit, other in zip(flat.search("gold river", 5), graph.search("gold river", 5), strict=True):
         assert (hit.doc_id, hit.score) == (other.doc_id, other.score)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"loss": "angle"}, "angle trains dense; a hypencoder encoder takes info_nce, kl_div"),
-        ({"encoder": {"hiden_layers": 1}}, "did you mean 'hidden_layers'"),
-    ],
-)
-def test_a_training_run_that_cannot_be_is_refused_before(
-    bert: Path, tmp_path: Path, change: dict[str, Any], says: str
-) -> None:
-    own = {"type": "hypencoder", "model": str(bert), **change.get("encoder", {})}
-    base = {
-        "dataset": "anywhere", "output": str(tmp_path), "trainer": TRAINER, "loss": "info_nce",
-        **change, "encoder": own,
-    }  # fmt: skip
-    with pytest.raises(ConfigError, match=says):
-        check_training(checked(base, TrainConfig), "")
-
-
-@pytest.mark.parametrize(
-    ("index", "says"),
-    [
-        ({"type": "flat"}, "flat compares vectors, and a query of a hypencoder encoder is a"),
-        ({"type": "tokens"}, "it takes graph"),
-        ({"type": "graph", "mode": "exhaustive", "entries": 3}, "entries has no effect with mode"),
-        ({"type": "graph", "neighbors": 3}, "did you mean 'neighbours'"),
-    ],
-)
-def test_an_index_that_cannot_be_is_refused_before(
-    tmp_path: Path, index: dict[str, Any], says: str, models: Models
-) -> None:
-    facts = experiment("hypencoder", tmp_path, models)
-    facts["retrievers"]["walked"]["index"] = index
-    with pytest.raises(ConfigError, match=says):
-        check_experiment(checked(facts, ExperimentConfig))
-
-
-def test_a_sparse_encoder_takes_no_graph(tmp_path: Path, models: Models) -> None:
-    facts = experiment("hypencoder", tmp_path, models)
-    facts["retrievers"]["bm25"]["index"] = {"type": "graph"}
-    with pytest.raises(ConfigError, match="graph holds dense vectors; a bm25 encoder takes"):
-        check_experiment(checked(facts, ExperimentConfig))

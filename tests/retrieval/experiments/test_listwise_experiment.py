@@ -10,7 +10,6 @@ import torch
 import yaml
 from command_line import Call
 from kinds import ranked
-from small_training import refused
 from small_world import documents, write_beir
 from tiny_generators import save_gpt2, save_t5
 from training_files import lines, read
@@ -45,48 +44,6 @@ def test_a_list_longer_than_the_window_is_no_example(sluice: Call, tmp_path: Pat
     code, _, err = sluice("train", file)
     assert code == 2
     assert "a list of 3 documents, and the model reads windows of 2" in err
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss": "info_nce"}, "a listwise encoder takes rankings"),
-        ({"loss": {"type": "sum", "losses": [{"type": "rankings"}]}}, "cannot be combined"),
-        ({"loss": {"type": "rankings", "importance": -1}}, "loss.importance: -1"),
-        ({"encoder": {"type": "cross_encoder", "model": "m"}}, "loss: rankings trains listwise"),
-        ({"encoder": {"type": "listwise", "model": "m", "windows": 3}}, "did you mean 'window'"),
-        ({"negatives": {"type": "mined", "retriever": "self"}, "examples": None},
-         "a listwise cannot retrieve"),
-        ({"examples": None}, "compares a positive with the query's own documents only"),
-        ({"evaluate": {"measures": ["nDCG@10"]}}, "reranks what a retriever finds"),
-    ],
-)  # fmt: skip
-def test_settings_that_mean_nothing(
-    changes: dict[str, Any], message: str, t5: Path, tmp_path: Path
-) -> None:
-    ranked(tmp_path)
-    facts = {**training(tmp_path, t5), **changes}
-    facts = {key: value for key, value in facts.items() if value is not None}
-    refused({"dataset": "d", "output": "o", **facts}, message)
-
-
-@pytest.mark.parametrize(
-    ("kind", "tuning", "message"),
-    [
-        (
-            "true_false",
-            "bitfit",
-            "tuning.type: bitfit: is for one stack of blocks, .* ln_tuning, or",
-        ),
-        ("listwise", "prefix", "tuning.type: prefix: stays beside the weights, .* lora or ia3"),
-    ],
-)
-def test_tunings_of_models_that_write(kind: str, tuning: str, message: str, tmp_path: Path) -> None:
-    ranked(tmp_path)
-    facts = training(tmp_path, tmp_path / "m", tuning={"type": tuning})
-    loss = "rankings" if kind == "listwise" else "bce"
-    refused({"dataset": "d", "output": "o", **facts, "loss": loss, "encoder": {
-        "type": kind, "model": "m"}}, message)  # fmt: skip
 
 
 def test_a_tuned_ranker_is_merged_and_writes_as_before(tmp_path: Path) -> None:

@@ -78,7 +78,6 @@ def changed(config: dict[str, Any], training: str, **changes: Any) -> dict[str, 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"loss": {"type": "masked_language", "probability": 2}}, "probability: 2"),
         (
             {"loss": {"type": "sum", "losses": [{"type": "masked_language"}]}},
             "masked_language learns from texts alone and cannot be combined",

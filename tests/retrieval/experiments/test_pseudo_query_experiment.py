@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from kinds import Models, experiment
 from small_world import documents
 
 from sluice.encoders import PseudoQueryEncoder
@@ -15,11 +13,9 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import FlatIndex
 from sluice.indexing.wrappers.pseudo_queries import attended
 from sluice.retrieval import Dataset, Document, Passages, Retriever
-from sluice.retrieval.config.sections import DevSection, ExperimentConfig, TrainConfig, checked
+from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.exchange.dense_retrievers import export_dense
-from sluice.retrieval.experiments.checks import check_experiment
-from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.runs.run import Run
@@ -27,8 +23,6 @@ from sluice.retrieval.stages.hub_normaliser import Normaliser
 from sluice.retrieval.studies.robustness.replaced_document import side_index
 from sluice.retrieval.training_data.lists.list_tasks import missed_scores
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
-
-TRAINER = {"max_steps": 2, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 
 
 @pytest.fixture(scope="module")
@@ -108,44 +102,3 @@ def test_what_compares_single_vectors_is_refused(
             parse(expression, {"r": lambda: retriever}, where="p").run({"q": "gold"}, k=3)
     with pytest.raises(ConfigError, match="several vectors for each document"):
         export_dense(retriever, tmp_path / "v.npy", "npy")
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"encoder": {"projection": {"dim": 0}}}, "encoder.projection.dim"),
-        ({"encoder": {"centroid": 3}}, "did you mean 'centroids'"),
-    ],
-)
-def test_a_training_run_that_cannot_be_is_refused_before(
-    bert: Path, tmp_path: Path, change: dict[str, Any], says: str
-) -> None:
-    base = {
-        "dataset": "anywhere", "output": str(tmp_path), "trainer": TRAINER, "loss": "info_nce",
-        **change,
-        "encoder": {"type": "pseudo_queries", "model": str(bert), **change.get("encoder", {})},
-    }  # fmt: skip
-    with pytest.raises(ConfigError, match=says):
-        check_training(checked(base, TrainConfig), "")
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "says"),
-    [
-        ("two", {"index": {"type": "flat"}}, "flat holds dense vectors; a pseudo_queries encoder"),
-        ("two", {"index": {"type": "tokens"}}, "holds token vectors; a pseudo_queries encoder"),
-        ("bm25", {"index": {"type": "pseudo_queries"}}, "holds pseudo-query vectors; a bm25"),
-        ("two", {"index": {"type": "pseudo_queries", "inner": {"type": "flat", "metric": "l2"}}},
-         "inner.metric: l2"),
-        ("two", {"index": {"type": "pseudo_queries", "mode": "two"}}, "mode"),
-        ("two", {"index": {"type": "pseudo_queries", "mode": "exhaustive"}}, "takes none"),
-        ("all", {"search": {"factor": 3}}, "takes none"),
-    ],
-)  # fmt: skip
-def test_an_index_of_another_score_is_refused_before(
-    tmp_path: Path, name: str, change: dict[str, Any], says: str, models: Models
-) -> None:
-    facts = experiment("pseudo_queries", tmp_path, models)
-    facts["retrievers"][name] |= change
-    with pytest.raises(ConfigError, match=says):
-        check_experiment(checked(facts, ExperimentConfig))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import Models, experiment
 from small_world import WordEncoder, documents
 from tiny_generators import save_t5
 
@@ -15,9 +14,6 @@ from sluice.encoders import SealEncoder
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, ModelError
 from sluice.indexing import FlatIndex, FmIndex
 from sluice.retrieval import Document, Passages, Retriever
-from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
-from sluice.retrieval.experiments.checks import check_experiment
-from sluice.retrieval.experiments.training.checks import check_training
 from sluice.training.example import Example, Text
 from sluice.training.losses.written import Spans
 
@@ -97,7 +93,7 @@ def test_an_empty_corpus_and_a_single_document(t5: Path) -> None:
     assert retriever.search("gold", 5) == []
 
 
-def test_what_does_not_fit_is_refused(t5: Path, tmp_path: Path, models: Models) -> None:
+def test_what_does_not_fit_is_refused(t5: Path) -> None:
     encoder = SealEncoder.from_pretrained(t5, **SMALL)
     with pytest.raises(ConfigError, match="expected an FmIndex"):
         Retriever.build(encoder, documents(3), index=FlatIndex())
@@ -105,38 +101,3 @@ def test_what_does_not_fit_is_refused(t5: Path, tmp_path: Path, models: Models) 
         Retriever.build(WordEncoder(), documents(3), index=FmIndex())
     with pytest.raises(ConfigError, match="reads documents whole"):
         Retriever.build(encoder, documents(3), passages=Passages(length=8, overlap=2))
-    facts = experiment("seal", tmp_path, models)
-    facts["retrievers"]["seal"]["index"] = {"type": "flat"}
-    with pytest.raises(ConfigError, match=r"retrievers.seal.index.type: flat .* takes fm"):
-        check_experiment(checked(facts, ExperimentConfig))
-    facts["retrievers"]["seal"]["index"] = {"type": "fm"}
-    facts["retrievers"]["seal"]["encoding"] = {"shard": 4}
-    with pytest.raises(ConfigError, match=r"retrievers.seal.encoding: a seal encoder"):
-        check_experiment(checked(facts, ExperimentConfig))
-    del facts["retrievers"]["seal"]["encoding"]
-    facts["retrievers"]["bm25"]["index"] = {"type": "fm"}
-    with pytest.raises(ConfigError, match=r"retrievers.bm25.index.type: fm"):
-        check_experiment(checked(facts, ExperimentConfig))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss": "info_nce"}, "a seal encoder takes spans"),
-        ({"loss": {"type": "sum", "losses": [{"type": "spans"}]}}, "cannot be combined"),
-        ({"loss": {"type": "spans", "spans": 0}}, "spans.spans: 0, expected 1 or more"),
-        ({"loss": {"type": "spans", "smoothing": 1.0}}, "loss.smoothing"),
-        ({"encoder": {"type": "dense", "model": "m"}}, "loss: spans trains seal"),
-    ],
-)
-def test_settings_that_mean_nothing(
-    changes: dict[str, Any], message: str, tmp_path: Path, models: Models
-) -> None:
-    training = {
-        "dataset": "d",
-        "output": "o",
-        **experiment("seal", tmp_path, models)["train"]["writer"],
-    }
-    section = checked({**training, **changes}, TrainConfig)
-    with pytest.raises(ConfigError, match=message):
-        check_training(section, "")

@@ -10,12 +10,10 @@ from safetensors.torch import save_file
 from small_world import write_beir
 from tiny_architectures import save_architecture
 
-from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.own.three_heads.encoder import HeadEncoder
 from sluice.encoders.own.three_heads.trunk import Trunk
 from sluice.encoders.transformer.tokens import TokenBatch
-from sluice.retrieval.config.components import check_retriever
-from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, checked
+from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.experiment import Experiment
 
 HEADS = ("dense", "sparse", "tokens")
@@ -77,16 +75,3 @@ def test_a_corpus_and_its_queries_are_encoded_once(
         dense = [each.values if head == "tokens" else each for each in (found, alone)]
         plain = [each.toarray() if head == "sparse" else each for each in dense]
         np.testing.assert_allclose(*plain, atol=0.02 if head == "tokens" else 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"dim": 8}, r"encoder\.dim: draws new heads, which are not trained here; train them"),
-        ({"seed": 8}, r"encoder\.seed: draws new heads, and only dim asks for them; leave it out"),
-    ],
-)
-def test_heads_that_nobody_trains_are_refused(setting: dict[str, int], message: str) -> None:
-    spec = {"type": "three_heads", "model": "m", "head": "dense", **setting}
-    with pytest.raises(ConfigError, match=rf"^retrievers\.r\.{message}"):
-        check_retriever(checked({"encoder": spec}, RetrieverSection), "retrievers.r")

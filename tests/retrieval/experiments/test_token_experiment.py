@@ -9,11 +9,9 @@ import yaml
 from command_line import Call
 from small_world import write_beir
 
-from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import TokenIndex
 from sluice.retrieval import load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, checked
-from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.experiment import Experiment
 
@@ -143,38 +141,3 @@ def test_what_a_reranker_reads_is_made_before(made: Path, bert: Path) -> None:
         "retrievers.bm25", "retrievers.tokens", "rerankers.late", "pipelines.named",
     ]  # fmt: skip
     assert needs.searched(["named"]) == ["bm25", "tokens"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"retriever": "nobody"}, r"rerankers.late.retriever: no retriever 'nobody'; known: bm25"),
-        ({"retriever": "bm25"}, r"bm25 has a bm25 encoder.*type tokens"),
-        ({"model": "x"}, r"expected either model, .* or retriever"),
-        ({"device": "cpu"}, r"rerankers.late.device: is of a model.*leave it out"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(made: Path, change: dict, message: str) -> None:
-    facts = yaml.safe_load(made.read_text())
-    facts["rerankers"]["late"] |= change
-    with pytest.raises(ConfigError, match=message):
-        check_experiment(checked(facts, ExperimentConfig))
-
-
-@pytest.mark.parametrize(
-    ("encoder", "index", "message"),
-    [
-        ("bm25", {"type": "tokens"}, "tokens holds token vectors; a bm25 encoder takes inverted"),
-        ("tokens", {"type": "flat"}, "flat holds dense vectors; a tokens encoder takes tokens"),
-        ("tokens", {"type": "inverted"}, "holds sparse vectors; a tokens encoder takes tokens"),
-        ("dense", {"type": "tokens"}, "holds token vectors; a dense encoder takes flat, faiss"),
-    ],
-)  # fmt: skip
-def test_an_index_of_other_vectors_is_refused(
-    made: Path, encoder: str, index: dict, message: str
-) -> None:
-    facts = yaml.safe_load(made.read_text())
-    spec = {"type": encoder} | ({} if encoder == "bm25" else {"model": "x"})
-    facts["retrievers"]["tokens"] = {"encoder": spec, "index": index}
-    with pytest.raises(ConfigError, match=message):
-        check_experiment(checked(facts, ExperimentConfig))

@@ -4,16 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from small_world import write_beir
 
 from sluice.encoders import SpladeEncoder, fit_idf
-from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import InvertedIndex
 from sluice.retrieval import Retriever, load_dataset, train
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.dependencies import Dependencies
-from sluice.retrieval.experiments.training.checks import check_training
 
 TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 
@@ -39,24 +36,6 @@ def test_what_towers_are_made_of_is_needed_first(tmp_path: Path, bert: Path) -> 
     )
     found = set(Dependencies(config).needs("retrievers.both"))
     assert {"train.a", "train.b"} <= found
-
-
-def test_towers_are_checked_before_any_work(tmp_path: Path, bert: Path) -> None:
-    base = {
-        "dataset": "anywhere", "output": str(tmp_path), "encoder": towers(bert, bert),
-        "loss": {"type": "info_nce"}, "trainer": TRAINER,
-    }  # fmt: skip
-    from sluice.retrieval.config.sections import TrainConfig
-
-    check_training(checked(base, TrainConfig), "")
-    wrong = towers(bert, bert)
-    wrong["query"] = {**wrong["query"], "poling": "cls"}
-    for change, words in (
-        ({"encoder": wrong}, r"encoder\.query\.poling: .*did you mean 'pooling'"),
-        ({"encoder": {**wrong, "query": {"type": "bm25"}}}, r"encoder\.query\.type: unknown"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            check_training(checked({**base, **change}, TrainConfig), "")
 
 
 def test_inference_free_queries_search_an_index(tmp_path: Path, masked_bert: Path) -> None:

@@ -12,7 +12,7 @@ from small_world import LengthScorer, WordEncoder, documents
 
 from sluice.encoders import BM25Encoder
 from sluice.retrieval import Document, Hit, Passage, Passages, Rerank, Retriever, Stage
-from sluice.retrieval.cli.terminal.hits import snippet
+from sluice.retrieval.cli.terminal.printing import snippet
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.stages.feedback.dense import prf
 from sluice.retrieval.stages.rerankers.long_documents import PassageScorer

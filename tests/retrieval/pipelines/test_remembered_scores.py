@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sluice.retrieval.pipelines.remembered_scores import ScoreMemory, remembered
+from sluice.retrieval.pipelines.scorer import ScoreMemory, remembered
 
 KEYS = ["a", "b", "a", "c", "d", "c", "e"]
 VALUES = {key: float(place) for place, key in enumerate("abcde")}

@@ -24,7 +24,6 @@ from sluice.encoders.foundation.errors import (
 )
 from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, GraphIndex, InvertedIndex, TokenIndex
 from sluice.indexing.wrappers.fan_out import partial_results
-from sluice.indexing.wrappers.log_normaliser import log_normalisers
 from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval import Document, Retriever, evaluate
 from sluice.retrieval.exchange.sparse_retrievers import export_retriever
@@ -33,6 +32,7 @@ from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
 from sluice.retrieval.retrievers.measurements import gather_recalls
 from sluice.retrieval.retrievers.shards import folder as opening
 from sluice.retrieval.retrievers.shards.store import owners_of, shard_count
+from sluice.retrieval.stages.hub_normaliser import log_normalisers
 from sluice.retrieval.stages.rerankers.stored_vectors import check_single_vectors
 
 QUERIES = {"a": "gold river", "b": "word7 the number", "c": "stone", "d": "unheard of"}

@@ -10,7 +10,7 @@ from workers_here import WorkersHere
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Retriever
-from sluice.retrieval.cli import serve as verb
+from sluice.retrieval.cli.searching import serve as verb
 from sluice.retrieval.retrievers.shards.workers import ShardActors, ShardProcesses
 
 

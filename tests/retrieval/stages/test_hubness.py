@@ -13,13 +13,12 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FaissIndex, FlatIndex, InvertedIndex, PassageIndex
-from sluice.indexing.wrappers.log_normaliser import log_normalisers
 from sluice.retrieval import Document, Retriever, Run, Stage
 from sluice.retrieval.evaluation.hub_counts import hubness
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
-from sluice.retrieval.stages.hub_normaliser import Normaliser
+from sluice.retrieval.stages.hub_normaliser import Normaliser, log_normalisers
 from sluice.retrieval.stages.hubs import Normalised, bank_queries
 
 BETA = 20.0

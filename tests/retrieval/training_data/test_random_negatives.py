@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from sluice.encoders import BM25Encoder
-from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.retrievers.candidate_lists import random_run
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.examples import TrainingExamples
@@ -78,29 +76,6 @@ def test_random_negatives_alone_are_new_at_every_mining(data: Dataset, tmp_path:
     assert one == same
     assert one != later
     assert {len(own) for own in one} == {4}
-
-
-@pytest.mark.parametrize(
-    ("negatives", "message"),
-    [
-        ({"retriever": ["random", "self"], "shares": [1]}, "shares: 1 for 2 retrievers; expected"),
-        ({"retriever": "random", "shares": [1]}, "shares: there is a single retriever; leave sha"),
-        ({"retriever": ["random", "random"]}, "'random' is named twice"),
-        ({"retriever": ["random", "self"], "min_score": 0.1}, "min_score: random documents have"),
-        (
-            {"retriever": ["random", "self"], "shares": [0, 0]},
-            "a number of 0 or more for each",
-        ),
-        ({"retriever": "random", "refresh": 100}, None),
-        ({"retriever": ["random", "self"], "shares": [3, 1]}, None),
-    ],
-)
-def test_the_section_is_checked(negatives: dict[str, Any], message: str | None) -> None:
-    if message is None:
-        check_training(config(**negatives), "")
-        return
-    with pytest.raises(ConfigError, match=message):
-        check_training(config(**negatives), "")
 
 
 def test_random_documents_are_beyond_the_ranks_that_are_passed_over(

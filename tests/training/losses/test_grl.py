@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from families import bare_decoder
-from small_training import refused
 from tiny_generators import save_gpt2
 from torch import Tensor
 
@@ -17,7 +16,6 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.generative.constrained import OwnWriting
 from sluice.encoders.towers import TowerEncoder
 from sluice.encoders.transformer.decoder_attention import causal_attention
-from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
@@ -223,14 +221,11 @@ def test_writing_and_encoding_differ_in_the_mask_alone(gpt2: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"writing": "both"}, "grl.writing: 'both'"),
-        ({"distance": "dot"}, "grl.distance: 'dot'"),
         ({"writing": "supervised", "agreement_weight": 1.0}, "grl.agreement_weight: compares"),
         ({"writing": "supervised", "beta": 1.0}, "grl.beta: compares"),
         ({"writing_weight": 0, "agreement_weight": 0}, "take loss: info_nce"),
         ({"writing_weight": 0, "beta": 0.2}, "grl.beta: is of the writing"),
         ({"writing_weight": -1}, "grl.writing_weight: -1"),
-        ({"temperature": 0}, "temperature"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:
@@ -257,20 +252,6 @@ def test_what_cannot_be_trained(gpt2: Path, bert: Path, tmp_path: Path) -> None:
     leaves = batch.with_vectors(batch.queries.detach().requires_grad_(), batch.documents)
     with pytest.raises(ConfigError, match="leave gradient_cache out"):
         loss.over(leaves)
-
-
-def test_a_gradient_cache_is_refused_before_any_work(gpt2: Path, tmp_path: Path) -> None:
-    grl = {"type": "grl"}
-    for spec in (grl, {"type": "matryoshka", "loss": grl}, {"type": "sum", "losses": [grl, grl]}):
-        facts = {
-            "dataset": "d", "output": "o", "loss": spec, "gradient_cache": 4,
-            "encoder": {"type": "dense", "model": str(gpt2), "attention": "bidirectional"},
-        }  # fmt: skip
-        refused(facts, "gradient_cache: .* writes with the network itself, not from vectors")
-        loss = build(spec, LOSSES, where="loss")
-        one = Example(Text("q", "gold"), (Text("d", "river"), Text("e", "stone")))
-        with pytest.raises(ConfigError, match=r"gradient_cache: .* writes with the network"):
-            fit(opened(gpt2), [one], loss, output=tmp_path, gradient_cache=4)
 
 
 def test_beside_codes_the_head_has_those_of_the_words(tmp_path: Path) -> None:

@@ -178,12 +178,7 @@ def test_consistency_filter() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"per_query": 0},
-        {"max_positive_ratio": 0.0},
-        {"range_min": -1},
         {"per_query": 5, "range_min": 2, "range_max": 4},
-        {"sampling": "best"},
-        {"max_positive_ratio": math.inf},
         {"margin": math.nan},
         {"max_score": math.nan},
         {"min_score": -math.inf},

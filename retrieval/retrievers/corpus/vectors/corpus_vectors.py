@@ -339,7 +339,7 @@ def encoded_corpus(
             log.info("encode: all %s documents are cached", f"{len(documents):,}")
         found = corpus.encode(hashes, rows, inputs_of, tokens=tokens)
         corpus.end_workers()
-        reading = Reading.of(encoder, found.tokens)
+        reading = Reading.from_lengths(encoder, found.tokens)
         if readings is not None and reading is not None:
             readings.append(reading)
         yield found if whole is encoder else _pruned(encoder, found)

@@ -68,7 +68,7 @@ def encode_task(
     compare: bool,
 ) -> Facts:
     """Encode the texts of the file ``inputs`` with a saved encoder into the cache ``root``."""
-    opened = _opened(encoder, own, json.dumps(options))
+    opened = _open_encoder(encoder, own, json.dumps(options))
     check_reopened(
         class_name(opened), str(opened.fingerprint), identity["fingerprint"],
         where="executor", instead=INSTEAD,
@@ -83,7 +83,7 @@ def encode_task(
 
 
 @lru_cache(maxsize=1)
-def _opened(folder: str, own: str, options: str) -> Any:
+def _open_encoder(folder: str, own: str, options: str) -> Any:
     from sluice.encoders.vectors.worker import reopened
 
     return reopened(folder, own, json.loads(options))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_training import BM25, MINED, TRAINER, refused, short_training
+from small_training import BM25, MINED, TRAINER, short_training
 from small_world import write_marked
 
 from sluice.encoders.foundation.errors import ModelError
@@ -200,29 +200,3 @@ def test_a_copy_that_comes_back_as_another_encoder_is_refused(
     )
     with pytest.raises(ModelError, match=r"negatives.refresh: the encoder saved and reopened"):
         train(refreshed(config, {"every": 2, "lag": 1}, "other"))
-
-
-@pytest.mark.parametrize(
-    ("refresh", "message"),
-    [
-        ({"every": 3, "lag": 4}, r"negatives.refresh.lag: 4; expected 0 to 3 steps"),
-        ({"every": 3, "max_age": 3}, r"negatives.refresh.max_age: 3; expected more than 3"),
-        ({"max_age": 1}, r"negatives.refresh.max_age: 1; expected a whole number, 2 or more"),
-        ({"every": 3, "lag": 1, "max_age": 9}, r"refresh.max_age: stands beside lag"),
-        ({"every": 0, "lag": 0}, r"negatives.refresh.every"),
-        ({"every": 3, "lags": 1}, r"refresh.lags: unknown key; .*did you mean 'lag'"),
-        ({"every": 3, "executor": "local"}, r"executor: local is the process that trains"),
-        ({"every": 3, "executor": {"type": "processes", "workers": 2}}, r"one process mines"),
-        ({"every": 3, "executor": {"type": "rai"}}, r"negatives.refresh.executor.*did you mean"),
-        (0, r"refresh: 0; expected steps, 1 or more, 'epoch'"),
-    ],
-)
-def test_what_would_do_nothing_is_refused(
-    config: dict[str, Any], refresh: Any, message: str
-) -> None:
-    refused(refreshed(config, refresh, "refused"), message)
-
-
-def test_lists_that_never_ask_the_encoder_need_no_other_process(config: dict[str, Any]) -> None:
-    negatives = {**MINED, "sampling": "random", "refresh": {"every": 2, "lag": 1}}
-    refused({**config, "negatives": negatives}, r"negatives.refresh: .*these lists ask none")

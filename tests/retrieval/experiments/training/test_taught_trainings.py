@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_training import BM25, TRAINER, refused, short_training
+from small_training import BM25, TRAINER, short_training
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
@@ -88,36 +88,6 @@ def test_vectors_are_learnt_without_negatives(
     train(config)
     (tmp_path / "pairs.csv").write_text("query,positive\ngold,gold in the river\n" * 4)
     train({**config, "examples": str(tmp_path / "pairs.csv")})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss": "alignment", "teacher": ["bm25", "m"]}, "learns the vectors of one dense encod"),
-        (
-            {"loss": {"type": "kl_div", "negatives": "all"},
-             "teacher": {"type": "cross_encoder", "model": "m"}},
-            "teacher: cross_encoder: scores single pairs",
-        ),
-        ({"teacher": []}, r"teacher.teachers: \[\]"),
-        ({"teacher": ["bm25", 3]}, r"teacher.teachers.1: 3; expected a name or a component"),
-        ({"teacher": "examples"}, "teacher: the scores of the examples are learnt without it"),
-        (
-            {"loss": {"type": "sum", "losses": [
-                {"type": "kl_div", "negatives": "all"}, {"type": "margin_mse"}]}},
-            "negatives is 'all' for kl_div and 'own' for margin_mse",
-        ),
-        (
-            {"encoder": {"type": "cross_encoder", "model": "m"},
-             "loss": {"type": "kl_div", "negatives": "all"}},
-            "kl_div trains dense, .*splade",
-        ),
-    ],
-)  # fmt: skip
-def test_teachers_that_do_not_fit_are_refused_before_any_work(
-    config: dict[str, Any], changes: dict[str, Any], message: str
-) -> None:
-    refused({**config, **changes}, message)
 
 
 @pytest.mark.parametrize("teacher", ["bm25", [{"type": "bm25"}, "bm25"], "examples"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,7 @@ from command_line import Call
 from small_world import documents, write_beir
 
 from sluice.encoders import ThreeHeadEncoder
-from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.own.three_heads.encoder import HeadEncoder
-from sluice.retrieval.config.sections import TrainConfig, checked
-from sluice.retrieval.experiments.training.checks import check_training
 
 
 @pytest.fixture
@@ -65,24 +61,3 @@ def test_all_heads_are_trained_and_one_is_measured(
     assert trained.tokens.dim == 8
     assert trained.sparse.encode_documents(texts).nnz > 0
     assert "three_heads" in (tmp_path / "out" / "model" / "README.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"loss": "info_nce"}, "a three_heads encoder takes three_heads"),
-        (
-            {"encoder": {"type": "three_heads", "model": "m", "head": "tokens", "seed": 4}},
-            "encoder.seed: draws new heads, and only dim asks for them; leave it out",
-        ),
-        (
-            {"encoder": {"type": "tokens", "model": "m"}},
-            "loss: three_heads trains three_heads; a tokens encoder takes info_nce",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    config: dict[str, Any], changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        check_training(checked({**config, **changes}, TrainConfig), "")

@@ -16,7 +16,6 @@ from sentence_transformers import MultiVectorEncoder
 from small_world import documents, write_beir
 
 from sluice.encoders import TokenEncoder
-from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval import Dataset, train
@@ -223,24 +222,6 @@ def test_parts_are_trained(config: dict[str, Any], bert: Path, settings: dict[st
     lowest = [name for name in moved if "layer.0." in name]
     assert bool(lowest) == ("tuning" in settings)
     assert any("word_embeddings" in name for name in moved) != ("tuning" in settings)
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"xtr_top_k": 5}, "xtr_top_k: 5: is for scoring: xtr, and scoring is max_sim"),
-    ({"loss": "angle"}, "loss: angle trains dense; a tokens encoder takes info_nce"),
-    ({"loss": {"type": "info_nce", "chunk": 8}}, "loss: info_nce trains dense, gaussian, splade"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_what_does_not_fit_is_refused_before_any_work(
-    config: dict[str, Any], changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        check_training(checked({**config, **changes}, TrainConfig), "")
-    with pytest.raises(ConfigError):
-        train({**config, **changes})
-    assert not Path(config["output"], "training").exists()
 
 
 def test_what_fits(config: dict[str, Any]) -> None:

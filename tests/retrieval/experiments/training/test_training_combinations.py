@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_training import MINED, refused, short_training
+from small_training import MINED, short_training
 from small_world import documents
 
 from sluice.encoders.foundation.disk.files import read_json
@@ -18,7 +18,6 @@ from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.experiments.training.checks import check_training
 
 LIVE = {"type": "live", "depth": 8}
-SPLADE = {"type": "splade", "model": "x"}
 SHORT = {"max_steps": 2, "per_device_train_batch_size": 4}
 
 
@@ -53,22 +52,6 @@ def scores(path: Path, values: list[float]) -> str:
     }
     parquet.write_table(pa.table(table), path)
     return str(path)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"encoder": {**SPLADE, "query_model": "idff"}},
-            r"query_model: 'idff'; expected one of .*did you mean 'idf'",
-        ),
-        ({"negatives": {"type": "live", "dept": 3}}, "did you mean 'depth'"),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_refused_before_work(
-    config: dict[str, Any], options: dict[str, Any], words: str
-) -> None:
-    refused({**config, **options}, words)
 
 
 @pytest.mark.parametrize("sampling", ["random", "cyclic"])

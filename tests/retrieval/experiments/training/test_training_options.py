@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_training import BM25, INFO, MINED, TRAINER, refused, short_training
+from small_training import BM25, INFO, MINED, TRAINER, short_training
 
 from sluice.encoders import TowerEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -194,52 +194,6 @@ def test_a_model_from_random_weights(config: dict[str, Any]) -> None:
     encoder = {"type": "dense", "start": start}
     folder = train({**config, "encoder": encoder, "examples": {"type": "bfs"}})
     assert open_encoder(folder).encode_documents(["gold"]).shape == (1, 32)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"loss": {"type": "sum", "losses": [{"type": "adore"}]}, "negatives": MINED},
-            "sum counts places in a retrieved list.*type: live",
-        ),
-        (
-            {"loss": {"type": "clp", "loss": {"type": "adore"}}, "negatives": MINED},
-            "clp counts places in a retrieved list.*type: live",
-        ),
-        ({"negatives": {"type": "live", "dept": 3}}, r"negatives\.dept"),
-        ({"negatives": {"type": "live", "depth": 1}}, r"negatives\.depth"),
-        ({"negatives": {"type": "live", "append": "evry"}}, r"append: 'evry'.*mean 'every'"),
-        ({"negatives": {**MINED, "refresh": 0}}, r"negatives\.refresh"),
-        ({"negatives": {**MINED, "mode": "margins"}}, "did you mean 'margin'"),
-        ({"gradient_cache": 0}, "gradient_cache"),
-        ({"positives": 0}, "positives"),
-        ({"tuning": {"type": "lore"}}, "did you mean 'lora'"),
-        ({"freeze": {"layer": 1}}, "freeze"),
-        ({"loss": {"type": "matryoshka", "loss": {"type": "info_ncee"}}}, "did you mean"),
-        (
-            {
-                "encoder": {"type": "dense", "model": "x", "top_layers": 2},
-                "loss": {"type": "sum", "losses": [{"type": "matryoshka_2d", "loss": INFO}]},
-            },
-            r"encoder\.top_layers: 2 layers make one vector, and sum learns from a vector of each",
-        ),
-        (
-            {
-                "encoder": {
-                    "type": "towers", "query": {"type": "dense", "model": "x"},
-                    "document": {"type": "dense", "model": "x", "top_layers": 4},
-                },
-                "loss": {"type": "matryoshka_2d", "loss": INFO},
-            },
-            r"encoder\.document\.top_layers: 4 layers",
-        ),
-    ],
-)  # fmt: skip
-def test_bad_settings_are_named_before_any_work(
-    config: dict[str, Any], options: dict[str, Any], words: str
-) -> None:
-    refused({**config, **options}, words)
 
 
 def test_more_frozen_layers_than_there_are(config: dict[str, Any]) -> None:

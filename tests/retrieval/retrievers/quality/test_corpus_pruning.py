@@ -39,7 +39,7 @@ def ids(corpus: Any) -> list[str]:
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, -2.0]), max_size=23), st.floats(0, 0.99))
 def test_the_share_goes_exactly_worst_first_ties_by_id(scores: list[float], share: float) -> None:
     names = [f"d{(7 * n) % 23:02d}" for n in range(len(scores))]
-    found = QualityScores(names, scores).kept(share)
+    found = QualityScores(names, scores).best(share)
     assert len(scores) - found.sum() == math.floor(share * len(scores) + 1e-9)
     ranked = sorted(range(len(scores)), key=lambda n: (scores[n], names[n]), reverse=True)
     assert sorted(np.flatnonzero(found)) == sorted(ranked[: found.sum()])
@@ -73,7 +73,7 @@ class TestCorpus:
     @pytest.mark.parametrize("share", [-0.1, 1, True, float("nan")])
     def test_shares_that_are_none(self, share: float) -> None:
         with pytest.raises(ConfigError, match="share"):
-            QualityScores(["a"], [1.0]).kept(share)
+            QualityScores(["a"], [1.0]).best(share)
 
 
 class TestFile:
@@ -91,7 +91,7 @@ class TestFile:
 
         path = tmp_path / "theirs.parquet"
         parquet.write_table(pa.table({"quality": [1.0, 2.0], "id": ["a", "b"], "x": [1, 2]}), path)
-        assert QualityScores.load(path).kept(0.5).tolist() == [False, True]
+        assert QualityScores.load(path).best(0.5).tolist() == [False, True]
         parquet.write_table(pa.table({"doc": ["a"], "quality": [1.0]}), path)
         with pytest.raises(DataError, match="columns doc, quality; expected id and quality"):
             QualityScores.load(path)
@@ -180,7 +180,7 @@ class TestHead:
                 retriever, qrels, labels="any", loss=loss,  # type: ignore[arg-type]
             )  # fmt: skip
             scores = score_retriever(retriever, head)
-            kept = scores.kept(1 - len(gold) / 40)
+            kept = scores.best(1 - len(gold) / 40)
             assert sorted(np.array(scores.ids.to_pylist())[kept]) == sorted(gold)
             assert head.facts["relevant"] == len(gold)
             assert head.facts["documents"] == 40
@@ -203,7 +203,7 @@ class TestHead:
     ) -> None:
         seen: list[np.ndarray] = []
         monkeypatch.setattr(
-            "sluice.training.rankers.quality_head.fit_quality_head",
+            "sluice.retrieval.retrievers.quality.scores.fit_quality_head",
             lambda vectors, targets, **options: seen.append(targets),
         )
         qrels = {"a": {"d00": 2, "d01": 1}, "b": {"d00": 1, "d02": 0}, "c": {"d03": 0}}

@@ -13,7 +13,7 @@ import pytest
 import torch
 from command_line import Call
 from families import t5_whole
-from small_training import TRAINER, refused
+from small_training import TRAINER
 from small_world import write_beir
 from tiny_generators import save_t5
 
@@ -243,24 +243,6 @@ def test_a_model_with_queries_is_warned_of(
         text_quality(bert)
 
 
-QUALITY = {"encoder": {"type": "cross_encoder", "model": "m"}, "loss": "rank_net",
-           "examples": {"type": "quality"}}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"encoder": {"type": "true_false", "model": "m"}, "loss": "qbd"},
-         "loss: qbd learns from vectors of single texts, and a true_false has none"),
-        ({"examples": {"type": "quality", "negatives": 0}}, r"negatives: 0; expected a"),
-        ({"examples": {"type": "quality", "labels": "most"}}, "labels: 'most'; expected one of"),
-    ],
-)  # fmt: skip
-def test_what_has_queries_is_refused(world: Path, changes: Any, message: str) -> None:
-    base = {"dataset": str(world), "output": "o", "trainer": TRAINER}
-    refused({**base, **QUALITY, **changes}, message)
-
-
 def test_data_that_tells_nothing_apart_is_refused(world: Path) -> None:
     with pytest.raises(DataError, match="no train split, and examples of type quality learn fr"):
         QualityExamples().examples(load_dataset(world, None), 13)
@@ -299,4 +281,7 @@ def test_a_prune_section_that_cannot_be(
 
 def test_a_training_without_a_dataset_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"dataset: missing: examples of type quality are made"):
-        train({"output": "o", **QUALITY})
+        train({
+            "output": "o", "encoder": {"type": "cross_encoder", "model": "m"}, "loss": "rank_net",
+            "examples": {"type": "quality"},
+        })  # fmt: skip

@@ -86,7 +86,7 @@ def test_words_are_counted_by_document(stages: dict[str, Stage]) -> None:
     texts = ["Gold, gold; the R\u00edver's 3rd", "river GOLD", "", "\u0130stanbul"]
     split = analyzer("en").words
     expected = Counter(word for text in texts for word in set(split(text)))
-    found = CorpusWords.of(texts)
+    found = CorpusWords.count(texts)
     assert (dict(found.frequencies), found.documents) == (dict(expected), 4)
     assert found.knows("golds")  # the same term
     assert found.knows("with")  # a stop word

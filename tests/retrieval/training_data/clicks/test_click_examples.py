@@ -172,37 +172,6 @@ def test_bad_pages_are_refused(text: str, message: str, tmp_path: Path, dataset:
         file_examples({"type": "clicks", "file": str(counted), "model": "cascade"}, dataset, 1)
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (
-            {"model": "ubm"},
-            "examples.model: 'ubm'; expected one of 'counts', 'pbm', 'cascade', 'dbn'",
-        ),
-        ({"clip": 0.1, "model": "dbn"}, "clip: is of model: pbm, and dbn has no propensities"),
-        ({"propensities": HALF, "model": "counts"}, "propensities: is of model: pbm"),
-        ({"propensities": [1.0, 0.0]}, r"propensities: 0.0 for position 2, expected .* above 0"),
-        ({"propensities": []}, "propensities: .*expected a number for each position"),
-        ({"grades": 4}, "grades: is of labels, and with positives: each every label is 1"),
-        ({"smoothing": 1.0}, "smoothing: is of labels"),
-        ({"smoothing": -1.0, "positives": "together"}, "smoothing is -1.0, expected a number, 0"),
-        ({"grades": 0, "positives": "together"}, "grades is 0, expected a whole number, 1 to 30"),
-        ({"per_query": -1}, "per_query: -1; expected a whole number"),
-        ({"clip": 2.0}, "clip is 2.0, expected a number from 0 to 1"),
-        ({"unknown": "drop"}, "unknown: 'drop'; expected one of 'refuse', 'skip'"),
-        ({"file": []}, "file: empty"),
-        ({"modle": "pbm"}, "modle.*did you mean 'model'"),
-        ({"positives": "each", "file": "/nowhere/log.tsv"}, "no file /nowhere/log.tsv"),
-    ],
-)
-def test_bad_settings_are_refused_before_any_work(
-    spec: dict[str, Any], message: str, tmp_path: Path, bert: Path
-) -> None:
-    path = write_log(tmp_path / "log.jsonl", ROWS)
-    examples = {"type": "clicks", "file": str(path), **spec}
-    refused(short_training(tmp_path, bert, examples=examples), message)
-
-
 def test_a_log_of_ids_needs_its_dataset(tmp_path: Path, bert: Path, sluice: Call) -> None:
     path = write_log(tmp_path / "log.jsonl", ROWS)
     config = short_training(tmp_path, bert, examples={"type": "clicks", "file": str(path)})

@@ -94,8 +94,6 @@ def test_a_limit_takes_the_first_documents_and_order_does_not_matter() -> None:
         ({"query": "title"}, ConfigError, "needs 'positive'"),
         ({"query": [], "positive": "text"}, ConfigError, r"fields.query: \[\]; expected the name"),
         ({"query": "title", "positive": ["text", "title"]}, ConfigError, "'title' is named twice"),
-        ({"query": "title", "positive": "text", "least": 0}, ConfigError, "least: 0"),
-        ({"query": "title", "positive": "text", "documents": 0}, ConfigError, "documents: 0"),
         ({"query": "title", "positive": "skils"}, DataError,
          "none of 6 documents has a field 'skils'; fields: city, skills, text, title; did you mean"
          " 'skills'"),

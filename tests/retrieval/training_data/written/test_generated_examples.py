@@ -11,11 +11,9 @@ import yaml
 from command_line import Call
 from small_world import write_beir
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval import Dataset, Document, load_dataset
-from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.datasets.source import MemorySource
-from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.written.generated_examples import (
     GeneratedExamples,
     drawn_documents,
@@ -180,33 +178,6 @@ def test_the_filter_is_brute_force_bm25() -> None:
         expected.append(name in ranked[:7])
     assert 0 < sum(expected) < len(expected)
     assert consistent(pairs, corpus, 7) == expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"pairs": 4}, "pairs is 4"),
-        ({"pairs": 0, "tokens": 5}, "tokens: is of the judgements"),
-        ({"pairs": 0, "judgements": True}, "judgements: is of the judgements"),
-        ({"pairs": 5, "shots": 4}, "shots: 4 examples beside each of 4 pairs"),
-        ({"shots": 0, "choices": 3}, "choices: with shots: 0"),
-        ({"prompt": "write"}, r"prompt: 'write'; expected \{text\}"),
-        ({"documents": 0}, "documents is 0"),
-        ({"consistency": 0}, "consistency is 0"),
-        ({"learning_rate": "fast"}, "learning_rate: 'fast'"),
-        ({"learning_rate": 0}, "learning_rate: 0"),
-        ({"text": " "}, "text: ' '"),
-        ({"tokns": 5}, "tokns"),
-    ],
-)
-def test_bad_settings(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
-    config = {
-        "dataset": str(tmp_path), "output": str(tmp_path / "out"), "loss": {"type": "info_nce"},
-        "encoder": {"type": "dense", "model": "x"},
-        "examples": {"type": "generated", "model": "gpt2", **settings},
-    }  # fmt: skip
-    with pytest.raises(ConfigError, match=message):
-        check_training(checked(config, TrainConfig), "")
 
 
 def test_a_dataset_without_judgements(train: Dataset, gpt2: Path, tmp_path: Path) -> None:

@@ -219,8 +219,6 @@ def test_every_setting_is_heard(other: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beta": -0.1}, "beta: -0.1; expected a number, 0 or more"),
-        ({"gamma": 0}, "gamma: 0; expected a number above 0"),
         ({"loss": {"type": "matryoshka"}}, "csr.loss: Matryoshka trains dense, tokens"),
         ({"loss": {"type": "localized_softmax"}}, "LocalizedSoftmax trains cross_encoder"),
         ({"loss": {"type": "masked_language"}}, "learns from texts alone"),

@@ -149,8 +149,6 @@ def test_inside_and_around_others() -> None:
     ("settings", "fault"),
     [
         ({"form": "pairs"}, "form: 'pairs'; expected one of 'triplet', 'softmax'"),
-        ({"weight": 0.0}, "weight: 0.0; expected a number above 0"),
-        ({"margin": -1.0}, "margin: -1.0; expected a number above 0"),
         ({"temperature": 0.5}, "misfits.temperature: 0.5 does nothing: it is of form: softmax"),
         ({"form": "softmax", "margin": 0.5}, "margin: 0.5 does nothing: it is of form: triplet"),
         ({"loss": {"type": "localized_softmax"}}, "trains cross_encoder; misfits is for dense"),

@@ -65,9 +65,6 @@ def test_rrra_begins_with_a_fitted_adapter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"adapter_weight": 0.0}, "adapter_weight: 0.0; expected a number above 0"),
-        ({"adapter_weight": -1.0}, "adapter_weight"),
-        ({"top": 0}, "top: 0; expected a whole number, 1 or more"),
         ({"adapter": "nowhere"}, "nowhere has no error_adapter"),
         ({"head_learning_rate": 0.0}, "expected above 0"),
         ({"loss": {"type": "info_nce", "same_side": True}}, "same_side"),

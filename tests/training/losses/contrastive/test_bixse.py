@@ -151,10 +151,5 @@ def test_grades_above_the_highest_are_named() -> None:
 
 
 def test_settings_out_of_range() -> None:
-    for options, message in [
-        ({"scale": 0.0}, "scale: 0.0; expected a number above 0"),
-        ({"max_grade": 0.0}, "max_grade: 0.0; expected a number above 0"),
-        ({"bias_init": "zero"}, "bias_init: 'zero'"),
-    ]:
-        with pytest.raises(ConfigError, match=message):
-            build({"type": "bixse", **options}, LOSSES, where="loss")
+    with pytest.raises(ConfigError, match="bias_init: 'zero'"):
+        build({"type": "bixse", "bias_init": "zero"}, LOSSES, where="loss")

@@ -266,20 +266,6 @@ def test_learnt_temperature_is_kept_bounded_and_told() -> None:
     assert (plain.parameters(), plain.state(), plain.notes()) == ([], {}, {})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"focal_gamma": -1.0}, "focal_gamma: -1.0; expected a number, 0 or more"),
-        ({"chunk": 0}, "chunk: 0; expected a whole number, 1 or more"),
-        ({"temperature": -0.1}, "temperature: -0.1; expected a number above 0"),
-    ],
-)
-@pytest.mark.parametrize("name", ["info_nce", "decoupled_softmax"])
-def test_settings_out_of_range(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"loss.{message}"):
-        build({"type": name, **options}, LOSSES, where="loss")
-
-
 def test_learnt_temperature_must_start_inside_its_bounds() -> None:
     with pytest.raises(ConfigError, match=r"temperature: 0.001, expected 0.01 to 10.0 when"):
         InfoNCE(temperature=0.001, learnable_temperature=True)

@@ -209,10 +209,7 @@ def test_psl_queries_without_negatives_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"type": "psl", "temperature": 0.0}, "temperature: 0.0; expected a number above 0"),
-        ({"type": "psl", "scale": -1.0}, "scale: -1.0; expected a number above 0"),
         ({"type": "psl", "activation": "tan"}, "expected one of 'tanh', 'relu', 'atan'"),
-        ({"type": "star", "temperature": 0.0}, "temperature: 0.0; expected a number above 0"),
     ],
 )
 def test_settings_out_of_range(spec: dict[str, Any], message: str) -> None:

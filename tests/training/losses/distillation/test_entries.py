@@ -202,8 +202,6 @@ def test_what_cannot_be_classified_is_refused() -> None:
         loss.over(random_batch(plain[:2]))
     with pytest.raises(DataError, match=r"checkpoint has 6 entries and these examples 5; train in"):
         bound(plain[:5]).restore(loss.state())
-    with pytest.raises(ConfigError, match=r"temperature: 0.0; expected a number above 0"):
-        made("entries", temperature=0.0)
     with pytest.raises(ConfigError, match="call bind and bind_examples before the first batch"):
         made("entries").over(random_batch(plain[:2]))
 

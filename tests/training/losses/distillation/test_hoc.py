@@ -119,7 +119,5 @@ def test_what_does_not_fit_is_said() -> None:
     short = torch.randn(3, 4), torch.randn(7, 4)
     with pytest.raises(ConfigError, match=r"8 dimensions and the teacher's 4; set encoder.project"):
         HOC().over(replace(given, teacher_vectors=short))
-    with pytest.raises(ConfigError, match=r"temperature: -1; expected a number above 0"):
-        made("hoc", temperature=-1)
     with pytest.raises(ConfigError, match=r"hoc.sides: 'queries'|sides: 'queries'; expected one"):
         made("hoc", sides="queries")

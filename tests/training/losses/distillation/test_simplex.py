@@ -139,7 +139,3 @@ def test_what_does_not_fit_is_said() -> None:
         bound(np.ones((3, 4), np.float32))
     with pytest.raises(ConfigError, match="corners have 8 dimensions and these vectors 4; put it"):
         bound().over(batch.with_vectors(batch.queries[:, :4], batch.documents[:, :4]))
-    with pytest.raises(ConfigError, match=r"temperature: 0.0; expected a number above 0"):
-        made("simplex", temperature=0.0)
-    with pytest.raises(ConfigError, match=r"rounds: -1; expected a whole number, 0 or more"):
-        made("simplex", rounds=-1)

@@ -329,9 +329,6 @@ def test_a_resumed_training_goes_on_as_it_was(tiny: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": -1}, "size"),
-        ({"momentum": 1.5}, "momentum"),
-        ({"rate": -0.1}, "rate"),
         ({"modes": [0, 4]}, "expected some of 0, 1, 2, 3"),
         ({"modes": [], "intra": True}, "needs modes"),
         ({"loss": {"type": "info_nce", "same_side": True}}, "same_side"),

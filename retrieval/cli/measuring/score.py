@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
+    PERSISTENCE,
     Form,
     Measures,
     plural,
@@ -19,7 +19,7 @@ from sluice.retrieval.cli.terminal.options import (
     show_table,
     split_measures,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, Shown
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.comparison import SignificanceTest
@@ -40,12 +40,7 @@ def score(
     per_query: Annotated[
         bool,
         "Print the values of each query too.",
-        Shown(
-            names=(
-                "-q",
-                "--per-query",
-            )
-        ),
+        Shown(names=("-q", "--per-query")),
     ] = False,
 ) -> None:
     """Score a run as trec_eval does.
@@ -75,6 +70,11 @@ def score(
     _warn_of_unmatched(scores)
 
 
+@takes(
+    "sluice.retrieval.runs.rank_overlap:compare_rankings",
+    panels={SIMILARITY: "overlap k p"},
+    p=PERSISTENCE,
+)
 def compare(
     runs: Annotated[list[Path], "RUN", "Two run files or more, of any tool."],
     *,
@@ -101,24 +101,8 @@ def compare(
         bool,
         "Compare the rankings themselves with the baseline's: rank-biased overlap, "
         "shared documents of the first k, Kendall's tau.",
-        Shown(panel=SIMILARITY),
     ] = False,
-    k: Annotated[
-        int | None, Ge(1), "Depth of the shared documents.", Shown("10", panel=SIMILARITY)
-    ] = None,
-    persistence: Annotated[
-        float | None,
-        "P",
-        "Persistence of rank-biased overlap, between 0 and 1.",
-        Shown(
-            "0.9",
-            panel=SIMILARITY,
-            names=(
-                "-p",
-                "--persistence",
-            ),
-        ),
-    ] = None,
+    **values: Any,
 ) -> None:
     """Compare runs, with significance tests.
 
@@ -138,7 +122,7 @@ def compare(
             "alone"
         )
     if not overlap:
-        refuse_options("for --overlap", k=k, persistence=persistence)
+        refuse_options("for --overlap", k=values.get("k"), persistence=values.get("p"))
     if qrels is None:
         options = {"measure": measure, "equivalent": equivalent, "per_query": per_query}
         refuse_options("for judged runs; give --qrels too", **options)
@@ -152,12 +136,11 @@ def compare(
             per_query, differences=form in ("text", "markdown"),
         )  # fmt: skip
     if overlap:
-        k, p = 10 if k is None else k, 0.9 if persistence is None else persistence
-        tables["overlap"] = _overlaps(loaded, baseline, k, p)
+        tables["overlap"] = _overlaps(loaded, baseline, **values)
     if form == "json":
-        values = tables.pop("scores" if qrels is not None else "overlap").to_dict()
-        values.update({name: table.to_dict() for name, table in tables.items()})
-        typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
+        shown = tables.pop("scores" if qrels is not None else "overlap").to_dict()
+        shown.update({name: table.to_dict() for name, table in tables.items()})
+        typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
         return
     echo("\n\n".join(show_table(table, form) for table in tables.values()))
 
@@ -213,7 +196,7 @@ def _judged_tables(
     return tables
 
 
-def _overlaps(runs: dict[str, Run], baseline: str | None, k: int, p: float) -> Table:
+def _overlaps(runs: dict[str, Run], baseline: str | None, k: int = 10, p: float = 0.9) -> Table:
     """Return how similar each run's rankings are to the baseline's."""
     from sluice.retrieval.evaluation.table import Table
     from sluice.retrieval.runs.rank_overlap import compare_rankings

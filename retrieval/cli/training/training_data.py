@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from sluice.encoders.foundation.numbers import duration
-from sluice.retrieval.cli.teaching.writing import WRITING_COMMANDS, generate, prompt
 from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
     Allow,
@@ -22,6 +21,7 @@ from sluice.retrieval.cli.terminal.options import (
     show_table,
 )
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
+from sluice.retrieval.cli.training.writing import WRITING_COMMANDS, generate, prompt
 
 TEACH = """Make teacher scores or queries to train on.
 
@@ -178,6 +178,7 @@ def distil(
     echo(estimate_of(job) if plan else str(job()))
 
 
+@takes("sluice.retrieval.training_data.clicks.models:estimate")
 def clicks(
     logs: Annotated[
         list[Path],
@@ -186,12 +187,9 @@ def clicks(
         "position, clicked, or clicks and impressions; session for cascade and dbn.",
     ],
     *,
-    model: Annotated[
-        Literal["counts", "pbm", "cascade", "dbn"],
-        "counts, pbm (position bias), cascade, or dbn (continues after a click).",
-    ] = "pbm",
     output: Annotated[Path | None, "Also write the figures as JSON, which a YAML reads."] = None,
     form: Form = "text",
+    **values: Any,
 ) -> None:
     """Estimate from clicks where users looked.
 
@@ -213,7 +211,7 @@ def clicks(
 
     if output is not None:
         writable(output)  # before a long log is read
-    estimated = estimate([expanded(path) for path in logs], model)
+    estimated = estimate([expanded(path) for path in logs], **values)
     echo(show_table(looked_at(estimated), form))
     if form == "text":
         echo(summary(estimated))

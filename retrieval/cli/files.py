@@ -1,19 +1,108 @@
-"""The verbs that read and write other engines' indexes and vectors."""
+"""The verbs for datasets, cached vectors, and other engines' indexes and vectors."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
+
+import typer
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import Allow, allowed, plural, refuse_options
-from sluice.retrieval.cli.terminal.verbs import Command, Shown
+from sluice.retrieval.cli.terminal.options import (
+    COLUMNS,
+    Allow,
+    Links,
+    allowed,
+    plural,
+    refuse_options,
+)
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
-DENSE = "Dense vectors"
+
+@takes(COLUMNS)
+def data(
+    name: Annotated[
+        str,
+        "DATASET",
+        "A BEIR folder, an ir_datasets id, hf:owner/name, pydocs, ...; or documents: a "
+        "folder of files, a table.",
+    ],
+    *,
+    split: Annotated[str, "The split to describe."] = "test",
+    allow: Links = None,
+    **columns: Any,
+) -> None:
+    """Describe a dataset.
+
+    Prints sizes, lengths, splits, grades and oddities as JSON; of documents without judgements,
+    sizes and lengths, and how they are read.
+
+    Examples:
+      sluice data pydocs
+      sluice data docs.csv
+    """
+    from sluice.retrieval.datasets.report import describe
+
+    own = {key: each for key, each in (("columns", columns), ("allow", allow)) if each}
+    dataset = {"corpus": name, **own} if own else name
+    typer.echo(json.dumps(describe(dataset, split), indent=2, ensure_ascii=False))
 
 
+def cache(
+    action: Annotated[
+        Literal["list", "clear"],
+        "list, or clear, which removes vectors that no process is using.",
+        Shown("list"),
+    ] = "list",
+    *,
+    path: Annotated[
+        Path | None, "FOLDER", "The cache's folder.", Shown("$SLUICE_CACHE/vectors")
+    ] = None,
+    encoder: Annotated[
+        str | None, "FINGERPRINT", "Only encoders whose fingerprint begins with this."
+    ] = None,
+) -> None:
+    """List or clear cached document vectors.
+
+    One line for each encoder and storage format. The cache holds 20 GB ($SLUICE_CACHE_BYTES); when
+    it is full, the least recently used vectors are removed.
+
+    Examples:
+      sluice cache
+      sluice cache clear --encoder 3fa9
+    """
+    from sluice.encoders.vectors.cache import cache_root, cached_keys, removed
+
+    root = path or cache_root()
+    keys = [key for key in cached_keys(root) if key.fingerprint.startswith(encoder or "")]
+    for key in keys:
+        state = ""
+        if action == "clear":
+            state = "removed  " if removed(key) else "in use   "
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.used))
+        name = key.encoder.rpartition(":")[2]
+        echo(
+            f"{state}{key.fingerprint[:12]}  {name:<16}  {key.store:<8}"
+            f"  {key.bytes / 1e6:>10,.1f} MB  {used}"
+        )
+    if action == "clear" and not keys:
+        echo(f"{root}: no vectors{f' of encoder {encoder}' if encoder else ''} are cached")
+    if action == "list":
+        echo(f"{root}: {sum(key.bytes for key in keys) / 1e6:,.1f} MB")
+
+
+DENSE, SPARSE = "Dense vectors", "Sparse indexes"
+
+
+@takes(
+    "sluice.retrieval.exchange.dense_retrievers:DenseImport",
+    panels={DENSE: "documents encoder metric index query_vectors queries"},
+    metric=Shown("ip"),
+    index=Shown("flat; tokens for token vectors"),
+)
 def import_(
     inputs: Annotated[list[Path], "The files or folder to read; impact-json takes several."],
     output: Annotated[Path, "OUTPUT", "The retriever's folder to write."],
@@ -27,27 +116,9 @@ def import_(
         str | None,
         "CODE",
         "Analyse queries as BM25 does in this language, as en.",
-        Shown("split at white space", panel="Sparse indexes"),
+        Shown("split at white space", panel=SPARSE),
     ] = None,
-    documents: Annotated[
-        str | None, "SOURCE", "Texts by id: a corpus .jsonl, or a dataset.", Shown(panel=DENSE)
-    ] = None,
-    encoder: Annotated[
-        str | None,
-        "MODEL",
-        "The model that produced the vectors; it encodes queries.",
-        Shown(panel=DENSE),
-    ] = None,
-    metric: Annotated[str | None, "ip, cosine or l2.", Shown("ip", panel=DENSE)] = None,
-    index: Annotated[
-        str | None,
-        "flat, a FAISS factory, or YAML: '{type: ...}'.",
-        Shown("flat; tokens for token vectors", panel=DENSE),
-    ] = None,
-    query_vectors: Annotated[
-        Path | None, "Vectors of the queries that will be searched.", Shown(panel=DENSE)
-    ] = None,
-    queries: Annotated[Path | None, "Texts of --query-vectors, by id.", Shown(panel=DENSE)] = None,
+    **values: Any,
 ) -> None:
     """Make a retriever from other tools' files.
 
@@ -64,7 +135,7 @@ def import_(
     from sluice.retrieval.exchange.token_retrievers import import_token_job
     from sluice.retrieval.exchange.tokens.vectors import FORMS as TOKEN_FORMS, holds_token_vectors
 
-    job = DenseImport(documents, encoder, metric, index, query_vectors, queries)
+    job = DenseImport(**values)
     reason = f"not for --format {form}"
     if form in FORMS or form in TOKEN_FORMS:
         refuse_options(reason, language=language)
@@ -74,12 +145,18 @@ def import_(
             retriever = import_job(inputs, output, form, job)
         width = f"{retriever.index.width or 0:,} dimensions"
     else:
-        refuse_options(reason, **asdict(job))
+        refuse_options(reason, **values)
         retriever = import_retriever(inputs, output, form, language=language)
         width = plural(retriever.encoder.dim, "term")
     echo(f"{output}: {plural(retriever.head.documents, 'document')}, {width}")
 
 
+@takes(
+    "sluice.retrieval.exchange.sparse_retrievers:export_retriever",
+    panels={SPARSE: "quantise scale"},
+    quantise=Shown("255 for ciff"),
+    scale=Shown("100 for impact-json"),
+)
 def export(
     retriever: Annotated[Path, "FOLDER", "A retriever's folder, sparse or dense."],
     output: Annotated[Path, "OUTPUT", "The file or folder to write; .gz compresses."],
@@ -90,19 +167,11 @@ def export(
         "vectors: npz or parquet. Databases: opensearch, elasticsearch, vespa, weaviate "
         "or lancedb. From PostgreSQL or Qdrant: retriever.",
     ],
-    quantise: Annotated[
-        int | None, "The largest weight becomes N.", Shown("255 for ciff", panel="Sparse indexes")
-    ] = None,
-    scale: Annotated[
-        float | None,
-        "A weight becomes round(X impact).",
-        Shown("100 for impact-json", panel="Sparse indexes"),
-    ] = None,
     queries: Annotated[
         Path | None,
         "Queries whose vectors go to OUTPUT.queries.jsonl; for databases their searches, "
         "to queries.jsonl in OUTPUT.",
-        Shown(panel="Sparse indexes"),
+        Shown(panel=SPARSE),
     ] = None,
     texts: Annotated[bool, "parquet: titles and texts too.", Shown(panel=DENSE)] = False,
     beside: Annotated[
@@ -113,6 +182,7 @@ def export(
         Shown(panel="Databases", names=("--with",)),
     ] = None,
     allow: Allow = None,
+    **values: Any,
 ) -> None:
     """Write an index in other tools' formats.
 
@@ -147,7 +217,7 @@ def export(
     may = allowed(allow)
     asked = None if queries is None else dict(read_queries(queries))
     if form in DATABASES:
-        refuse_options(reason, quantise=quantise, scale=scale, texts=texts or None)
+        refuse_options(reason, **values, texts=texts or None)
         second = None if beside is None else Retriever.open(beside, allow=may)
         first = Retriever.open(retriever, allow=may)
         made = export_database(first, output, form, beside=second, queries=asked)
@@ -155,12 +225,12 @@ def export(
         return
     refuse_options(reason, **{"with": beside})
     if form == FORM:
-        refuse_options(reason, quantise=quantise, scale=scale, queries=queries, texts=texts or None)
+        refuse_options(reason, **values, queries=queries, texts=texts or None)
         opened = Retriever.open(retriever, allow=may)
         echo(f"{output}: {export_home(opened, output, may)}")
         return
     if form in FORMS or form in TOKEN_FORMS or texts:
-        refuse_options(reason, quantise=quantise, scale=scale, queries=queries)
+        refuse_options(reason, **values, queries=queries)
         opened = Retriever.open(retriever, allow=may)
         tokens = holds_tokens(opened.index)
         if form in TOKEN_FORMS and form not in FORMS and not tokens:
@@ -174,17 +244,13 @@ def export(
         return
     from sluice.retrieval.exchange.sparse_retrievers import export_retriever
 
-    report = export_retriever(
-        Retriever.open(retriever, allow=may),
-        output,
-        form,
-        quantise=quantise,
-        scale=scale,
-        queries=asked,
-    )
+    opened = Retriever.open(retriever, allow=may)
+    report = export_retriever(opened, output, form, queries=asked, **values)
     echo(f"{output}: {report}")
     if queries is not None:
         echo(f"{output}.queries.jsonl: the queries' vectors")
 
 
-COMMANDS: dict[str, Command] = {"import": import_, "export": export}
+COMMANDS: dict[str, Command] = {
+    "data": data, "cache": cache, "import": import_, "export": export,
+}  # fmt: skip

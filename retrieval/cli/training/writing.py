@@ -66,8 +66,10 @@ def prompt(
 @takes(
     "sluice.training.generation.decoding:DiverseBeams",
     "sluice.training.generation.decoding:TopKSampling",
+    "sluice.training.generation.query_generation:ModelGenerator",
     "sluice.retrieval.training_data.written.query_generation:generate_queries",
     panels={"Diverse beam search": "beams penalty", "Sampling": "top temperature seed"},
+    document_length=Shown("384"),
     documents=Shown("all"),
 )
 def generate(
@@ -80,19 +82,12 @@ def generate(
     *,
     output: Annotated[Path, "The training rows to write, JSON lines."],
     queries: Annotated[int, "Queries (groups of beams) for each document."] = 5,
-    prompt: Annotated[
-        str | None, "TEXT", "The model's input, with {text} for the document."
-    ] = None,
     soft_prompt: Annotated[
         Path | None, "FOLDER", "A soft prompt that `sluice teach prompt` learnt."
     ] = None,
-    document_length: Annotated[int | None, "Most tokens of a document.", Shown("384")] = None,
     by: Annotated[
         Literal["beams", "sampling"], "HOW", "Decode by beams (diverse beam search) or sampling."
     ] = "beams",
-    batch: Annotated[int, "Documents in one batch."] = 8,
-    device: Annotated[str, "cpu, cuda, ..."] = "cpu",
-    seed: Annotated[int, "Random seed."] = 13,
     **values: Any,
 ) -> None:
     """Generate queries for documents.
@@ -127,8 +122,8 @@ def generate(
             else TopKSampling(queries, **picked(values, TopKSampling))
         )
         generator = ModelGenerator.from_pretrained(
-            model, by=decoding, prompt=prompt, document_length=document_length, batch=batch,
-            device=device, seed=seed, soft=soft_prompt and SoftPrompt.load(soft_prompt),
+            model, by=decoding, soft=soft_prompt and SoftPrompt.load(soft_prompt),
+            **picked(values, ModelGenerator),
         )  # fmt: skip
     report = generate_queries(generator, data, output, **picked(values, generate_queries))
     echo(str(report))
@@ -140,26 +135,25 @@ Model = Annotated[
     "A language model's folder or hub id, or an endpoint as YAML: '{type: http, url: "
     "..., model: ...}'.",
 ]
-Answers = Annotated[Path | None, "The file of answers (SQLite).", Shown("OUTPUT.answers.sqlite")]
-Budget = Annotated[int | None, "Most tokens of all prompts and answers.", Shown("none")]
-Documents = Annotated[int | None, "Only the first N documents.", Shown("all")]
+LIMITS = "sluice.retrieval.stages.transforms.writer:Limits"
+ANSWERS, NONE, ALL = Shown("OUTPUT.answers.sqlite"), Shown("none"), Shown("all")
 
 
+@takes(
+    "sluice.retrieval.training_data.written.full_rankings:rewrite_corpus",
+    LIMITS,
+    replace=Shown(names=("--replace/--no-replace",)),
+    documents=ALL,
+    cache=ANSWERS,
+    budget=NONE,
+)
 def rewrite(
     model: Model,
     dataset: DatasetName,
     *,
     output: Annotated[Path, "The corpus to write, JSON lines."],
-    prompt: Annotated[str | None, "TEXT", "The prompt, with {text} for the document."] = None,
-    replace: Annotated[
-        bool,
-        "Put the new text in the place of the document's, not behind it.",
-        Shown(names=("--replace/--no-replace",)),
-    ] = False,
     tokens: Annotated[int, "Most tokens of a new text."] = 128,
-    cache: Answers = None,
-    budget: Budget = None,
-    documents: Documents = None,
+    **values: Any,
 ) -> None:
     """Rewrite documents by a language model.
 
@@ -175,35 +169,31 @@ def rewrite(
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
     from sluice.retrieval.training_data.written.full_rankings import (
-        PROMPT,
         open_language_model,
         rewrite_corpus,
     )
 
     report = rewrite_corpus(
         open_language_model(model, "MODEL"), load_dataset(dataset, None), output,
-        prompt=PROMPT if prompt is None else prompt, replace=replace, documents=documents,
-        limits=Limits(tokens, None if cache is None else str(cache), budget),
+        limits=Limits(tokens, **picked(values, Limits)), **picked(values, rewrite_corpus),
     )  # fmt: skip
     echo(str(report))
 
 
+@takes(
+    "sluice.retrieval.training_data.written.descriptions:describe_corpus",
+    LIMITS,
+    documents=ALL,
+    cache=ANSWERS,
+    budget=NONE,
+)
 def describe(
     model: Model,
     dataset: DatasetName,
     *,
     output: Annotated[Path, "The training rows to write, JSON lines."],
-    count: Annotated[int, "Descriptions of each document, and as many that do not fit."] = 5,
-    prompt: Annotated[
-        str | None,
-        "TEXT",
-        "The prompt, with {text} for the document and {count}; the answer is a JSON "
-        "object with lists good and bad.",
-    ] = None,
     tokens: Annotated[int, "Most tokens of an answer."] = 512,
-    cache: Answers = None,
-    budget: Budget = None,
-    documents: Documents = None,
+    **values: Any,
 ) -> None:
     """Describe documents by a language model.
 
@@ -217,18 +207,26 @@ def describe(
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.written.descriptions import PROMPT, describe_corpus
+    from sluice.retrieval.training_data.written.descriptions import describe_corpus
     from sluice.retrieval.training_data.written.full_rankings import open_language_model
 
     report = describe_corpus(
         open_language_model(model, "MODEL"), load_dataset(dataset, None), output,
-        prompt=PROMPT if prompt is None else prompt, count=count, documents=documents,
-        limits=Limits(tokens, None if cache is None else str(cache), budget),
+        limits=Limits(tokens, **picked(values, Limits)), **picked(values, describe_corpus),
     )  # fmt: skip
     echo(str(report))
     echo(f"  next: train on them with examples: {output} and loss: misfits")
 
 
+@takes(
+    "sluice.retrieval.training_data.written.full_rankings:rank_dataset",
+    "sluice.retrieval.training_data.written.full_rankings:Windows",
+    LIMITS,
+    width=Shown(names=("--window",)),
+    passes=Shown("until in order"),
+    cache=ANSWERS,
+    budget=NONE,
+)
 def rank(
     model: Model,
     dataset: DatasetName,
@@ -236,16 +234,8 @@ def rank(
     candidates: Annotated[str, "SOURCE", "A run, or a retriever's folder."],
     output: Annotated[Path, "The training rows to write, JSON lines."],
     split: Annotated[str, "The split whose queries' lists are ranked."] = "train",
-    depth: Annotated[int, "The first N candidates of each query."] = 100,
-    window: Annotated[int, "Candidates in one prompt."] = 20,
-    step: Annotated[int, "Places between two windows."] = 10,
-    passes: Annotated[int | None, "Passes over each list.", Shown("until in order")] = None,
-    prompt: Annotated[
-        str | None, "TEXT", "The prompt, with {query}, {documents} and {count}, as style: listwise."
-    ] = None,
-    cache: Answers = None,
-    budget: Budget = None,
     allow: Allow = None,
+    **values: Any,
 ) -> None:
     """Put whole lists in order by a model.
 
@@ -258,7 +248,6 @@ def rank(
     Example:
       sluice teach rank Qwen/Qwen3-4B scifact --candidates bm25.trec --output ranked.jsonl
     """
-    from sluice.encoders.generative.list_order import LISTWISE
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
     from sluice.retrieval.training_data.written.full_rankings import (
@@ -269,9 +258,8 @@ def rank(
 
     report = rank_dataset(
         open_language_model(model, "MODEL"), load_dataset(dataset, split), candidates, output,
-        depth=depth, over=Windows(window, step, passes),
-        prompt=LISTWISE if prompt is None else prompt, allow=allowed(allow),
-        limits=Limits(cache=None if cache is None else str(cache), budget=budget),
+        over=Windows(**picked(values, Windows)), limits=Limits(**picked(values, Limits)),
+        allow=allowed(allow), **picked(values, rank_dataset),
     )  # fmt: skip
     echo(str(report))
 

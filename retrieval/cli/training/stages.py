@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.fitting.models import adapter, ranker
-from sluice.retrieval.cli.fitting.quality import quality
 from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import (
     ConfigFile,
@@ -17,6 +15,7 @@ from sluice.retrieval.cli.terminal.options import (
     split_overrides,
 )
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
+from sluice.retrieval.cli.training.models import adapter, quality, ranker
 
 FIT = """Fit fusions, cut-offs, exits and rankers.
 

@@ -15,8 +15,14 @@ from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import Json, Measures, plural, split_measures
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
+from sluice.retrieval.cli.terminal.options import (
+    PERSISTENCE,
+    Json,
+    Measures,
+    plural,
+    split_measures,
+)
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, picked, takes
 
 
 @takes(
@@ -63,6 +69,11 @@ def judge(
     echo(str(report))
 
 
+@takes(
+    "sluice.retrieval.studies.judging.label_agreement:label_agreement",
+    "sluice.retrieval.studies.judging.labelling:system_agreement",
+    p=PERSISTENCE,
+)
 def agreement(
     first: Annotated[Path, "LABELS", "A file of labels, usually human ones."],
     second: Annotated[Path, "OTHERS", "A file of labels, usually a judge's."],
@@ -71,20 +82,8 @@ def agreement(
         list[Path] | None, "RUN", "A run to score by both files; may be repeated."
     ] = None,
     measure: Measures = None,
-    p: Annotated[
-        float,
-        "P",
-        "Persistence of rank-biased overlap, between 0 and 1.",
-        Shown(
-            names=(
-                "-p",
-                "--persistence",
-            )
-        ),
-    ] = 0.9,
-    samples: Annotated[int, Ge(1), "Bootstrap samples of the queries."] = 1000,
-    seed: Annotated[int, "Random seed for the bootstrap."] = 0,
     as_json: Json = False,
+    **values: Any,
 ) -> None:
     """Measure how two files of labels agree.
 
@@ -95,7 +94,7 @@ def agreement(
     Example:
       sluice labels agreement qrels.tsv labels.tsv --runs a.trec --runs b.trec -m nDCG@10
     """
-    from sluice.retrieval.cli.outputs.score import DEFAULT
+    from sluice.retrieval.cli.measuring.score import DEFAULT
     from sluice.retrieval.runs.run import Run
     from sluice.retrieval.runs.trec_files import read_qrels
     from sluice.retrieval.studies.judging.judge_runs import circular, rankers_of_run
@@ -103,12 +102,13 @@ def agreement(
     from sluice.retrieval.studies.judging.labelling import read_note, system_agreement
 
     labels, others = read_qrels(first), read_qrels(second)
-    figures = label_agreement(labels, others, samples=samples, seed=seed)
+    figures = label_agreement(labels, others, **picked(values, label_agreement))
     if runs and len(runs) < 2:
         raise ConfigError("agreement: --runs: expected at least two runs to rank, got 1")
     opened = {str(path): Run.load(path) for path in runs or []}
     measures = split_measures(measure, DEFAULT[:1])
-    systems = system_agreement(opened, labels, others, measures, p=p) if opened else []
+    same = picked(values, system_agreement)
+    systems = system_agreement(opened, labels, others, measures, **same) if opened else []
     notes = [note for path in (first, second) if (note := read_note(path)) is not None]
     circle = [
         name
@@ -166,19 +166,16 @@ def assessors(log: JudgingLog, *, as_json: Json = False) -> None:
     echo(str(found))
 
 
+@takes(
+    "sluice.retrieval.serving.judging.export:qrels_of",
+    "sluice.retrieval.serving.judging.export:qrels_text",
+    assessors=Shown("all", names=("--assessor",)),
+)
 def export(
     log: JudgingLog,
     *,
     output: Annotated[Path, "The qrels to write; queries without a judgement are not in them."],
-    rule: Annotated[
-        str,
-        "The grade where several judged: majority (of a tie the lower), mean (rounded, a "
-        "half up) or max.",
-    ] = "majority",
-    form: Annotated[str, "beir (three columns with a header) or trec (four)."] = "beir",
-    assessor: Annotated[
-        list[str] | None, "NAME", "Judgements of this assessor only; may be repeated.", Shown("all")
-    ] = None,
+    **values: Any,
 ) -> None:
     """Write the judgements of people as qrels.
 
@@ -194,8 +191,8 @@ def export(
     from sluice.retrieval.serving.judging.state import read_judgements
 
     judgements = read_judgements(log)
-    qrels = qrels_of(judgements, rule, assessor or ())
-    write_text(output, qrels_text(qrels, form))
+    qrels = qrels_of(judgements, **picked(values, qrels_of))
+    write_text(output, qrels_text(qrels, **picked(values, qrels_text)))
     count = sum(map(len, qrels.values()))
     echo(f"{output}: {plural(count, 'judgement')} of {plural(len(qrels), 'query')}")
     if left := unjudged(judgements, qrels):

@@ -24,13 +24,18 @@ log = logging.getLogger("sluice")
 @takes(
     "sluice.retrieval.serving.settings:ServeSettings",
     panels={
-        "Who may ask": "keys open_to_all allow_host rate",
+        "Who may ask": "keys open_to_all hosts rate",
         "Judging": "judge judgements judge_depth",
-        "Limits and batches": "batch_tokens queue_tokens window_ms most_wait most_inputs most_hits"
+        "Limits and batches": "batch_tokens queue_tokens window_ms longest_wait inputs depth"
         " body_kb timeout",
         "Documents to index first": "output model bm25",
     },
     open_to_all=Shown(names=("--open",)),
+    hosts=Shown("localhost and ADDRESS", names=("--allow-host",)),
+    pipelines=Shown("all", names=("--pipeline",)),
+    longest_wait=Shown(names=("--most-wait",)),
+    inputs=Shown(names=("--most-inputs",)),
+    depth=Shown(names=("--most-hits",)),
     rate=Shown("any number"),
     judge=Shown("nothing is judged"),
     judgements=Shown("QUERIES.judgements.jsonl; of a split FOLDER.SPLIT.judgements.jsonl"),
@@ -43,13 +48,6 @@ def serve(
         "documents as for `sluice index`, which are indexed first.",
     ],
     *,
-    pipeline: Annotated[
-        list[str] | None,
-        "NAME",
-        "A pipeline or retriever to serve; may be repeated, and the last is used where a "
-        "request names none.",
-        Shown("all"),
-    ] = None,
     shard_workers: Annotated[
         str | None,
         "TYPE",
@@ -62,20 +60,6 @@ def serve(
         "HOW",
         "Tools for agents: http adds /mcp, stdio speaks over the standard streams.",
     ] = None,
-    allow_host: Annotated[
-        list[str] | None,
-        "NAME",
-        "A name by which requests may call this service; may be repeated.",
-        Shown("localhost and ADDRESS"),
-    ] = None,
-    most_wait: Annotated[
-        float | None,
-        "SECONDS",
-        "Requests that would wait longer for their turn are refused.",
-        Shown("0.25"),
-    ] = None,
-    most_inputs: Annotated[int | None, Ge(1), "Texts in one request.", Shown("1024")] = None,
-    most_hits: Annotated[int | None, Ge(1), "The largest k.", Shown("1000")] = None,
     body_kb: Annotated[int | None, Ge(1), "KB", "The largest request.", Shown("2048")] = None,
     output: Annotated[
         Path | None,
@@ -110,23 +94,18 @@ def serve(
         reason = "not for --mcp stdio, whose tools only read"
         refuse_options(reason, **{name: values.get(name) for name in tools})
         refuse_options(
-            "not for --mcp stdio, which has no network", allow_host=allow_host,
-            open=values.get("open_to_all"), body_kb=body_kb, most_inputs=most_inputs,
+            "not for --mcp stdio, which has no network", allow_host=values.get("hosts"),
+            open=values.get("open_to_all"), body_kb=body_kb, most_inputs=values.get("inputs"),
             **{name: values.get(name) for name in network},
         )  # fmt: skip
     if "judge" not in values:
         names = ("judgements", "judge_depth")
         refuse_options("for --judge QUERIES", **{name: values.get(name) for name in names})
-    renamed: dict[str, Any] = {
-        "longest_wait": most_wait, "inputs": most_inputs, "depth": most_hits,
-        "body_bytes": body_kb and body_kb * 1024,
-        "shard_workers": shard_workers and _shard_workers(shard_workers),
-    }  # fmt: skip
-    settings = ServeSettings(
-        hosts=tuple(allow_host or ()), mcp=mcp == "http", pipelines=tuple(pipeline or ()),
-        allow=tuple(allowed(allow)),
-        **{name: value for name, value in renamed.items() if value is not None}, **values,
-    )  # fmt: skip
+    if body_kb is not None:
+        values["body_bytes"] = body_kb * 1024
+    if shard_workers is not None:
+        values["shard_workers"] = _shard_workers(shard_workers)
+    settings = ServeSettings(mcp=mcp == "http", allow=tuple(allowed(allow)), **values)
     folder = _indexed(source, output, model, bm25, allow, quiet=mcp == "stdio")
     if mcp == "stdio":
         from sluice.retrieval.serving.processes.start import run_mcp
@@ -174,7 +153,7 @@ def _indexed(
     source: str, output: Path | None, model: str | None, bm25: bool, allow: Allow, quiet: bool
 ) -> Path:
     """Return the folder to serve; documents that are not indexed yet are indexed first."""
-    from sluice.retrieval.cli.terminal.own_documents import is_documents, own_experiment, short_name
+    from sluice.retrieval.cli.experiment import is_documents, own_experiment, short_name
     from sluice.retrieval.serving.content.content import kind_of
 
     options: dict[str, Any] = {"output": output, "model": model, "bm25": bm25 or None}
