@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
     from sluice.encoders.dense.error_adapter import PairHead as PairHead
     from sluice.encoders.dense.experts.encoder import ExpertEncoder as ExpertEncoder
-    from sluice.encoders.dense.given.function import FunctionEncoder as FunctionEncoder
-    from sluice.encoders.dense.given.sentence_transformer import (
+    from sluice.encoders.dense.objects.function import FunctionEncoder as FunctionEncoder
+    from sluice.encoders.dense.objects.sentence_transformer import (
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
@@ -29,20 +29,16 @@ if TYPE_CHECKING:
     )
     from sluice.encoders.generative.dsi import DsiEncoder as DsiEncoder
     from sluice.encoders.generative.encoder import SealEncoder as SealEncoder
-    from sluice.encoders.given import as_encoder as as_encoder, as_scorer as as_scorer
     from sluice.encoders.late_interaction.encoder import TokenEncoder as TokenEncoder
     from sluice.encoders.lexical.analyzer import Analyzer as Analyzer, analyzer as analyzer
     from sluice.encoders.lexical.bm25 import BM25Encoder as BM25Encoder
     from sluice.encoders.lexical.vocabulary import VocabularyEncoder as VocabularyEncoder
-    from sluice.encoders.own.csr.encoder import CsrEncoder as CsrEncoder
+    from sluice.encoders.objects import as_encoder as as_encoder, as_scorer as as_scorer
+    from sluice.encoders.own.csr import CsrEncoder as CsrEncoder
     from sluice.encoders.own.gaussian.encoder import GaussianEncoder as GaussianEncoder
     from sluice.encoders.own.hypencoder.encoder import Hypencoder as Hypencoder
-    from sluice.encoders.own.pseudo_queries.encoder import (
-        PseudoQueryEncoder as PseudoQueryEncoder,
-    )
-    from sluice.encoders.own.three_heads.encoder import (
-        ThreeHeadEncoder as ThreeHeadEncoder,
-    )
+    from sluice.encoders.own.pseudo_queries import PseudoQueryEncoder as PseudoQueryEncoder
+    from sluice.encoders.own.three_heads.encoder import ThreeHeadEncoder as ThreeHeadEncoder
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
     from sluice.encoders.splade.concepts.encoder import ConceptEncoder as ConceptEncoder
     from sluice.encoders.splade.encoder import SpladeEncoder as SpladeEncoder

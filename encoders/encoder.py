@@ -122,6 +122,11 @@ class EncoderBase(FamiliarEncoder):
         return False
 
     @hook
+    def scoring(self) -> Any:
+        """What makes training's scores where no product of vectors does, see ``Scoring``."""
+        return None
+
+    @hook
     def normalize(self) -> bool:
         """Whether all its vectors have length 1."""
         return False

@@ -62,6 +62,11 @@ class EncoderTraits:
     encoder of each side, of one of these types. ``heads`` are the types that make a head's
     vectors, of a model with several. ``matches``: it is a head over token vectors.
 
+    ``theirs`` is the class of sentence-transformers that runs its folders, where one does.
+    ``module`` is the module by which a folder's ``modules.json`` shows it, and ``folder`` what
+    messages call that, where not as reports; ``cached`` what keys of cached vectors call it.
+    ``quick``: its folders may open without torch.
+
     ``learns`` are the forms that a loss gets; none of a type that makes what others make, or that
     is not trained, as ``untrained`` explains. ``untuned`` is why it takes no tuning at all.
     ``experts``: it has some. ``fixed``: its vectors are another's. ``pairs_only``: it makes no
@@ -102,6 +107,11 @@ class EncoderTraits:
     pairs_only: bool = False
     no_head: bool = False
     any_text: bool = False
+    theirs: str = ""
+    module: str = ""
+    folder: str = ""
+    cached: str = ""
+    quick: bool = False
 
     @property
     def place(self) -> str:
@@ -131,24 +141,25 @@ _OWN = "sluice.encoders.own"
 TYPES: Final[Mapping[str, EncoderTraits]] = {
     "bm25": EncoderTraits(
         "sluice.encoders.lexical.bm25:BM25Encoder", form="sparse", model="", teaches=True,
-        core=True, fitted=True,
+        core=True, fitted=True, cached="BM25Encoder",
         untrained="bm25 counts words; it is fitted, not trained",
     ),
     "concepts": EncoderTraits(
         "sluice.encoders.splade.concepts.encoder:ConceptEncoder.from_pretrained",
         "concept encoder", _FEATURES, "sparse", learns_as="splade", teaches=True, sparsity=True,
-        opens_alone=True, on_dense=True,
+        opens_alone=True, on_dense=True, module="Concepts",
         learns=("sparse",),
     ),
     "csr": EncoderTraits(
-        "sluice.encoders.own.csr.encoder:CsrEncoder.from_pretrained",
+        "sluice.encoders.own.csr:CsrEncoder.from_pretrained",
         "CSR encoder", _FEATURES, "sparse", learns_as="splade", teaches=True, sparsity=True,
-        opens_alone=True,
+        opens_alone=True, theirs="SparseEncoder", module="SparseAutoEncoder",
         learns=("sparse", "codes"),
     ),
     "dense": EncoderTraits(
         f"{_DENSE}.encoder:DenseEncoder.from_pretrained", "dense encoder", _SIMILAR, teaches=True,
         core=True, projection=True, graph="last_hidden_state", layered=True,
+        theirs="SentenceTransformer", cached="DenseEncoder", quick=True,
         learns=("dense",),
     ),
     "dsi": EncoderTraits(
@@ -161,12 +172,13 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         "dense encoder with experts", _SIMILAR, learns_as="dense", teaches=True, opens_alone=True,
         on_dense=True, tunings=("experts", "bitfit", "ln_tuning"),
         why="adds parts to layers that exist several times",
-        learns=("dense",), experts=True,
+        learns=("dense",), experts=True, module="Experts",
+        folder="sparse-expert encoder",
     ),
     "gaussian": EncoderTraits(
         f"{_OWN}.gaussian.encoder:GaussianEncoder.from_pretrained",
         "Gaussian encoder", _FEATURES, one_way=True, teaches=True, projection=True,
-        graph="last_hidden_state", varies=True,
+        graph="last_hidden_state", varies=True, module="Gaussian",
         learns=("one_way",),
     ),
     "http": EncoderTraits(f"{_DENSE}.remote.encoder:HttpEncoder", model="", stays=True,
@@ -174,16 +186,17 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
     ),
     "hypencoder": EncoderTraits(
         f"{_OWN}.hypencoder.encoder:Hypencoder.from_pretrained", "Hypencoder", form="q_net",
-        learns=("q_net",),
+        learns=("q_net",), module="HyperHead",
     ),
     "precomputed": EncoderTraits(
         f"{_DENSE}.precomputed:PrecomputedEncoder.from_pretrained", model="",
+        cached="PrecomputedEncoder",
         untrained="precomputed vectors stay as they are; train the encoder that made them",
     ),
     "pseudo_queries": EncoderTraits(
-        f"{_OWN}.pseudo_queries.encoder:PseudoQueryEncoder.from_pretrained",
+        f"{_OWN}.pseudo_queries:PseudoQueryEncoder.from_pretrained",
         "pseudo-query encoder", form="pseudo_queries", projection=True,
-        learns=("pseudo_queries",),
+        learns=("pseudo_queries",), module="PseudoQueries",
     ),
     "seal": EncoderTraits(
         "sluice.encoders.generative.encoder:SealEncoder.from_pretrained",
@@ -193,13 +206,15 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
     "splade": EncoderTraits(
         "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
         "SPLADE encoder", _FEATURES, "sparse", teaches=True, core=True, sparsity=True,
-        graph="head_states", starts=True,
+        graph="head_states", starts=True, theirs="SparseEncoder", module="SpladePooling",
+        cached="SpladeEncoder", quick=True,
         learns=("sparse", "words"),
     ),
     "static": EncoderTraits(
         f"{_DENSE}.static.encoder:StaticEncoder.from_pretrained",
         "static encoder", _SIMILAR, learns_as="dense", teaches=True,
         learns=("dense",), untuned="a static encoder has no network to tune",
+        theirs="SentenceTransformer",
     ),
     "three_heads": EncoderTraits(
         f"{_OWN}.three_heads.encoder:HeadEncoder.from_pretrained",
@@ -209,20 +224,25 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
     ),
     "tokens": EncoderTraits(
         f"{_LATE}.encoder:TokenEncoder.from_pretrained",
-        "token encoder", _SIMILAR, "tokens", teaches=True, core=True,
+        "token encoder", _SIMILAR, "tokens", teaches=True, core=True, theirs="MultiVectorEncoder",
         learns=("tokens",),
     ),
     "towers": EncoderTraits(
         "sluice.encoders.towers:TowerEncoder.from_pretrained", form="parts", model="folder",
-        sides=("dense", "splade", "static"),
+        sides=("dense", "splade", "static"), cached="TowerEncoder",
     ),
     "vocabulary": EncoderTraits(
         "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
-        form="sparse", model="folder",
+        form="sparse", model="folder", cached="VocabularyEncoder",
         untrained="a vocabulary encoder looks up tokens; nothing of it is trained",
     ),
 }  # fmt: skip
 ENCODERS: Final[Mapping[str, str]] = {name: each.place for name, each in TYPES.items()}
+
+# What is taken where no type is named: of words, of vectors of a model, of scores of pairs. And
+# what a folder with a model of each side is, or with the weights of terms for one of them.
+LEXICAL, USUAL, USUAL_RANKER = "bm25", "dense", "cross_encoder"
+ROUTED, ROUTED_TERMS = "towers", "splade"
 
 # Those that YAML makes by their constructor, and what opens their folders.
 OPENED: Final[Mapping[str, str]] = {
@@ -230,15 +250,16 @@ OPENED: Final[Mapping[str, str]] = {
     "http": "sluice.encoders.dense.remote.encoder:HttpEncoder.from_pretrained",
 }
 
+FUNCTION: Final = "function"  # is not saved
 # Encoders of what a program gave: saved folders name them, YAML does not.
 # The three heads are saved as ``three_heads``, with the head's name.
 GIVEN: Final[Mapping[str, str]] = {
     "dense_head": ("sluice.encoders.own.three_heads.encoder:DenseHead.from_pretrained"),
-    "function": "sluice.encoders.dense.given.function:FunctionEncoder.from_pretrained",
+    FUNCTION: "sluice.encoders.dense.objects.function:FunctionEncoder.from_pretrained",
     "sparse_head": ("sluice.encoders.own.three_heads.encoder:SparseHead.from_pretrained"),
     "token_head": ("sluice.encoders.own.three_heads.encoder:TokenHead.from_pretrained"),
     "sentence_transformer": (
-        "sluice.encoders.dense.given.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
+        "sluice.encoders.dense.objects.sentence_transformer:SentenceTransformerEncoder.from_pretrained"
     ),
 }
 
@@ -252,8 +273,8 @@ def _ranker(make: str, called: str, **facts: Any) -> EncoderTraits:
 # Rerankers that are a head over the token vectors of an encoder.
 _HEADS: Final[Mapping[str, EncoderTraits]] = {
     name: _ranker(
-        f"own.matching.{name}:{own}",
-        f"{own} ranker",
+        f"own.matching.{place}",
+        f"{place.partition(':')[2]} ranker",
         learns_as="cross_encoder",
         opens_alone=True,
         matches=True,
@@ -263,19 +284,19 @@ _HEADS: Final[Mapping[str, EncoderTraits]] = {
         untuned="is for transformers; the vectors that it reads stay as they are, unless it has "
         "train_vectors: true",
     )
-    for name, own in {
-        "conv_knrm": "ConvKNRM",
-        "drmm": "DRMM",
-        "duet": "Duet",
-        "knrm": "KNRM",
-        "match_pyramid": "MatchPyramid",
-        "pacrr": "PACRR",
+    for name, place in {
+        "conv_knrm": "kernels:ConvKNRM",
+        "drmm": "interactions:DRMM",
+        "duet": "interactions:Duet",
+        "knrm": "kernels:KNRM",
+        "match_pyramid": "interactions:MatchPyramid",
+        "pacrr": "interactions:PACRR",
     }.items()
 }
 RANKERS: Final[Mapping[str, EncoderTraits]] = {
     "cross_encoder": _ranker(
         "rerankers.cross_encoder:CrossEncoder", "cross-encoder", teaches=True, core=True,
-        graph="logits", learns=("scores",), any_text=True,
+        graph="logits", learns=("scores",), any_text=True, theirs="CrossEncoder", quick=True,
     ),
     "listwise": EncoderTraits(
         "sluice.encoders.generative.listwise:ListwiseRanker.from_pretrained",
@@ -319,14 +340,33 @@ def traits_of(thing: Any) -> EncoderTraits | None:
     return KNOWN.get(thing if isinstance(thing, str) else hooks_of(thing).kind)
 
 
-TUNINGS: Final[Mapping[str, str]] = {
-    "adapter": "sluice.encoders.tuning.adapters:Bottlenecks",
-    "bitfit": "sluice.encoders.tuning.tune:Biases",
-    "experts": "sluice.encoders.dense.experts.encoder:ExpertsAlone",
-    "gated_prefix": "sluice.encoders.tuning.prefix:GatedPrefix",
-    "ia3": "sluice.encoders.tuning.adapters:LearnedScales",
-    "iaa": "sluice.encoders.tuning.adapters:InsideAndAside",
-    "ln_tuning": "sluice.encoders.tuning.tune:Norms",
-    "lora": Core("sluice.encoders.tuning.adapters:LowRank"),
-    "prefix": "sluice.encoders.tuning.prefix:Prefix",
+@dataclass(frozen=True, slots=True)
+class TuningTraits:
+    """A way of tuning, and what must be known of it before it is imported.
+
+    ``apart``: its parts cannot be merged into the weights. ``moves``: it trains parameters that are
+    there, a head's among them. ``spans``: it connects the layers, which are then one pass.
+    ``of_experts``: it trains experts alone. ``gated``: what it was called when it had gates.
+    """
+
+    place: str
+    apart: bool = False
+    moves: bool = False
+    spans: bool = False
+    of_experts: bool = False
+    gated: str = ""
+
+
+_TUNING = "sluice.encoders.tuning"
+WAYS: Final[Mapping[str, TuningTraits]] = {
+    "adapter": TuningTraits(f"{_TUNING}.adapters:Bottlenecks", apart=True),
+    "bitfit": TuningTraits(f"{_TUNING}.tune:Biases", moves=True),
+    "experts": TuningTraits("sluice.encoders.dense.experts.encoder:ExpertsAlone", of_experts=True),
+    "gated_prefix": TuningTraits(f"{_TUNING}.prefix:GatedPrefix", apart=True),
+    "ia3": TuningTraits(f"{_TUNING}.adapters:LearnedScales"),
+    "iaa": TuningTraits(f"{_TUNING}.adapters:InsideAndAside", apart=True, spans=True),
+    "ln_tuning": TuningTraits(f"{_TUNING}.tune:Norms", moves=True),
+    "lora": TuningTraits(Core(f"{_TUNING}.adapters:LowRank")),
+    "prefix": TuningTraits(f"{_TUNING}.prefix:Prefix", apart=True, gated="gated_prefix"),
 }
+TUNINGS: Final[Mapping[str, str]] = {name: each.place for name, each in WAYS.items()}

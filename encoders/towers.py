@@ -29,7 +29,7 @@ from sluice.encoders.model_files.router import (
     write_router,
 )
 from sluice.encoders.splade.encoder import SpladeEncoder
-from sluice.encoders.table import traits_of
+from sluice.encoders.table import ENCODERS, KNOWN, traits_of
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.tuning.learning import learning_of
 from sluice.familiar import Similarity
@@ -37,11 +37,7 @@ from sluice.familiar import Similarity
 Tower: TypeAlias = DenseEncoder | SpladeEncoder | StaticEncoder
 Frozen: TypeAlias = Literal["none", "query", "document"]
 
-TOWERS = {
-    "dense": "sluice.encoders.dense.encoder:DenseEncoder.from_pretrained",
-    "splade": "sluice.encoders.splade.encoder:SpladeEncoder.from_pretrained",
-    "static": "sluice.encoders.dense.static.encoder:StaticEncoder.from_pretrained",
-}
+TOWERS = {name: ENCODERS[name] for name in KNOWN["towers"].sides}
 
 
 class TowerEncoder(EncoderBase):
@@ -306,7 +302,7 @@ def check_towers(query: Tower, document: Tower) -> None:
 
 
 def _vectors_of(tower: Tower) -> str:
-    return "splade" if isinstance(tower, SpladeEncoder) else "dense"
+    return (SpladeEncoder if isinstance(tower, SpladeEncoder) else DenseEncoder).kind
 
 
 class _Towers(nn.ModuleDict):

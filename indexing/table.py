@@ -31,7 +31,8 @@ class IndexTraits:
     gets when no index is named; None: it is not. ``shardable``: it answers a query from one shard
     as from all, or nearly. ``database`` are the settings that say where its database is, and where
     it is without them. ``columns`` are the forms that its ``column`` decides. ``by_queries``: it
-    is chosen by queries, or learns from them.
+    is chosen by queries, or learns from them; ``learns``: from queries of training. ``factory``: a
+    string of FAISS makes it.
     """
 
     place: str
@@ -42,6 +43,8 @@ class IndexTraits:
     database: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     by_queries: bool = False
+    learns: bool = False
+    factory: bool = False
 
     def form(self, form: str, column: Any = None) -> str:
         """Return the form it holds of an encoder's documents, which is another if it cannot."""
@@ -57,38 +60,40 @@ KNOWN: Final[Mapping[str, IndexTraits]] = {
         shardable=True,
     ),
     "faiss": IndexTraits(
-        Core("sluice.indexing.faiss.index:FaissIndex"), ("dense",), suits=True, shardable=True
+        Core("sluice.indexing.faiss.index:FaissIndex"), ("dense",), suits=True, shardable=True,
+        factory=True,
     ),
     "inverted": IndexTraits(
         Core("sluice.indexing.inverted.index:InvertedIndex"), ("sparse",), suits=True, default={},
         shardable=True,
     ),
     "graph": IndexTraits(  # a dense query is a network without hidden layers
-        "sluice.indexing.graph.index:GraphIndex", ("q_net", "dense"), suits=True,
+        "sluice.indexing.own.graph.index:GraphIndex", ("q_net", "dense"), suits=True,
         default=_EXHAUSTIVE,
     ),
     "query_graph": IndexTraits(
-        "sluice.indexing.graph.query_graph:QueryGraphIndex", ("dense",), by_queries=True
+        "sluice.indexing.own.graph.query_graph:QueryGraphIndex", ("dense",), by_queries=True,
+        learns=True,
     ),
     "tokens": IndexTraits(
         Core("sluice.indexing.tokens.index:TokenIndex"), ("tokens",), suits=True, default={},
         shardable=True,
     ),
-    "fm": IndexTraits("sluice.indexing.fm.index:FmIndex", ("ngrams",), suits=True, default={}),
+    "fm": IndexTraits("sluice.indexing.own.fm.index:FmIndex", ("ngrams",), suits=True, default={}),
     "trie": IndexTraits(
-        "sluice.indexing.fm.trie:TrieIndex", ("identifiers",), suits=True, default={}
+        "sluice.indexing.own.fm.trie:TrieIndex", ("identifiers",), suits=True, default={}
     ),
     "funnel": IndexTraits(
         "sluice.indexing.wrappers.funnel:FunnelIndex", ("dense",), shardable=True
     ),
     "augmented": IndexTraits(
-        "sluice.indexing.wrappers.augmented:AugmentedIndex", ("dense",), shardable=True
+        "sluice.indexing.own.augmented:AugmentedIndex", ("dense",), shardable=True
     ),
     "auto": IndexTraits(  # what it chooses is one of the others
         "sluice.indexing.auto.index:AutoIndex", ("dense",), suits=True, by_queries=True
     ),
     "pseudo_queries": IndexTraits(
-        "sluice.indexing.wrappers.pseudo_queries:PseudoQueryIndex", ("pseudo_queries",),
+        "sluice.indexing.own.pseudo_queries:PseudoQueryIndex", ("pseudo_queries",),
         suits=True, default=_EXHAUSTIVE,
     ),
     "pgvector": IndexTraits(
@@ -103,6 +108,9 @@ KNOWN: Final[Mapping[str, IndexTraits]] = {
     ),
 }  # fmt: skip
 INDEXES: Final[Mapping[str, str]] = {name: each.place for name, each in KNOWN.items()}
+# The usual one of dense vectors, and the one that a string of FAISS makes.
+DEFAULT: Final = next(name for name, each in KNOWN.items() if each.default == {})
+BY_FACTORY: Final = next(name for name, each in KNOWN.items() if each.factory)
 SHARDABLE: Final = tuple(name for name, each in KNOWN.items() if each.shardable)
 
 # Those that lie in a database, the settings that say where it is, and where it is without them.
@@ -144,6 +152,6 @@ def check_fits(form: str, kind: str, spec: Mapping[str, Any], where: str) -> Non
 
 
 AUGMENTATIONS: Final[Mapping[str, str]] = {
-    "document_bias": "sluice.indexing.wrappers.augmentations:DocumentBias",
-    "mips_to_l2": "sluice.indexing.wrappers.augmentations:MipsToL2",
+    "document_bias": "sluice.indexing.own.augmentations:DocumentBias",
+    "mips_to_l2": "sluice.indexing.own.augmentations:MipsToL2",
 }

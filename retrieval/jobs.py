@@ -52,6 +52,7 @@ from sluice.retrieval.training_data.mining import (
 )
 from sluice.retrieval.training_data.own_pairs import check_without_dataset
 from sluice.retrieval.training_data.teachers.spec import check_teachers_exist
+from sluice.training.losses import USUAL, USUAL_OF_PAIRS
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
@@ -272,8 +273,9 @@ def _of_pairs(model: Any, pairs: Any, loss: Any, sections: Mapping[str, Any]) ->
         folder = f"{config['output']}-start"
         model.save_pretrained(folder)
     kind = kind_of(model_folder(folder))
-    usual = "bce" if KNOWN[kind].scores and KNOWN[kind].core else "info_nce"
-    loss = {"type": loss or usual} if loss is None or isinstance(loss, str) else loss
+    usual = USUAL_OF_PAIRS if KNOWN[kind].scores and KNOWN[kind].core else USUAL
+    if loss is None or isinstance(loss, str):
+        loss = {"type": loss} if loss else dict(usual)
     return {"encoder": {"type": kind, "model": folder}, "examples": pairs, "loss": loss, **config}
 
 

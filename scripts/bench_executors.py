@@ -25,7 +25,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
 import numpy as np
 
 from sluice.encoders.foundation.errors import MissingPackageError
-from sluice.encoders.given import as_encoder
+from sluice.encoders.objects import as_encoder
 from sluice.retrieval import Encoding
 from sluice.retrieval.execution import (
     Executor,

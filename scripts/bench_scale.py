@@ -224,7 +224,7 @@ def serve(kind: str, documents: int, path: str, hits: str) -> dict[str, Any]:
         index: Any = open_index(path)
         rows = source.queries() if kind in DENSE else None
         if rows is None:
-            from sluice.indexing.inverted.placed import frequencies
+            from sluice.indexing.inverted.segment_files import frequencies
 
             rows = source.queries(frequencies(index._segments, index.width))
         del index

@@ -196,7 +196,7 @@ def phrases(passages: Sequence[Any], count: int, seed: int) -> dict[tuple[str, i
     """Return key phrases of passages by id and number; some numbers may have none."""
     from sluice.training.generation.corpus_pairs import PairMaker
 
-    maker, found = PairMaker.of(passages), {}
+    maker, found = PairMaker.from_passages(passages), {}
     for passage in passages:
         for number in range(count):
             draw = random.Random(f"{seed}:{passage.id}:{number}")

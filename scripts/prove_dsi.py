@@ -75,7 +75,7 @@ def trained(asked: argparse.Namespace) -> dict[str, Any]:
     from sluice.encoders.foundation.disk.files import write_json
     from sluice.retrieval import Retriever, load_dataset
     from sluice.training import fit
-    from sluice.training.losses.written import Identifiers
+    from sluice.training.losses.sequences import Identifiers
 
     most = None if asked.documents < 0 else asked.documents
     documents = list(islice(load_dataset("pydocs", None).corpus, most))

@@ -63,7 +63,7 @@ def written(encoder: Any, examples: list[Any]) -> dict[str, float]:
     """Return how often the positive is rather written, and the cross-entropy of its tokens."""
     import torch
 
-    from sluice.encoders.generative.constrained import OwnWriting
+    from sluice.encoders.generative.constrained_decoding import OwnWriting
 
     own, means = OwnWriting(encoder), []
     encoder.module.eval()
@@ -84,8 +84,8 @@ def written(encoder: Any, examples: list[Any]) -> dict[str, float]:
 def main() -> None:
     from sluice import BM25Encoder, DenseEncoder, Retriever, evaluate, load_dataset
     from sluice.training import fit
-    from sluice.training.losses.composed.grl import GRL
     from sluice.training.losses.contrastive.softmax import InfoNCE
+    from sluice.training.losses.own.grl import GRL
 
     asked = options(__doc__, OPTIONS)
     asked.work.mkdir(parents=True, exist_ok=True)

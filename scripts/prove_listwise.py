@@ -132,7 +132,7 @@ def main() -> None:
     from sluice.encoders.generative.listwise import ListwiseRanker
     from sluice.retrieval import load_dataset
     from sluice.training import fit
-    from sluice.training.losses.written import Rankings
+    from sluice.training.losses.sequences import Rankings
 
     asked = options(__doc__, OPTIONS)
     if asked.cost:

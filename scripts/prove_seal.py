@@ -63,7 +63,7 @@ def trained(count: int, steps: int, seed: int) -> None:
     from sluice.training import fit
     from sluice.training.example import Example, Text
     from sluice.training.generation.inverse_cloze import Passage
-    from sluice.training.losses.written import Spans
+    from sluice.training.losses.sequences import Spans
 
     documents = list(islice(load_dataset("pydocs", None).corpus, count))
     passages = [Passage(each.id, each.title, each.text) for each in documents]

@@ -80,7 +80,7 @@ def language_model(asked: argparse.Namespace, corpus: Any) -> Path:
     model = fresh_gpt2(tokenizer, asked.width, PLACES, seed=asked.seed, **still)
     end = tokenizer.sep_token_id
     prompt = QueryPrompt(tokenizer, "Document: {text}\nQuery:", BODY, special=False, end=end)
-    maker, draw = PairMaker.of(passages), random.Random(asked.seed)
+    maker, draw = PairMaker.from_passages(passages), random.Random(asked.seed)
     start, model = time.monotonic(), model.train()
 
     def loss_of(step: int) -> Any:

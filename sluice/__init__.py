@@ -13,7 +13,7 @@ from sluice.encoders.foundation.machine import set_up_libraries
 
 if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
-    from sluice.encoders.dense.given.function import FunctionEncoder as FunctionEncoder
+    from sluice.encoders.dense.objects.function import FunctionEncoder as FunctionEncoder
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
     from sluice.encoders.foundation.progress import show_progress as show_progress
     from sluice.encoders.late_interaction.encoder import TokenEncoder as TokenEncoder

@@ -28,7 +28,7 @@ from sluice.encoders import (
     TowerEncoder,
 )
 from sluice.encoders.dense.error_adapter import ErrorAdapter
-from sluice.encoders.generative.constrained import OwnWriting
+from sluice.encoders.generative.constrained_decoding import OwnWriting
 from sluice.encoders.generative.listwise import ListwiseRanker
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.rerankers.local_language_model import LocalLanguageModel

@@ -17,15 +17,12 @@ from sluice.training.example import Example
 
 if TYPE_CHECKING:
     from sluice.training.batches.collator import BatchTeacher
-    from sluice.training.batches.token_scores import TokenScoring
+    from sluice.training.batches.scoring import TokenScoring
     from sluice.training.loop.objective import LiveCandidates
     from sluice.training.loop.refresh import Beside, NegativesAge, Refresh
     from sluice.training.loop.trainer import Evaluate
     from sluice.training.losses.base import LossBase
-    from sluice.training.protocol import (
-        Loss,
-        Trained,
-    )
+    from sluice.training.protocol import Loss, Trained
     from sluice.training.sparsity.regulariser import Regulariser
 
 log = logging.getLogger("sluice")
@@ -41,7 +38,7 @@ class FitReport:
     ``best_value`` of the dev measure (None without evaluation; step 0: the start was the best and
     is kept), ``history`` has every logged line, ``resumed_step`` is the step of the checkpoint it
     resumed from (None for a fresh start). The weights are ``start + share * (best - start)``;
-    ``gain`` and ``error`` are of the best that was tried over the start, see ``Kept``.
+    ``gain`` and ``error`` are of the best that was tried over the start, see ``FinalWeights``.
     ``negatives_age`` is of negatives that were refreshed.
     """
 
@@ -123,15 +120,11 @@ def fit(
         start as start_processes,
         world,
     )
-    from sluice.training.loop.arguments import (
-        own_optimizer,
-        result_settings,
-        training_arguments,
-    )
+    from sluice.training.loop.arguments import own_optimizer, result_settings, training_arguments
     from sluice.training.loop.callbacks import reported_kill
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
     from sluice.training.loop.dev_values import VALUES
-    from sluice.training.loop.kept_weights import START, TRIED, keep_the_best, save_start
+    from sluice.training.loop.final_weights import START, VALUES_BY_SHARE, keep_the_best, save_start
     from sluice.training.loop.refresh import RECORD, Beside
     from sluice.training.loop.trainer import RetrievalTrainer
     from sluice.training.losses.base import as_loss, describe
@@ -193,7 +186,7 @@ def fit(
                     *folder.glob("examples-*.jsonl"),
                     folder / RECORD,
                     folder / START,
-                    folder / TRIED,
+                    folder / VALUES_BY_SHARE,
                     folder / VALUES,
                 ]
                 for path in stale:

@@ -142,7 +142,7 @@ class ScoreMatrix(NamedTuple):
         """Return the matrix with its scores multiplied."""
         return self._replace(scores=self.scores * factor)
 
-    def over(self, divisor: Tensor | float) -> ScoreMatrix:
+    def divided_by(self, divisor: Tensor | float) -> ScoreMatrix:
         """Return the matrix with its scores divided."""
         return self._replace(scores=self.scores / divisor)
 

@@ -13,7 +13,7 @@ from sluice.encoders.tuning.learning import SCORED, SINGLE, WRITTEN, learning_of
 from sluice.training.losses import LOSSES
 
 if TYPE_CHECKING:
-    from sluice.training.batches.token_scores import TokenScoring
+    from sluice.training.batches.scoring import TokenScoring
     from sluice.training.losses.base import LossBase
 
 Fault: TypeAlias = bool | Mapping[str, object] | None

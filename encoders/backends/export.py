@@ -30,7 +30,7 @@ from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.loading import quiet_transformers
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.weights.quantised import weights_of
-from sluice.encoders.table import traits_of
+from sluice.encoders.table import KNOWN, traits_of
 
 Quantisation: TypeAlias = Literal["int8"]
 QUANTISED_FILES = {"int8": "onnx/model_qint8.onnx"}
@@ -116,7 +116,7 @@ def export_onnx(
     if quantise is not None and quantise not in QUANTISED_FILES:
         raise ConfigError(f"quantise: {quantise!r}; known: {', '.join(QUANTISED_FILES)}")
     need_packages("onnx")
-    encoder = _opened(model, Path(output))
+    encoder = _open_encoder(model, Path(output))
     if (weights := weights_of(encoder.module)) != "float32":
         raise ConfigError(
             f"weights: {weights}: a graph is made of weights of 32 bits; open the model with "
@@ -215,7 +215,7 @@ def _example(encoder: Any) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
 
 
-def _opened(model: Any, output: Path) -> Any:
+def _open_encoder(model: Any, output: Path) -> Any:
     """Return the encoder, opened from its folder, which may not be the output."""
     encoder = model
     if isinstance(model, str | Path):
@@ -228,7 +228,7 @@ def _opened(model: Any, output: Path) -> Any:
         traits = traits_of(kind)
         if traits is not None and traits.sides:
             raise ConfigError(f"{source}: has two towers; export {source}/query and /document")
-        if kind == "experts" and not _is_gated(source):
+        if traits is not None and traits.experts and not _is_gated(source):
             raise ConfigError(
                 f"{source}: has several experts; export one, which ExpertEncoder.from_pretrained("
                 "FOLDER, expert=NAME).save_pretrained(OTHER) writes as a dense encoder"
@@ -249,7 +249,7 @@ def _opened(model: Any, output: Path) -> Any:
             "a cross-encoder with head: similarity cannot be exported as ONNX; use it with torch, "
             "or train one with head: classifier"
         )
-    if encoder.kind == "dense" and encoder.top_layers > 1:
+    if KNOWN[encoder.kind].layered and encoder.top_layers > 1:
         raise ConfigError(
             f"a dense encoder with top_layers: {encoder.top_layers} cannot be exported as ONNX, "
             "whose graph returns the last layer alone; use it with torch, or train one without"

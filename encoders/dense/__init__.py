@@ -14,13 +14,13 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder
     from sluice.encoders.dense.error_adapter import PairHead as PairHead
-    from sluice.encoders.dense.given.function import FunctionEncoder as FunctionEncoder
-    from sluice.encoders.dense.given.sentence_transformer import (
+    from sluice.encoders.dense.objects.function import FunctionEncoder as FunctionEncoder
+    from sluice.encoders.dense.objects.sentence_transformer import (
         SentenceTransformerEncoder as SentenceTransformerEncoder,
     )
     from sluice.encoders.dense.precomputed import PrecomputedEncoder as PrecomputedEncoder
     from sluice.encoders.dense.static.encoder import StaticEncoder as StaticEncoder
     from sluice.encoders.own.gaussian.encoder import GaussianEncoder as GaussianEncoder
-    from sluice.encoders.own.pseudo_queries.encoder import PseudoQueryEncoder as PseudoQueryEncoder
+    from sluice.encoders.own.pseudo_queries import PseudoQueryEncoder as PseudoQueryEncoder
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -39,7 +39,7 @@ class QNetShape(NamedTuple):
         return self.hidden * (self.dim + 1) * self.dim + self.dim * (1 + self.product)
 
     @classmethod
-    def of(cls, width: int, dim: int, what: str = "queries") -> QNetShape:
+    def from_widths(cls, width: int, dim: int, what: str = "queries") -> QNetShape:
         """Return the shape that ``width`` values have for documents of ``dim`` dimensions.
 
         No width has two. ``DataError`` for one that has none.
@@ -120,7 +120,7 @@ def q_net_scores(queries: Floats, documents: Floats) -> Floats:
 
     float32 ``[n, m]``; ``DataError`` for a width that no q-net over such documents has.
     """
-    shape = QNetShape.of(queries.shape[1], documents.shape[1])
+    shape = QNetShape.from_widths(queries.shape[1], documents.shape[1])
     scores = np.empty((len(queries), len(documents)), np.float32)
     for line, flat in zip(scores, queries, strict=True):
         line[:] = QNet(flat, shape).scores(documents)

@@ -15,8 +15,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgrams
-from sluice.encoders.generative.clusters import paths
-from sluice.encoders.generative.constrained import Continuations, Keys
+from sluice.encoders.generative.constrained_decoding import Continuations, Keys
+from sluice.encoders.generative.identifier_beams import IdentifierBeams, IdentifierIndex
 from sluice.encoders.generative.identifiers import (
     FREE,
     KINDS,
@@ -28,10 +28,10 @@ from sluice.encoders.generative.identifiers import (
     codes_hash,
     free_tokens,
     next_number,
+    paths,
     read_codes,
     write_codes,
 )
-from sluice.encoders.generative.whole_ids import IdentifierBeams, IdentifierIndex
 from sluice.encoders.generative.writer import BATCH, SHOWN_FROM, Writer
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.options import Computing, takes_options

@@ -138,7 +138,9 @@ def read_order(text: str, count: int) -> tuple[list[int], int]:
     those that are missing follow in input order. (Sun et al., 2023, RankGPT, arXiv 2304.09542.)
     """
     said = spoken(text)
-    found = _known(_BRACKETED.findall(said), count) or _known(_NUMBER.findall(said), count)
+    found = _valid_numbers(_BRACKETED.findall(said), count) or _valid_numbers(
+        _NUMBER.findall(said), count
+    )
     named = set(found)
     return [*found, *(place for place in range(count) if place not in named)], len(found)
 
@@ -148,6 +150,6 @@ def spoken(text: str) -> str:
     return text.rpartition(_THOUGHT)[2]
 
 
-def _known(numbers: Sequence[str], count: int) -> list[int]:
+def _valid_numbers(numbers: Sequence[str], count: int) -> list[int]:
     places = (int(number) - 1 for number in numbers)
     return list(dict.fromkeys(place for place in places if 0 <= place < count))

@@ -14,7 +14,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.generative.constrained import writes_in_order
+from sluice.encoders.generative.constrained_decoding import writes_in_order
 from sluice.encoders.model_files.layout import (
     append_module,
     read_object,

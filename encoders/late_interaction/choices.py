@@ -22,11 +22,7 @@ from sluice.encoders.transformer.projection import (
 from sluice.encoders.transformer.vector_layers import VectorLayer, linear_projection, read_layers
 
 log = logging.getLogger("sluice")
-
-
 DIM = 128  # of a new projection
-
-
 SEED = 13  # of what is drawn, where none is given
 
 

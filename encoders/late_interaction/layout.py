@@ -9,7 +9,6 @@ Any other encoder's folder has a transformer only, to which a projection is adde
 
 from __future__ import annotations
 
-import logging
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -273,6 +272,3 @@ def _words(value: Any, path: Path) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         raise ModelError(f"{path}: skiplist_words is {value!r}, expected a list of words")
     return tuple(value)
-
-
-log = logging.getLogger("sluice")

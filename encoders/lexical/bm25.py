@@ -319,7 +319,7 @@ class BM25Encoder(EncoderBase):
 
     def _set(self, vocabulary: _Vocabulary, totals: Totals, averages: Weights) -> None:
         self._vocabulary, self._totals, self._averages = vocabulary, totals, averages
-        self._field_of = self._fields.of(vocabulary, self._field_of)
+        self._field_of = self._fields.numbers(vocabulary, self._field_of)
         self._fingerprint = None
 
     def _terms(self) -> _Vocabulary:

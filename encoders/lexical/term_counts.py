@@ -84,7 +84,7 @@ class _Columns(dict[bytes, int]):
         self.several.clear()
         self[END] = ENDED
 
-    def of(self, cut: Sequence[bytes]) -> Integers:
+    def codes(self, cut: Sequence[bytes]) -> Integers:
         """Return the columns and codes of pieces, several terms of one piece side by side."""
         codes = np.fromiter(map(self.__getitem__, cut), np.int32, len(cut))
         if len(places := np.flatnonzero(codes <= SEVERAL)):
@@ -116,14 +116,14 @@ def counted(
         if characters >= BATCH_CHARACTERS:
             if len(columns) > CACHED_WORDS:
                 columns.forget()
-            chunk.append(columns.of(pieces(texts, len(prefixes), analyzer)))
+            chunk.append(columns.codes(pieces(texts, len(prefixes), analyzer)))
             words += len(chunk[-1])
             texts, characters = [], 0
             if words >= CHUNK_WORDS:
                 yield _chunk(chunk, len(prefixes))
                 chunk, words = [], 0
     if texts:
-        chunk.append(columns.of(pieces(texts, len(prefixes), analyzer)))
+        chunk.append(columns.codes(pieces(texts, len(prefixes), analyzer)))
     if chunk:
         yield _chunk(chunk, len(prefixes))
 
@@ -142,11 +142,11 @@ def coded(texts: Iterable[str], analyzer: Analyzer, column: Column) -> Iterator[
         if characters >= BATCH_CHARACTERS:
             if len(columns) > CACHED_WORDS:
                 columns.forget()
-            codes = columns.of(pieces(some, 1, analyzer))
+            codes = columns.codes(pieces(some, 1, analyzer))
             yield codes[codes != LEFT_OUT]
             some, characters = [], 0
     if some:
-        codes = columns.of(pieces(some, 1, analyzer))
+        codes = columns.codes(pieces(some, 1, analyzer))
         yield codes[codes != LEFT_OUT]
 
 
@@ -275,11 +275,11 @@ class Fields:
     """Names and weights, in order; without a mapping, the one unnamed field of plain texts."""
 
     def __init__(self, weights: Mapping[str, float] | None) -> None:
-        self.weights = {"": 1.0} if weights is None else _checked(weights)
+        self.weights = {"": 1.0} if weights is None else _check_weights(weights)
         self.named = weights is not None
         self.prefixes = [f"{name}{SEPARATOR}" if self.named else "" for name in self.weights]
 
-    def of(self, vocabulary: Collection[str], known: Any) -> np.ndarray[tuple[int], Any]:
+    def numbers(self, vocabulary: Collection[str], known: Any) -> np.ndarray[tuple[int], Any]:
         """Return the number of each column's field; ``known`` has those of the first columns."""
         if not self.named:
             return np.zeros(len(vocabulary), np.int8)
@@ -343,7 +343,7 @@ class Fields:
             )
 
 
-def _checked(weights: Mapping[str, float]) -> dict[str, float]:
+def _check_weights(weights: Mapping[str, float]) -> dict[str, float]:
     if not isinstance(weights, Mapping) or not 1 <= len(weights) <= len(TAGS):
         raise ConfigError(
             f"bm25.fields: {weights!r}; expected a mapping of 1 to {len(TAGS)} names to weights, "

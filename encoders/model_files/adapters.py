@@ -26,7 +26,7 @@ from sluice.encoders.model_files.weights.quantised import (
     coded,
     weights_of,
 )
-from sluice.encoders.table import TUNINGS
+from sluice.encoders.table import WAYS
 
 # Names of the norm after the last layer, by family.
 _NORMS = ("final_norm", "norm", "ln_f", "final_layer_norm", "final_layernorm")
@@ -110,7 +110,6 @@ def layer_outputs(model: Any, numbers: Sequence[int]) -> Iterator[dict[int, Tens
 
 WEIGHTS = "adapter.safetensors"
 SETTINGS = "adapter.json"
-KINDS = ("adapter", "gated_prefix", "iaa", "prefix")  # those that cannot be merged
 
 log = logging.getLogger("sluice")
 
@@ -147,7 +146,7 @@ class Tuned:
         return self.trainable / self.total
 
     @classmethod
-    def of(
+    def count(
         cls, module: nn.Module, settings: Mapping[str, Any], frozen: tuple[nn.Parameter, ...] = ()
     ) -> Tuned:
         """Count the parameters of a module that learn now, among them all and what is coded."""
@@ -250,7 +249,7 @@ def read_adapter(model: Any, folder: Path) -> None:
     settings = facts.get("tuning")
     if not isinstance(settings, dict):
         raise ModelError(f"{place / SETTINGS}: no 'tuning'; expected the file Sluice wrote")
-    known = {kind: TUNINGS[kind] for kind in KINDS}
+    known = {kind: each.place for kind, each in WAYS.items() if each.apart}
     try:
         state = safetensors.torch.load_file(place / WEIGHTS)
         settings = _named_now(settings, state)
@@ -278,13 +277,14 @@ def read_adapter(model: Any, folder: Path) -> None:
         for key, value in parameters.items():
             value.copy_(state[key])
     model.train(model.training)  # new parts are in training mode
-    model.tuned = Tuned.of(model, settings)
+    model.tuned = Tuned.count(model, settings)
 
 
 def _named_now(settings: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Any]:
     """Return settings by today's names: a prefix with gates was ``prefix`` and is another now."""
-    gated = settings.get("type") == "prefix" and any(key.endswith(".gates") for key in state)
-    return {**settings, "type": "gated_prefix"} if gated else settings
+    way = WAYS.get(str(settings.get("type")))
+    gated = way is not None and way.gated and any(key.endswith(".gates") for key in state)
+    return {**settings, "type": way.gated} if way is not None and gated else settings
 
 
 def _check_size(settings: dict[str, Any], state: dict[str, Tensor], place: Path) -> None:

@@ -28,7 +28,7 @@ from sluice.encoders.model_files.layout import (
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.options import computing
 from sluice.encoders.model_files.prompts import side_prompts
-from sluice.encoders.model_files.untrusted import LOCAL, refuse_code
+from sluice.encoders.model_files.remote_code import LOCAL, refuse_code
 from sluice.encoders.model_files.weights.files import QUANTISED, check_weights, stored_weights
 from sluice.encoders.model_files.weights.quantised import Weights, check_weights_type, quantise
 

@@ -121,7 +121,7 @@ def write_probes(folder: Path, encoder: Any, *, exact: bool = True) -> None:
             "documents": DOCUMENTS,
             "tokens": _tokens(encoder),
             "vectors": [_packed(each) for each in vectors],
-            "files": {name: _kept(folder / name) for name in _names(folder)},
+            "files": {name: _file_facts(folder / name) for name in _names(folder)},
         },
     )
 
@@ -133,7 +133,7 @@ def note_files(folder: Path) -> None:
     """
     noted = read_object(folder / PROBES)
     if noted:
-        files = {name: _kept(folder / name) for name in _names(folder)}
+        files = {name: _file_facts(folder / name) for name in _names(folder)}
         write_json(folder / PROBES, {**noted, "files": files})
 
 
@@ -278,7 +278,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(name for name in names if name not in (PROBES, "manifest.json"))
 
 
-def _kept(file: Path) -> Any:
+def _file_facts(file: Path) -> Any:
     """Return the settings of a small JSON file, else the hash of its bytes."""
     data = file.read_bytes()
     if file.suffix == ".json" and len(data) <= WHOLE and file.name not in VOCABULARIES:
@@ -291,7 +291,7 @@ def _changed_files(folder: Path, stored: Mapping[str, Any]) -> Iterator[str]:
     for name, before in stored.items():
         if name not in now:
             yield f"{name} is gone"
-        elif (after := _kept(folder / name)) != before:
+        elif (after := _file_facts(folder / name)) != before:
             yield f"{name}: {difference_of(before, after)}"
 
 

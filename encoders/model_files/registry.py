@@ -12,7 +12,6 @@ from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.layout import (
-    AUTOENCODER,
     SIDECAR,
     check_modules,
     is_static_folder,
@@ -24,7 +23,18 @@ from sluice.encoders.model_files.layout import (
 )
 from sluice.encoders.model_files.locate import local_folder, model_folder
 from sluice.encoders.model_files.router import is_router, is_static, read_routes
-from sluice.encoders.table import ENCODERS, GIVEN, OPENED, RERANKERS
+from sluice.encoders.table import (
+    ENCODERS,
+    GIVEN,
+    KNOWN,
+    LEXICAL,
+    OPENED,
+    RERANKERS,
+    ROUTED,
+    ROUTED_TERMS,
+    USUAL,
+    USUAL_RANKER,
+)
 
 REMOTE = "http"  # the type whose folders name a server
 # Settings of requests: saved with an encoder behind HTTP, and no part of what it returns.
@@ -45,14 +55,14 @@ def kind_of(folder: Path) -> str:
     """
     manifest = read_json(folder / MANIFEST) if (folder / MANIFEST).exists() else None
     if isinstance(manifest, dict) and manifest.get("format") == "sluice.bm25":
-        return "bm25"
+        return LEXICAL
     if (folder / SIDECAR).exists():
         kind = read_sidecar(folder).get("type")
         if not isinstance(kind, str):
             raise ModelError(f"{folder / SIDECAR}: type is {kind!r}, expected an encoder's name")
         return kind
     if is_router(folder):
-        return "splade" if is_static(read_routes(folder)["query"]) else "towers"
+        return ROUTED_TERMS if is_static(read_routes(folder)["query"]) else ROUTED
     if is_static_folder(folder):
         return "static"
     if token_layout(folder):
@@ -62,14 +72,13 @@ def kind_of(folder: Path) -> str:
     config = transformer_folder(folder) / "config.json"
     if not config.exists():
         raise ModelError(f"{folder}: not a model folder: no config.json and no Sluice manifest")
-    if any("Splade" in module for module, _ in modules):
-        return "splade"
-    if any(module == AUTOENCODER for module, _ in modules):
-        return "csr"
+    for kind, each in KNOWN.items():  # sentence-transformers' modules; ours come with our note
+        if each.theirs and any(module == each.module for module, _ in modules):
+            return kind
     names = str(read_object(config).get("architectures"))
     if not modules and GENERATES.search(names):
         return LANGUAGE_MODEL
-    return "cross_encoder" if "SequenceClassification" in names else "dense"
+    return USUAL_RANKER if "SequenceClassification" in names else USUAL
 
 
 def named_model(name: str, *, scores: bool = False) -> dict[str, str]:
@@ -78,9 +87,9 @@ def named_model(name: str, *, scores: bool = False) -> dict[str, str]:
     A folder on this machine says its type. Any other model is dense, or a cross-encoder where one
     that ``scores`` is asked for.
     """
-    folder, usual, known = local_folder(name), "dense", ENCODERS
+    folder, usual, known = local_folder(name), USUAL, ENCODERS
     if scores:
-        usual, known = "cross_encoder", RERANKERS
+        usual, known = USUAL_RANKER, RERANKERS
     kind = usual if folder is None else kind_of(folder)
     return {"type": kind if kind in known else usual, "model": name}
 

@@ -2,5 +2,5 @@
 
 Nothing imports them but the tables of types, ``sluice.encoders`` and the losses that train them
 alone: whoever reads dense, SPLADE or token encoders need not open them. May import: all rooms of
-`encoders` but `given`.
+`encoders` but `objects`.
 """

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from sluice.encoders.foundation.errors import ConfigError
 
-if TYPE_CHECKING:
-    pass
-
-
 Pooling: TypeAlias = Literal["max", "sum"]
-
-
 Activation: TypeAlias = Literal["relu", "log1p_relu"]
-
-
 QueryModel: TypeAlias = Literal["shared", "bow", "idf"]
-
-
 Lexical: TypeAlias = Literal["none", "query", "document", "both"]
-
-
 _CHOICES = {
     "pooling": get_args(Pooling), "activation": get_args(Activation),
     "query_model": get_args(QueryModel), "lexical": get_args(Lexical),

@@ -15,8 +15,6 @@ from sluice.encoders.foundation.numbers import whole_number
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 500  # letters that pieces are made of, the most frequent
-
-
 TYPE = "fresh"  # in a training run's encoder.start
 
 

@@ -198,7 +198,7 @@ class TransformerModel(metaclass=Named):
         del known
         self._network = None  # the copy of earlier weights makes room for the next
         with self.arithmetic():
-            packed = PackedTransformer.of(self.model.base_model, self.dtype)
+            packed = PackedTransformer.from_model(self.model.base_model, self.dtype)
             if packed is not None and not self._compared:
                 self._compared = True
                 if not self._agrees(packed):
@@ -268,7 +268,7 @@ class TransformerModel(metaclass=Named):
         """
         if not self.packed_training or torch.is_inference_mode_enabled():
             return None
-        packed = TrainingPass.of(self.model.base_model, features, present)
+        packed = TrainingPass.from_batch(self.model.base_model, features, present)
         if packed is not None and not self._training_compared:
             self._training_compared = True
             self.packed_training = self._trains_alike()
@@ -280,7 +280,7 @@ class TransformerModel(metaclass=Named):
         texts = [(np.arange(n) * 7919 + n).astype(np.int32) % size for n in (2, 5, 5)]
         features = self.padded(TokenBatch(np.arange(3), texts, None))
         with self.arithmetic():
-            packed = TrainingPass.of(self.model.base_model, features)
+            packed = TrainingPass.from_batch(self.model.base_model, features)
             theirs = self.model.base_model(**features).last_hidden_state.float()
             ours = theirs if packed is None else packed.packing.padded(packed.states()).float()
             real = features["attention_mask"].bool()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +18,9 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.loading import lengths_of
 from sluice.encoders.model_files.options import Dtype
+from sluice.encoders.transformer.double_prompts import look_for_prompts
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.prompted_texts import look_for_prompts
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts
 
 
@@ -41,9 +40,6 @@ def with_modules(model: nn.Module, **added: nn.Module | None) -> nn.ModuleDict:
     """
     modules = {name: module for name, module in added.items() if module is not None}
     return nn.ModuleDict({"model": model, **modules}).train(model.training)
-
-
-log = logging.getLogger("sluice")
 
 
 class TextEncoder(TransformerModel, EncoderBase):

@@ -11,8 +11,6 @@ SINGLE: Final = ("dense", "one_way", "sparse")  # one vector a text
 APART: Final = ("dense", "one_way", "q_net", "pseudo_queries", "sparse", "tokens")
 SCORED: Final = (*APART, "scores")  # what has scores of queries and documents
 WRITTEN: Final = ("ngrams", "identifiers", "rankings")  # what models write, without scores
-
-
 _OWN: Final = EncoderTraits("")  # of a type outside the table, which says nothing
 
 

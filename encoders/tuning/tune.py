@@ -73,7 +73,7 @@ def tune(
     for parameter in encoder.module.parameters():
         parameter.requires_grad_(parameter in chosen and trainable.get(parameter, True))
     frozen = tuple(p for p, trained in trainable.items() if trained and not p.requires_grad)
-    tuned = Tuned.of(encoder.module, settings, frozen)
+    tuned = Tuned.count(encoder.module, settings, frozen)
     for model in models:
         model.train(model.training)  # new parts are in training mode
         model.tuned = tuned

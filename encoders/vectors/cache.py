@@ -29,7 +29,7 @@ from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.table import ENCODERS
+from sluice.encoders.table import ENCODERS, KNOWN
 from sluice.encoders.vectors.forms import (
     ROW_BITS,
     SUFFIX,
@@ -53,16 +53,6 @@ TOKENS = "tokens"  # of each text: the name of a shard's array, which older ones
 RAGGED = "ragged"  # a fact of shards of token vectors, several a text
 VERSION = 1
 
-# Keys once held the path of an encoder's class: package, type name, class. For the types of that
-# time they still do, so that vectors cached then are found. Do not rename; new types need no line.
-_FORMER_CLASSES = {
-    "bm25": "BM25Encoder",
-    "dense": "DenseEncoder",
-    "precomputed": "PrecomputedEncoder",
-    "splade": "SpladeEncoder",
-    "towers": "TowerEncoder",
-    "vocabulary": "VocabularyEncoder",
-}
 PLACE = "SLUICE_CACHE"
 BOUND = "SLUICE_CACHE_BYTES"
 DEFAULT_BYTES = 20_000_000_000
@@ -85,11 +75,14 @@ def vector_identity(encoder: Any, store: Store, side: Side = "document") -> dict
 
 
 def _type_in_key(encoder: Any) -> str:
-    """Return an encoder's type for keys: a name that does not change when a module moves."""
+    """Return an encoder's type for keys: a name that does not change when a module moves.
+
+    Keys once held the path of its class: package, type, class. For the types of that time they
+    still do, so that vectors cached then are found. Do not rename; new types need no ``cached``.
+    """
     name = type_name(encoder, ENCODERS)
-    if name not in _FORMER_CLASSES:
-        return name
-    return ":".join((".".join(("encoders", name)), _FORMER_CLASSES[name]))
+    former = KNOWN[name].cached if name in KNOWN else ""
+    return f"encoders.{name}:{former}" if former else name
 
 
 class VectorCache:

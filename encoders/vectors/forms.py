@@ -129,7 +129,7 @@ class Shard:
         try:
             self.facts: dict[str, Any] = json.loads(header)
             self._entries = {
-                str(name): (_known(dtype), tuple(map(int, shape)), 16 + length + int(offset))
+                str(name): (_stored_dtype(dtype), tuple(map(int, shape)), 16 + length + int(offset))
                 for name, (dtype, shape, offset) in self.facts["arrays"].items()
             }
             size = 16 + length + int(self.facts["bytes"]) + 4
@@ -171,7 +171,7 @@ class Shard:
             raise IndexFormatError(f"{self.path}: its checksum does not match its content")
 
 
-def _known(dtype: Any) -> np.dtype[Any]:
+def _stored_dtype(dtype: Any) -> np.dtype[Any]:
     if dtype not in DTYPES:
         raise ValueError(f"dtype {dtype!r}")
     return np.dtype(str(dtype))

@@ -27,7 +27,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.foundation.token_counts import TokenCounts, report_tokens
 from sluice.encoders.vectors.forms import put_together
-from sluice.encoders.vectors.sending import check_reopened, class_name, sent_form
+from sluice.encoders.vectors.transfer import check_reopened, class_name, transfer_form
 from sluice.encoders.vectors.worker import serve
 
 TOKENIZERS = "TOKENIZERS_PARALLELISM"  # as here: tokens take little memory, and more cores help
@@ -109,7 +109,7 @@ class EncodingPool:
         return put_together([parts[number] for number in sorted(parts)], order)
 
     def _start(self, folder: Path, device: str | None) -> Worker:
-        own, options = sent_form(self._encoder, where="workers", instead="workers: 1")
+        own, options = transfer_form(self._encoder, where="workers", instead="workers: 1")
         if os.name == "nt":
             raise ConfigError(
                 "workers: Windows cannot hand a process its end of a pipe; use workers: 1, which "

@@ -259,7 +259,7 @@ def candidates(
     def rescored(factory: str, times: int) -> Callable[[], Index]:
         return lambda: FaissIndex(factory, metric=metric, rescore=times)
 
-    yield Candidate("flat", "flat", lambda: FlatIndex(metric), exact=True)
+    yield Candidate(FlatIndex.type_name, FlatIndex.type_name, lambda: FlatIndex(metric), exact=True)
     yield from _first_passes(metric, width, fits)
     if fits(4 * width + 256):
         efs = tuple({"efSearch": size} for size in _ladder(max(16, k), 1024))
@@ -297,7 +297,7 @@ def candidates(
 
 def _query_graph(count: int, k: int, training: Callable[[], Dense]) -> Candidate:
     """Return a graph that training queries link, for queries unlike documents."""
-    from sluice.indexing.graph.query_graph import QueryGraphIndex
+    from sluice.indexing.own.graph.query_graph import QueryGraphIndex
 
     def make() -> Index:
         index = QueryGraphIndex(build="exact" if count <= LINKED_EXACTLY else "faiss")
@@ -305,7 +305,8 @@ def _query_graph(count: int, k: int, training: Callable[[], Dense]) -> Candidate
         return index
 
     sizes = tuple({"candidates": size} for size in _ladder(max(16, k), 1024))
-    return Candidate("query_graph", "query_graph", make, sizes, growth="log")
+    name = QueryGraphIndex.type_name
+    return Candidate(name, name, make, sizes, growth="log")
 
 
 def _quantised(

@@ -19,9 +19,9 @@ from sluice.encoders.foundation.progress import progress
 from sluice.indexing.auto.candidates import Candidate, Judge, Vectors, candidates, lower_bound
 from sluice.indexing.checks import Dense
 from sluice.indexing.flat.index import FlatIndex
-from sluice.indexing.graph.query_graph import QueryGraphIndex
 from sluice.indexing.index import Index
 from sluice.indexing.live_rows import Rows
+from sluice.indexing.own.graph.query_graph import QueryGraphIndex
 from sluice.indexing.storage.exact_scores import Metric
 
 
@@ -162,7 +162,9 @@ class Trials:
         self._table: list[Measured] = []
         self._on_all: dict[str, Built] = {}  # kinds built on all vectors
         self._failed: list[str] = []
-        self._flat = Candidate("flat", "flat", lambda: FlatIndex(metric), exact=True)
+        self._flat = Candidate(
+            FlatIndex.type_name, FlatIndex.type_name, lambda: FlatIndex(metric), exact=True
+        )
 
     def untried(self, reason: str) -> Choice:
         """Return exact search with nothing measured."""

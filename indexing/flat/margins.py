@@ -11,14 +11,8 @@ from sluice.indexing.checks import Dense
 from sluice.indexing.storage.exact_scores import Metric, Norms
 
 UNIT_ROUNDOFF = 2.0**-24  # of float32
-
-
 OVERFLOW = 1e37  # norms whose products stay under this cannot overflow float32
-
-
 SMALLEST_NORM = 1e-20  # a document shorter than this gets no bound: its inverse may overflow
-
-
 _ROUND_UP = 1 + 2.0**-16
 
 

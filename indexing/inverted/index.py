@@ -18,15 +18,15 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits
 from sluice.indexing.index import Index, SearchParameters
-from sluice.indexing.inverted.placed import (
+from sluice.indexing.inverted.search.numpy_engine import expected_work, search_query
+from sluice.indexing.inverted.search.record import BLOCKS, LAZY_BLOCKS, RECORD
+from sluice.indexing.inverted.segment_files import (
     Segments,
     frequencies,
     joined,
     open_segments,
     write_segments,
 )
-from sluice.indexing.inverted.search.numpy_engine import expected_work, search_query
-from sluice.indexing.inverted.search.record import BLOCKS, LAZY_BLOCKS, RECORD
 from sluice.indexing.inverted.segments.segment import LAST_ROW
 from sluice.indexing.inverted.settings import (
     SEARCH_PARAMETERS,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from sluice.encoders.foundation.machine import is_alive
-from sluice.indexing.inverted.placed import Files, Placed, Segments
+from sluice.indexing.inverted.segment_files import Files, Placed, Segments
 from sluice.indexing.inverted.segments.build import build_segment
 from sluice.indexing.inverted.segments.documents import streamed_documents
 from sluice.indexing.inverted.segments.segment import MOST_BLOCKS, Segment

@@ -20,7 +20,6 @@ from sluice.indexing.kernels.calls import notice_once
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.recall import NOTE, MeasuredIndex
 from sluice.indexing.storage.rows import fact
-from sluice.indexing.tokens.gather.gathering import Gathering
 from sluice.indexing.tokens.gather.recall import MeasuredRecall
 from sluice.indexing.tokens.gather.settings import (
     PARAMETERS,
@@ -29,6 +28,7 @@ from sluice.indexing.tokens.gather.settings import (
     check_parameters,
     checked_mode,
 )
+from sluice.indexing.tokens.gather.state import Gathering
 from sluice.indexing.tokens.storage.rows import TokenRows, check_halves
 from sluice.indexing.tokens.storage.segment import (
     RESIDUAL_BITS,

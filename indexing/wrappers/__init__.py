@@ -1,5 +1,6 @@
-"""Indexes around another index: passages of documents, pseudo-queries, added dimensions, funnels.
+"""Indexes around another index: passages of documents, funnels, shards.
 
+Those of single papers lie in `indexing/own`; this room's face alone names them.
 May import: `indexing.index`, `indexing.flat`, `indexing.tokens`, `indexing.folder` and below.
 """
 
@@ -10,13 +11,10 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.indexing.wrappers.augmentations import (
-        DocumentBias as DocumentBias,
-        MipsToL2 as MipsToL2,
-    )
-    from sluice.indexing.wrappers.augmented import AugmentedIndex as AugmentedIndex
+    from sluice.indexing.own.augmentations import DocumentBias as DocumentBias, MipsToL2 as MipsToL2
+    from sluice.indexing.own.augmented import AugmentedIndex as AugmentedIndex
+    from sluice.indexing.own.pseudo_queries import PseudoQueryIndex as PseudoQueryIndex
     from sluice.indexing.wrappers.funnel import FunnelIndex as FunnelIndex
     from sluice.indexing.wrappers.passages import PassageIndex as PassageIndex
-    from sluice.indexing.wrappers.pseudo_queries import PseudoQueryIndex as PseudoQueryIndex
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -19,7 +19,7 @@ from sluice.indexing.index import Index, SearchParameters, saved_type
 from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_of
 from sluice.indexing.storage.rows import DenseRows, fact
-from sluice.indexing.table import INDEXES
+from sluice.indexing.table import INDEXES, KNOWN
 
 Spec = Mapping[str, Any]  # {type: name, ...arguments}, as in YAML
 
@@ -81,10 +81,11 @@ def inner_index(index: Index | Spec, where: str) -> Index:
     ``ConfigError`` for one that holds rows already or has no metric, as inverted indexes have none,
     and for a description of one that would need training queries.
     """
-    if isinstance(index, Mapping) and index.get("type") == "query_graph":
+    kind = str(index.get("type")) if isinstance(index, Mapping) else ""
+    if kind in KNOWN and KNOWN[kind].learns:
         raise ConfigError(
-            f"{where}: query_graph learns from training queries, which are not passed on to an "
-            "index inside another; take another type here, or query_graph by itself"
+            f"{where}: {kind} learns from training queries, which are not passed on to an "
+            f"index inside another; take another type here, or {kind} by itself"
         )
     inner = build(index, INDEXES, where=where) if isinstance(index, Mapping) else index
     if not isinstance(inner, Index):

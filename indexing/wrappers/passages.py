@@ -54,7 +54,7 @@ class PassageIndex(WrappingIndex):
         if index.rows:
             raise ConfigError(
                 f"inner: has {index.rows:,} rows already; give an empty index, or "
-                "PassageIndex.over(inner, counts)"
+                "PassageIndex.wrap(inner, counts)"
             )
         self._wrap(index, [])
 
@@ -65,7 +65,7 @@ class PassageIndex(WrappingIndex):
         self._spread: tuple[Mask, Mask, int] | None = None  # live documents, their passages
 
     @classmethod
-    def over(cls, inner: Index, counts: ArrayLike) -> Self:
+    def wrap(cls, inner: Index, counts: ArrayLike) -> Self:
         """Return an index over one that holds the passages already, ``counts`` of each document.
 
         ``DataError`` unless the counts add up to its rows and none of these is deleted. It is not

@@ -220,7 +220,7 @@ class ShardedIndex(Index):
 
         numbers = np.asarray(counts)
         parts = [
-            PassageIndex.over(part, numbers[own])
+            PassageIndex.wrap(part, numbers[own])
             for part, own in zip(self.parts, rows.rows, strict=True)
         ]
         made = type(self)(parts, rows, names=self.names)

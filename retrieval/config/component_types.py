@@ -48,7 +48,8 @@ EXAMPLES: Final = {
     "texts": "sluice.retrieval.training_data.files.corpus_examples:TextExamples",
     "wlp": "sluice.retrieval.training_data.files.corpus_examples:LinkedExamples",
 }
-NEGATIVES: Final = ("live", "mined")
+LIVE, MINED, ENSEMBLE = "live", "mined", "ensemble"  # two kinds of negatives, and a teacher
+NEGATIVES: Final = (LIVE, MINED)
 
 
 class ComponentType:
@@ -131,7 +132,7 @@ def _teacher(named: Any) -> Any:
     """Read ``teacher: [a, b]`` as the ensemble it means: min-max by query, times 30."""
     if not isinstance(named, list):
         return named
-    return {"type": "ensemble", "teachers": named, "normalise": "min-max", "scale": 30.0}
+    return {"type": ENSEMBLE, "teachers": named, "normalise": "min-max", "scale": 30.0}
 
 
 DatasetName = Annotated[str | dict[str, Any], WithJsonSchema({COMPONENT: "dataset"})]

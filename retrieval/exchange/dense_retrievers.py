@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.indexing.table import BY_FACTORY, DEFAULT, INDEXES
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.exchange.dense.vectors import (
@@ -295,7 +296,7 @@ def import_job(inputs: Sequence[Path], output: Path, form: str, options: DenseIm
         form,
         documents=None if options.documents is None else corpus_of(options.documents),
         encoder=_encoder(options, inputs[0], form),
-        index=index_of(options.index or "flat", options.metric),
+        index=index_of(options.index or DEFAULT, options.metric),
     )
 
 
@@ -309,7 +310,6 @@ def index_of(text: str, metric: str | None) -> Index:
 
     from sluice.encoders.foundation.build import build
     from sluice.encoders.foundation.input.plain_yaml import load_yaml
-    from sluice.indexing.table import INDEXES
 
     try:
         spec = load_yaml(text)
@@ -317,7 +317,7 @@ def index_of(text: str, metric: str | None) -> Index:
         raise ConfigError(f"index: {text!r:.200} is not YAML ({error})") from None
     if not isinstance(spec, dict):
         known = text in INDEXES
-        spec = {"type": text} if known else {"type": "faiss", "factory": text}
+        spec = {"type": text} if known else {"type": BY_FACTORY, "factory": text}
     if metric is not None:
         spec = {"metric": metric, **spec}
         if spec["metric"] != metric:

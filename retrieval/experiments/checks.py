@@ -9,8 +9,8 @@ from typing import Any
 from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.model_files.locate import local_folder
-from sluice.encoders.table import ENCODERS, KNOWN
-from sluice.encoders.vectors.sending import refuse_kept
+from sluice.encoders.table import ENCODERS, KNOWN, TYPES
+from sluice.encoders.vectors.transfer import refuse_kept
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
     START_KEY,
@@ -30,7 +30,7 @@ from sluice.retrieval.pipelines.expression import NAME, names_in, parse, writers
 from sluice.retrieval.pipelines.operators import Then
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS, STAGES
+from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, OF_TERMS, OF_VECTORS, SCORERS, STAGES
 from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import (
@@ -48,7 +48,7 @@ from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
 from sluice.training.rules import judge
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")
-VARIED = "gaussian"  # the type of encoder whose queries have variances
+VARIED = next(name for name, each in TYPES.items() if each.varies)
 LONGEST = 100  # characters of a name: it is part of files' names
 
 
@@ -274,7 +274,7 @@ def _check_feedback(config: ExperimentConfig, stage: Stage, where: str) -> None:
         if known is None or known.form == "parts":
             continue  # known when it is opened
         if known.form != needed or (needed == "dense" and known.one_way):
-            other = "rm3" if known.form == "sparse" else "prf"
+            other = OF_TERMS if known.form == "sparse" else OF_VECTORS
             instead = f"use {other}({name})" if known.form in ("dense", "sparse") else ""
             if known.one_way or not instead:
                 instead = "search again by another retriever"

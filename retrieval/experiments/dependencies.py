@@ -9,6 +9,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.registry import ASKING
 from sluice.encoders.vectors.forms import EXACT
+from sluice.indexing.table import KNOWN as INDEX_TYPES
 from sluice.retrieval.config.components import towers_in
 from sluice.retrieval.config.file_keys import (
     Keys,
@@ -25,7 +26,7 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.config.trust import without_keys
 from sluice.retrieval.pipelines.expression import names_in
-from sluice.retrieval.pipelines.table import REMOTE
+from sluice.retrieval.pipelines.table import REMOTE, STORED
 from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
 from sluice.retrieval.training_data.example_sources import example_source, searched_with
 from sluice.retrieval.training_data.refreshing.miner import decisive
@@ -40,7 +41,8 @@ LATER: dict[str, dict[str, Any]] = {
     "evaluate": {"shares": [], "margin": 1.0, "by": None},
 }  # fmt: skip
 
-OF_QUERIES = ("auto", "query_graph")  # indexes that are chosen by queries, or learn from them
+# Indexes that are chosen by queries, or learn from them.
+OF_QUERIES = tuple(name for name, each in INDEX_TYPES.items() if each.by_queries)
 
 # Keys of `trainer` that decide what is reported, and nothing that is learnt.
 REPORTING = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
@@ -244,7 +246,7 @@ def _without_asking(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read_by(reranker: Mapping[str, Any]) -> str | None:
     """Return the retriever whose stored token vectors a reranker's component reads, or None."""
-    return reranker.get("retriever") if reranker.get("type") == "max_sim" else None
+    return reranker.get("retriever") if reranker.get("type") == STORED else None
 
 
 def _lists(section: Any) -> list[str]:

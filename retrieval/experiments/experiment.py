@@ -338,7 +338,7 @@ class Experiment:
                     key: value for key, value in spec.items() if key not in ("type", "model")
                 }
                 folder = model_folder(self.model(str(spec.get("model"))))
-                self._scorers[name] = opened_quickly("cross_encoder", folder, options, make)
+                self._scorers[name] = opened_quickly(str(spec["type"]), folder, options, make)
             else:
                 self._scorers[name] = make()
         return self._scorers[name]

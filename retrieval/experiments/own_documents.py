@@ -14,6 +14,8 @@ from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.table import LEXICAL, USUAL
+from sluice.indexing.table import default_spec
 from sluice.retrieval.config.sections import ExperimentConfig, load_config
 from sluice.retrieval.datasets.beir import read_documents
 from sluice.retrieval.documents.document import NOTHING, Document
@@ -162,7 +164,9 @@ def hybrid_config(
         dataset["columns"] = columns
     if followed := own.columns.get("allow"):
         dataset["allow"] = [_absolute(path) for path in followed]
-    bm25 = {"encoder": {"type": "bm25", "language": own.language}, "index": {"type": "inverted"}}
+    bm25 = {
+        "encoder": {"type": LEXICAL, "language": own.language}, "index": default_spec("sparse"),
+    }  # fmt: skip
     config: dict[str, Any] = {
         "dataset": dataset,
         "output": str(output),
@@ -175,8 +179,8 @@ def hybrid_config(
     if any(kind in HEADED for kind in own.documents.parts):
         passages["headings"] = True
     config["retrievers"]["dense"] = {
-        "encoder": {"type": "dense", "model": model or MODEL, "dtype": "auto"},
-        "index": {"type": "flat"},
+        "encoder": {"type": USUAL, "model": model or MODEL, "dtype": "auto"},
+        "index": default_spec("dense"),
         "passages": passages,
     }
     # The last one is what a search takes; the others are there to be compared.

@@ -13,10 +13,12 @@ from sluice.encoders.table import KNOWN
 from sluice.retrieval.config.components import Allow, towers_in
 from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE, STORED
 
 # Types whose `model` is a folder or an id of the hub; that of `http`, say, is not.
 WITH_MODELS = (
-    *(name for name, each in KNOWN.items() if each.model), "generative", "max_sim",
+    *(name for name, each in KNOWN.items() if each.model), STORED,
+    *(name for name in LANGUAGE_MODELS if name not in REMOTE),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import KNOWN, MATCHING
 from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.config.components import DENSE_ENCODERS, SPARSE_ENCODERS, vector_kind
-from sluice.retrieval.pipelines.table import REMOTE
+from sluice.retrieval.pipelines.table import REMOTE, STORED
 from sluice.training.rules import Fault, Rule
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class PartFacts:
     @property
     def read(self) -> Any:
         """The retriever whose stored vectors a reranker by MaxSim reads; None: none is named."""
-        return self.spec.get("retriever") if self.type == "max_sim" else None
+        return self.spec.get("retriever") if self.type == STORED else None
 
     @property
     def kind(self) -> str:
@@ -104,7 +104,7 @@ PARTS: Final = (
          "is for training; give it to the encoder under train:",
          "rerankers: {k: {type: knrm, model: m, train_vectors: true}}"),
     Rule("{where}",
-         lambda part: part.type == "max_sim" and (part.read is None) == ("model" not in part.spec),
+         lambda part: part.type == STORED and (part.read is None) == ("model" not in part.spec),
          "expected either model, which encodes the candidates, or retriever, whose stored token "
          "vectors are read",
          "rerankers: {m: {type: max_sim}}"),

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
-from sluice.encoders.given import as_scorer
+from sluice.encoders.objects import as_scorer
 from sluice.retrieval.pipelines.hit import PartScore, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores

@@ -61,6 +61,9 @@ STAGES: Final[Mapping[str, str]] = {
 # Those whose scorers are their stages and nothing else, so that a saved pipeline holds them.
 OF_STAGES: Final = ("dot", "max_sim")
 
+# What blends others by a ranker, by a fusion of any kind, and feedback of vectors, or of terms.
+BLEND, FUSED, OF_VECTORS, OF_TERMS = "ltr", "fused", "prf", "rm3"
+
 # Those that search by other texts, which a saved pipeline holds with these options. No file is one.
 TRANSFORMS: Final = (
     "synonyms", "spelling", "key_phrases", "hyde", "query2doc", "iter_retgen", "structured",
@@ -69,6 +72,12 @@ OF_TRANSFORMS: Final = (
     "rules", "weight", "edits", "query_weight", "language", "phrases", "common", "prompt",
     "samples", "temperature", "repeats", "rounds", "depth", "tokens", "budget", "deadline_ms",
 )  # fmt: skip
+
+# What ``Stage.written`` writes. Other functions read and write files anywhere on the machine.
+WRITES: Final = frozenset({"abstain", FUSED, *OF_STAGES, *TRANSFORMS})
+
+# The type of reranker that reads the vectors that the retriever it names has stored.
+STORED: Final = "max_sim"
 
 # Those whose second part is a reranker of one of the types whose language model can be asked.
 WRITERS: Final = ("hyde", "query2doc", "iter_retgen", "structured")

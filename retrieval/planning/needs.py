@@ -18,11 +18,12 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.source import find_split
+from sluice.retrieval.pipelines.table import STORED
 from sluice.retrieval.training_data.example_sources import example_source
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 
 # Types whose `model` is loaded.
-LOADED = (*(name for name, each in KNOWN.items() if each.model == "network"), "max_sim")
+LOADED = (*(name for name, each in KNOWN.items() if each.model == "network"), STORED)
 
 
 def models(config: Any) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from sluice.encoders.dense.experts.names import MEAN
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.locate import local_folder
-from sluice.encoders.table import KNOWN
+from sluice.encoders.table import KNOWN, USUAL
 from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.config.components import START_KEY
 from sluice.retrieval.config.sections import (
@@ -351,7 +351,7 @@ def _measurable(
     if START_KEY not in base or (training and starts):
         return dict(base)
     shared = {key: value for key, value in base.items() if key in SHARED}
-    return {**shared, "type": "dense"} if starts else shared
+    return {**shared, "type": USUAL} if starts else shared
 
 
 def _on_dense(base: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -359,6 +359,6 @@ def _on_dense(base: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     shared = {key: value for key, value in base.items() if key in SHARED}
     noted = read_sidecar(folder)
     if noted.get("type") != base["type"]:
-        return {**shared, "type": "dense"}
+        return {**shared, "type": USUAL}
     named = isinstance(noted.get("experts"), Mapping) and noted["experts"].get("names")
     return {**shared, "expert": MEAN} if named else shared

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import SluiceError
+from sluice.encoders.table import ROUTED, USUAL, USUAL_RANKER
 from sluice.retrieval.config.component_types import EXAMPLES as SOURCES, Section
 from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.reading import find_own_modules
@@ -26,21 +27,22 @@ from sluice.retrieval.experiments.checks import SECTIONS, check_experiment
 from sluice.retrieval.experiments.suites.suite import beir_datasets, is_suite
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
 from sluice.retrieval.planning.needs import missing_models, missing_splits
+from sluice.training.losses import USUAL as USUAL_LOSS
 from sluice.training.rules import BrokenRules
 
 MOST = 60  # problems of one config
 MODEL = "stand-in"
-ENCODER = {"type": "dense", "model": MODEL}
+ENCODER = {"type": USUAL, "model": MODEL}
 EXAMPLES = {"type": SOURCES["texts"]}  # by its class, of whose rows nothing is known
 # What takes the place of a part that cannot be mended by leaving a key out. Towers of a folder may
 # have any vectors: no index is wrong for them.
 STAND_INS: Mapping[str, Any] = {
-    "retrievers": {"encoder": {"type": "towers", "model": MODEL}},
-    "rerankers": {"type": "cross_encoder", "model": MODEL},
-    "train": {"encoder": ENCODER, "loss": {"type": "info_nce"}, "examples": EXAMPLES},
+    "retrievers": {"encoder": {"type": ROUTED, "model": MODEL}},
+    "rerankers": {"type": USUAL_RANKER, "model": MODEL},
+    "train": {"encoder": ENCODER, "loss": USUAL_LOSS, "examples": EXAMPLES},
 }
 TOP: Mapping[str, Any] = {
-    "dataset": "pydocs", "output": "runs/x", "encoder": ENCODER, "loss": {"type": "info_nce"},
+    "dataset": "pydocs", "output": "runs/x", "encoder": ENCODER, "loss": USUAL_LOSS,
     "examples": EXAMPLES,
 }  # fmt: skip
 

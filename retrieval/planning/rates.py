@@ -17,6 +17,7 @@ from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.table import RERANKERS
+from sluice.retrieval.config.component_types import MINED
 from sluice.retrieval.config.components import START_KEY, make_encoder
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
@@ -76,7 +77,7 @@ def training_size(section: TrainingSection, dataset: Dataset | None, seed: int) 
     if steps is None and examples is not None:
         steps = max(1, math.ceil(examples / batch * float(trainer["num_train_epochs"])))
     negatives = section.negatives or {}
-    mined = int(negatives.get("per_query", PER_QUERY)) if negatives.get("type") == "mined" else 0
+    mined = int(negatives.get("per_query", PER_QUERY)) if negatives.get("type") == MINED else 0
     documents = section.positives + mined
     texts = batch * (documents + QUERY_SHARE)
     held = min(texts / times, section.gradient_cache or math.inf)

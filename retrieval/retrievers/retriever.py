@@ -65,7 +65,7 @@ from sluice.retrieval.runs.queries import DEPTH, Asked, Queries, as_queries
 from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:
-    from sluice.encoders.given import EncoderLike
+    from sluice.encoders.objects import EncoderLike
     from sluice.indexing import Index
     from sluice.retrieval.documents.document import Document
     from sluice.retrieval.retrievers.corpus.encoding import Encoding

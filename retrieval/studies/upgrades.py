@@ -19,7 +19,7 @@ from sluice.encoders.foundation.disk.generations import (
     settle,
 )
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.given import EncoderLike, as_encoder
+from sluice.encoders.objects import EncoderLike, as_encoder
 from sluice.encoders.table import traits_of
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.measures import Measure, depth_of, parse_measure

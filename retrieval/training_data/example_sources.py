@@ -9,6 +9,7 @@ from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.config.component_types import EXAMPLES
 from sluice.retrieval.training_data.files.rows import ExampleSource, as_source
+from sluice.training.losses import loss_traits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +71,7 @@ def searched_with(spec: Mapping[str, Any] | None) -> Any:
 
 def source_of(section: TrainingSection) -> Mapping[str, Any] | None:
     """Return the section ``examples``, or the one that the loss implies."""
-    texts = section.loss.get("type") == "masked_language"
+    texts = loss_traits(section.loss).texts_alone
     return {"type": "texts"} if texts and section.examples is None else section.examples
 
 

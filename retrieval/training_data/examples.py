@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.input.bounded import same_text_key
+from sluice.retrieval.config.component_types import MINED
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import Qrels
@@ -91,7 +92,7 @@ class TrainingExamples:
         self._lists: Stage | Run | None = None
         negatives = section.negatives or {}
         retrievers = listed(negatives.get("retriever"))
-        self.mined = negatives.get("type") == "mined"
+        self.mined = negatives.get("type") == MINED
         self.asks_self = SELF in retrievers
         self._retrievers = retrievers if self.mined else []
         self._others = [each for each in self._retrievers if each not in NOT_OPENED]

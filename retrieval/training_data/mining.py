@@ -16,6 +16,7 @@ from sluice.encoders.foundation.disk.files import packed_file, write_json
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.config.component_types import MINED
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.execution.executor import LOCAL, Executor, end_planning
 from sluice.retrieval.pipelines.stage import Stage
@@ -155,7 +156,7 @@ def mining_of(spec: Mapping[str, Any], where: str) -> Mining:
     whole_number(spec.get("depth", 1), f"{where}.depth", 1)
     others = ("type", "retriever", "depth", "mode", "judge", "refresh")
     settings = {key: value for key, value in spec.items() if key not in others}
-    check_arguments(Mining, settings, where=where, kind="mined")
+    check_arguments(Mining, settings, where=where, kind=MINED)
     if spec.get("judge") is not None and settings.get("judge_gamma") is None:
         settings.setdefault("judge_margin", 0.01)
     return Mining.in_mode(spec.get("mode", "percentage"), settings)

@@ -20,9 +20,9 @@ PACKAGES = ("encoders", "indexing", "training", "retrieval")
 OF_ARRAYS = ("device", "dtype", "kind")  # which others have too
 # Where objects of users come in, and where encoders are checked.
 BORDERS = (
-    "encoders/dense/given/sentence_transformer.py",
+    "encoders/dense/objects/sentence_transformer.py",
     "encoders/encoder.py",
-    "encoders/rerankers/given.py",
+    "encoders/rerankers/objects.py",
     "retrieval/pipelines/scorer.py",
     "retrieval/testing/encoder.py",
 )

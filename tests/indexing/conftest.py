@@ -26,9 +26,9 @@ from sluice.indexing import (
     TokenIndex,
     TrieIndex,
 )
+from sluice.indexing.own.augmentations import DocumentBias, MipsToL2
+from sluice.indexing.own.augmented import AugmentedIndex
 from sluice.indexing.table import DATABASES
-from sluice.indexing.wrappers.augmentations import DocumentBias, MipsToL2
-from sluice.indexing.wrappers.augmented import AugmentedIndex
 from sluice.indexing.wrappers.funnel import FunnelIndex
 from sluice.indexing.wrappers.passages import PassageIndex
 

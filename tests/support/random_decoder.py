@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.encoders.generative.constrained import ConstrainedBeams
-from sluice.encoders.generative.whole_ids import IdentifierBeams
+from sluice.encoders.generative.constrained_decoding import ConstrainedBeams
+from sluice.encoders.generative.identifier_beams import IdentifierBeams
 
 
 class RandomDecoder:

@@ -172,7 +172,7 @@ class Masking:
         """
         digest = drawn_bytes(self.seed, epoch, name)
         chance = np.random.default_rng(int.from_bytes(digest[:16], "little"))
-        chosen = self._chosen(ids, chance)
+        chosen = self._choose_places(ids, chance)
         labels = np.full_like(ids, IGNORED)
         labels[chosen] = ids[chosen]
         masked = ids.copy()
@@ -184,7 +184,7 @@ class Masking:
         )
         return masked, labels
 
-    def _chosen(self, ids: np.ndarray, chance: np.random.Generator) -> np.ndarray:
+    def _choose_places(self, ids: np.ndarray, chance: np.random.Generator) -> np.ndarray:
         places = np.flatnonzero(~np.isin(ids, self.special))
         if not len(places):
             return places

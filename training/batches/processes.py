@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sluice.training.batches.token_scores import widened_to
+from sluice.training.batches.scoring import widened_to
 
 Value = TypeVar("Value")
 

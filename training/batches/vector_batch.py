@@ -161,7 +161,7 @@ def matrix_targets(
     flat = torch.tensor([label for e in examples for label in e.labels])
     own = owner[None, :] == torch.arange(len(examples))[:, None]  # [B, N]
     labels = torch.where(own, flat[None, :], 0.0)
-    known = _known(examples)
+    known = _relevant_cells(examples)
     allowed = {
         "all": torch.ones_like(own),
         "own": own,
@@ -198,7 +198,7 @@ def group_targets(examples: Sequence[Example]) -> Targets:
     mask = torch.zeros(len(examples), width, dtype=torch.bool)
     scored = any(example.scores for example in examples)
     teacher = torch.full((len(examples), width), math.nan) if scored else None
-    known = _known(examples)
+    known = _relevant_cells(examples)
     start = 0
     for row, example in enumerate(examples):
         end = len(example.documents)
@@ -223,7 +223,7 @@ def row_weights(examples: Sequence[Example]) -> Tensor | None:
     return None if bool((weights == 1).all()) else weights
 
 
-def _known(examples: Sequence[Example]) -> Tensor:
+def _relevant_cells(examples: Sequence[Example]) -> Tensor:
     """``[B, N]``: the document is relevant to the query, by id or by the text of one that is."""
     by_id: dict[str, list[int]] = defaultdict(list)
     by_text: dict[str, list[int]] = defaultdict(list)

@@ -12,26 +12,12 @@ from typing import Final, NamedTuple
 from sluice.training.generation.inverse_cloze import WORDS, Passage, ict_examples
 
 _RUNS = re.compile(r"[^\w\s'’-]+|\n\s*\n")  # marks that no phrase goes across
-
-
 _WORD = re.compile(r"\w[\w'’-]*")
-
-
 CROP: Final = (0.05, 0.5)  # a crop's share of the words of its document
-
-
 CROPPED: Final = 64  # words of a cropped query, at most
-
-
 PHRASE: Final = 4  # words of a phrase, at most
-
-
 ASKED: Final = (3, 8)  # words of a query of phrases: as many phrases as reach a number between
-
-
 BEST: Final = 6  # phrases that a query's are drawn from
-
-
 COMMON: Final = 0.1  # words in a larger share of the documents are in no phrase
 
 
@@ -67,7 +53,7 @@ class PairMaker:
         }
 
     @classmethod
-    def of(cls, passages: Iterable[Passage]) -> PairMaker:
+    def from_passages(cls, passages: Iterable[Passage]) -> PairMaker:
         """Count the words of a corpus, in one pass."""
         counts: Counter[str] = Counter()
         number = 0

@@ -11,7 +11,7 @@ import torch
 from annotated_types import Ge, Gt
 
 from sluice.encoders.foundation.build import checked
-from sluice.encoders.generative.constrained import Continuations
+from sluice.encoders.generative.constrained_decoding import Continuations
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,7 +179,7 @@ class TopKSampling:
         samples: list[list[int]] = [[] for _ in range(count)]
         scores = torch.zeros(count)
         for _ in range(self.length):
-            tokens = self._drawn(following, streams)
+            tokens = self._draw_tokens(following, streams)
             own = following.cpu().gather(1, tokens[:, None])[:, 0]
             scores += torch.where(running, own, 0.0)
             for row in running.nonzero()[:, 0].tolist():
@@ -191,7 +191,9 @@ class TopKSampling:
         hypotheses = [Hypothesis(*pair) for pair in zip(samples, scores.tolist(), strict=True)]
         return [hypotheses[text * self.samples :][: self.samples] for text in range(len(keys))]
 
-    def _drawn(self, following: torch.Tensor, streams: Sequence[torch.Generator]) -> torch.Tensor:
+    def _draw_tokens(
+        self, following: torch.Tensor, streams: Sequence[torch.Generator]
+    ) -> torch.Tensor:
         top, places = following.cpu().topk(min(self.top, following.shape[1]), dim=1)
         chances = torch.softmax(top / self.temperature, dim=1)
         drawn = [

@@ -142,7 +142,7 @@ def mention_links(documents: Iterable[Passage]) -> dict[str, list[str]]:
     name that several documents have counts for none; capitals do not matter for titles.
     """
     passages = list(documents)
-    names = Names.of(passages)
+    names = Names.from_passages(passages)
     links: dict[str, list[str]] = {}
     for passage in passages:
         found = [name for name in names.named_in(passage.text) if name != passage.id]
@@ -159,7 +159,7 @@ class Names:
     longest: int  # words of a name
 
     @classmethod
-    def of(cls, passages: Iterable[Passage]) -> Names:
+    def from_passages(cls, passages: Iterable[Passage]) -> Names:
         """Return the names of a corpus."""
         owners: dict[str, set[str]] = {}
         for passage in passages:
@@ -296,7 +296,7 @@ def page_texts(
     selection and hyperlink identifier prediction, of which one identifier is the target.)
     """
     passages: Sequence[Passage] = list(documents)
-    names = Names.of(passages) if wanted.get("mentions") else None
+    names = Names.from_passages(passages) if wanted.get("mentions") else None
     for passage in passages:
         chance = random.Random(f"pages:{seed}:{passage.id}")
         made: list[PageText] = []

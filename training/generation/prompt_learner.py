@@ -18,21 +18,15 @@ from sluice.encoders.foundation.disk.files import fingerprint_of, write_bytes
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.generative.constrained import read_features
-from sluice.training.generation.prompt_tuning import PromptTuning
-from sluice.training.generation.query_prompt import QueryPrompt, Shot
-from sluice.training.generation.soft_prompt import SoftPrompt
+from sluice.encoders.generative.constrained_decoding import read_features
+from sluice.training.generation.query_prompt import PromptTuning, QueryPrompt, Shot, SoftPrompt
 
 if TYPE_CHECKING:
     from sluice.training.generation.query_generation import ModelGenerator
 
 
 log = logging.getLogger("sluice")
-
-
 DOCUMENT_LENGTH = 384  # tokens of a document, where there is room for so many
-
-
 LEAST = 8  # tokens of a document, fewer are refused
 
 
@@ -175,7 +169,7 @@ class Learner:
         total = settings.epochs * math.ceil(len(order) / settings.batch)
         for start in range(0, len(order), settings.batch):
             batch = order[start : start + settings.batch]
-            shots = [self._drawn(pair, chance) for pair in batch]
+            shots = [self._draw_shots(pair, chance) for pair in batch]
             self._optimiser.zero_grad()
             loss, count = self.loss(batch, shots)
             (loss / count).backward()  # type: ignore[no-untyped-call]
@@ -184,7 +178,7 @@ class Learner:
             self._optimiser.step()
             self._steps += 1
 
-    def _drawn(self, pair: Shot, chance: random.Random) -> list[Shot]:
+    def _draw_shots(self, pair: Shot, chance: random.Random) -> list[Shot]:
         """Draw examples for a pair among those of other documents."""
         others = [each for each in self._pairs if each.document != pair.document]
         return chance.sample(others, min(self._settings.shots, len(others)))
@@ -197,7 +191,7 @@ class Learner:
         total, tokens = 0.0, 0
         for number, pair in enumerate(self._held_out):
             chance = random.Random(f"held out:{self._seed}:{number}")
-            own = self._drawn(pair, chance) if shots is None else shots
+            own = self._draw_shots(pair, chance) if shots is None else shots
             with torch.no_grad():
                 loss, count = self.loss([pair], [own])
             total += float(loss)

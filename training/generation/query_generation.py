@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.input.bounded import same_text_key
-from sluice.encoders.generative.constrained import Continuations, writes_in_order
+from sluice.encoders.generative.constrained_decoding import Continuations, writes_in_order
 from sluice.encoders.model_files.layout import read_object
 from sluice.encoders.model_files.loading import lengths_of
 from sluice.training.generation.decoding import DiverseBeams, Hypothesis, TopKSampling
 from sluice.training.generation.inverse_cloze import Passage, sentences
-from sluice.training.generation.query_prompt import QueryPrompt, end_tokens
-from sluice.training.generation.soft_prompt import SoftPrompt
+from sluice.training.generation.query_prompt import QueryPrompt, SoftPrompt, end_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -226,9 +225,9 @@ class KeySentences:
 
     def queries(self, documents: Sequence[Passage]) -> list[list[str]]:
         """Return up to ``count`` queries of each document."""
-        return [self._chosen(document) for document in documents]
+        return [self._choose_sentences(document) for document in documents]
 
-    def _chosen(self, document: Passage) -> list[str]:
+    def _choose_sentences(self, document: Passage) -> list[str]:
         parts = sentences(document.text)
         counts = Counter(_words(document.text))
         worth = {

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sluice.training.batches.token_scores import widened_to
+from sluice.training.batches.scoring import widened_to
 from sluice.training.protocol import Features
 
 Encode = Callable[[dict[str, Features]], Mapping[str, Tensor]]

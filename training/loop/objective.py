@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.training.batches.processes import gathered
-from sluice.training.batches.token_scores import TokenScoring, tokens_of
+from sluice.training.batches.scoring import TokenScoring, tokens_of
 from sluice.training.batches.vector_batch import Scoring, VectorBatch
 from sluice.training.losses.base import LossBase
 from sluice.training.sparsity.regulariser import Regulariser, active_terms
@@ -201,7 +201,7 @@ class Objective:
             sides = vectors.get("query", empty), vectors.get("document", empty)
             return VectorBatch(*sides, matrix=matrix, **targets)
         queries, documents = vectors["query"], vectors["document"]
-        if isinstance(self.scoring, TokenScoring) and self.scoring.found and not self._checked:
+        if isinstance(self.scoring, TokenScoring) and self.scoring.retrieved and not self._checked:
             self._checked = True
             warn_of_all(self.scoring, documents)
         stacked: Sequence[tuple[Tensor, Tensor]] = ()
@@ -254,11 +254,11 @@ class Objective:
 def warn_of_all(scoring: TokenScoring, documents: Tensor) -> None:
     """Log a warning where each query token finds all of a batch's document tokens."""
     count = int(tokens_of(documents).sum())
-    if count <= scoring.found:
+    if count <= scoring.retrieved:
         log.warning(
             "scoring: xtr: each token finds %s tokens and the first batch's documents have %s, so "
             "all are found and this is mean_max_sim; set xtr_top_k below, or enlarge the batch",
-            f"{scoring.found:,}", f"{count:,}",
+            f"{scoring.retrieved:,}", f"{count:,}",
         )  # fmt: skip
 
 

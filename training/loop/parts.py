@@ -24,9 +24,8 @@ from sluice.training.batches.collator import (
 )
 from sluice.training.batches.forward import BiEncoderModule, PairModule, TrainedModule
 from sluice.training.batches.processes import world
-from sluice.training.batches.q_net_scores import QNetScoring
 from sluice.training.batches.sampler import TEMPERATURE, BatchSampler, MixedSampler
-from sluice.training.batches.token_scores import AttentionScoring, TokenScoring
+from sluice.training.batches.scoring import AttentionScoring, QNetScoring, TokenScoring
 from sluice.training.batches.vector_batch import Scoring
 from sluice.training.example import Example
 from sluice.training.loop.objective import LiveCandidates, Objective
@@ -229,6 +228,9 @@ def facts_of(
 def _scoring(encoder: BiEncoder, scoring: TokenScoring | None) -> Scoring | None:
     """Return how vectors score that no inner product compares; None for others."""
     hooks = hooks_of(encoder)
+    if hooks.scoring is not None:
+        own: Scoring = hooks.scoring
+        return own
     if encoder.similarity == "attention":
         return AttentionScoring()
     if encoder.similarity != "q_net":

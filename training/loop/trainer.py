@@ -25,13 +25,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from transformers import (
-    PrinterCallback,
-    Trainer,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PrinterCallback, Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import rotate_checkpoints
 from transformers.utils import SAFE_WEIGHTS_NAME
@@ -46,7 +40,7 @@ from sluice.training.batches.collator import (
 )
 from sluice.training.batches.forward import BiEncoderModule
 from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
-from sluice.training.batches.token_scores import TokenScoring
+from sluice.training.batches.scoring import TokenScoring
 from sluice.training.example import Example
 from sluice.training.journal.log import Journal
 from sluice.training.loop.callbacks import Conductor, MemoryWatch, advised_memory

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from sluice.encoders.foundation.build import replaced, resolve
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.tuning.learning import SCORED, WRITTEN, types_that_make
-from sluice.training.losses import LOSSES
+from sluice.training.losses import LOSSES, loss_traits
 from sluice.training.protocol import ScoreMatrix, Similarity
 
 if TYPE_CHECKING:
@@ -289,7 +289,6 @@ _UNSAID = object()
 _OLD_MODULES = "training.losses."
 # What a sum wrote down beside its members, from which it follows.
 _FOLLOWS = ("negatives", "same_side", "similarity", "encoders")
-_SUMS = ("sum", "qbd")
 
 
 def type_name(loss: Any) -> str:
@@ -337,7 +336,7 @@ def renamed(description: Any, *, complete: bool = True) -> Any:
         return _with_defaults(new) if complete else new
     classes = {place.partition(":")[2]: kind for kind, place in LOSSES.items()}
     new["type"] = classes.get(name, name)
-    if new["type"] in _SUMS:
+    if loss_traits(new).adds:
         new = {key: value for key, value in new.items() if key not in _FOLLOWS}
     return _with_defaults(new) if complete else new
 

@@ -76,7 +76,7 @@ def candidates_of(
     list the scores of positives that it lacks.
     """
     columns = [_columns(query, hits) for hits in lists]
-    documents, places = _merged([names for names, _ in columns])
+    documents, places = _merge([names for names, _ in columns])
     positives = set(known)
     is_known = np.fromiter((doc in positives for doc in documents), bool, len(documents))
     candidates = Candidates(
@@ -134,7 +134,7 @@ def _refuse(query: str, names: Sequence[str], scores: Sequence[float]) -> None:
         previous = score
 
 
-def _merged(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int64]]]:
+def _merge(lists: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[NDArray[np.int64]]]:
     """Join lists rank by rank, each document once; with the place of every list's hits."""
     if len(lists) == 1:
         return lists[0], [np.arange(len(lists[0]))]

@@ -114,7 +114,7 @@ class Settling:
             queries_without_judged_positive=noted["no judged"],
             inconsistent_pairs=sum(map(len, self.inconsistent.values())),
             ranks=Histogram.of_counts(np.array(self._ranks, np.int64)),
-            ratios=Histogram.over(np.array(self._ratios), RATIO_EDGES),
+            ratios=Histogram.count(np.array(self._ratios), RATIO_EDGES),
             per_query=Histogram.of_counts(np.array(sizes, np.int64)),
         )
 

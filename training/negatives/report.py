@@ -38,7 +38,7 @@ class Histogram:
     counts: tuple[int, ...]
 
     @classmethod
-    def over(cls, values: NDArray[Any], edges: Sequence[float]) -> Histogram:
+    def count(cls, values: NDArray[Any], edges: Sequence[float]) -> Histogram:
         """Count values between edges; those outside the edges are counted at the ends."""
         inner = np.asarray(edges[1:-1], np.float64)
         places = np.searchsorted(inner, values, side="right")
@@ -50,7 +50,7 @@ class Histogram:
         """Count whole numbers from 0 in ten bins at most, each as wide as the others."""
         top = int(values.max(initial=0)) + 1
         width = -(-top // BINS)
-        return cls.over(values, list(range(0, top + width, width)))
+        return cls.count(values, list(range(0, top + width, width)))
 
     def median(self, offset: int = 0) -> str:
         """Return the bin of the median, such as ``0-9``, shifted; empty if nothing was counted."""

@@ -13,8 +13,6 @@ from sluice.training.example import Example
 from sluice.training.protocol import BiEncoder
 
 CHUNK = 512  # texts tokenised at a time
-
-
 COUNTED = 20_000  # documents that are counted at most
 
 

@@ -298,7 +298,6 @@ def _tokenizer_settings(home: Path) -> Mapping[str, Any] | None:
 log = logging.getLogger("sluice")
 
 VERSION = 1
-KINDS = ("dense", "splade", "cross_encoder")
 TYPES = ("float32", "auto", "bfloat16", "float16")
 OPTIONS = {"device": ("auto", "cpu"), "dtype": TYPES}  # of the encoder, where one is given
 FREE = ("batch_tokens", "max_length")
@@ -319,7 +318,7 @@ def opened_quickly(
     ``kind`` is that of the folder. ``open_itself`` loads the encoder with ``options``, of which a
     device of its own, a back end and the like rule the numpy form out.
     """
-    if kind not in KINDS or not _are_usual(options):
+    if kind not in KNOWN or not KNOWN[kind].quick or not _are_usual(options):
         return open_itself(**options)
     key, note = _key(kind, folder, options), _note_of(folder)
     noted: Any = None

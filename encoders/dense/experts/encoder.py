@@ -115,7 +115,9 @@ class ExpertEncoder(DenseEncoder):
         if saved:
             encoder.mixture = read_mixture(folder, layout.sidecar, encoder.model)
         else:
-            encoder.mixture = Mixture.of(experts, expert_layers, gate_learns, encoder.layer_count)
+            encoder.mixture = Mixture.from_settings(
+                experts, expert_layers, gate_learns, encoder.layer_count
+            )
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 encoder.mixture.place(encoder.model)

@@ -18,11 +18,7 @@ from sluice.encoders.model_files.layout import SIDECAR, read_modules
 from sluice.encoders.model_files.probes import add_module
 
 MODULE = "Experts"
-
-
 KEY = "experts"  # of sluice.json
-
-
 WEIGHTS = "experts.safetensors"
 
 
@@ -39,7 +35,7 @@ class Mixture:
     gate_learns: bool = False
 
     @classmethod
-    def of(cls, experts: Any, layers: Any, gate_learns: Any, depth: int) -> Mixture:
+    def from_settings(cls, experts: Any, layers: Any, gate_learns: Any, depth: int) -> Mixture:
         """Return what settings say of a model with ``depth`` layers; None: all of them."""
         names, count = checked_experts(experts, gate_learns)
         if not isinstance(gate_learns, bool | None):
@@ -118,4 +114,4 @@ def _noted(noted: Any, depth: int) -> Mixture:
     if not isinstance(names, list):
         raise ConfigError(f"names is {names!r}, expected a list")
     learns = noted["gate_learns"] if not names else None
-    return Mixture.of(names or noted["count"], noted["layers"], learns, depth)
+    return Mixture.from_settings(names or noted["count"], noted["layers"], learns, depth)

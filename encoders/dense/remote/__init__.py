@@ -1,6 +1,6 @@
 """Encoders by other people, behind HTTP: requests, answers, and what they cost.
 
-May import: `encoders.dense.given.function`, `encoders.model_files`, `encoders.encoder` and below.
+May import: `encoders.dense.objects.function`, `encoders.model_files`, `encoders.encoder` and below.
 """
 
 from __future__ import annotations

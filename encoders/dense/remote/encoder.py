@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from sluice.encoders.dense.given.function import Embed, FunctionEncoder
+from sluice.encoders.dense.objects.function import Embed, FunctionEncoder
 from sluice.encoders.dense.remote.http_json import HttpJson
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of

@@ -26,8 +26,8 @@ from sluice.encoders.model_files.layout import length_in, write_sidecar
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.prompts import side_prompts
+from sluice.encoders.transformer.double_prompts import look_for_prompts
 from sluice.encoders.transformer.projection import cut_vectors, draw_projection
-from sluice.encoders.transformer.prompted_texts import look_for_prompts
 from sluice.encoders.transformer.tokens import Ids, check_texts, chunks, tokenized, tokenizer_state
 from sluice.encoders.transformer.vector_layers import (
     VectorLayer,

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from sluice.encoders.foundation.disk.files import check_version, read_model_json, write_json
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.model_files.router import PROMPTS, is_router, network_folder
+from sluice.encoders.table import KNOWN
 
 SIDECAR = "sluice.json"
 VERSION = 1  # of the sidecar
@@ -196,15 +197,6 @@ def is_static_folder(folder: Path) -> bool:
 
 log = logging.getLogger("sluice")
 
-# The modules by which an encoder's folder is known: its name, and its type in YAML.
-_KINDS = {
-    "SpladePooling": ("SPLADE encoder", "splade"), "Gaussian": ("Gaussian encoder", "gaussian"),
-    "HyperHead": ("Hypencoder", "hypencoder"), "Experts": ("sparse-expert encoder", "experts"),
-    "Concepts": ("concept encoder", "concepts"),
-    "PseudoQueries": ("pseudo-query encoder", "pseudo_queries"),
-    AUTOENCODER: ("CSR encoder", "csr"),
-}  # fmt: skip
-
 # Ours -> sentence-transformers' (legacy key, new value), in the order in which several of the
 # legacy keys stand side by side.
 POOLINGS = {
@@ -301,8 +293,9 @@ def read_layout(folder: Path) -> Layout:
 
 def refuse_others(layout: Layout, folder: Path, own: str = "") -> None:
     """Raise ``ModelError`` for a folder with the module of another encoder than ``own``."""
-    for module, (name, kind) in _KINDS.items():
-        if module in layout.modules and module != own:
+    for kind, each in KNOWN.items():
+        if each.module in layout.modules and each.module != own:
+            name = each.folder or each.called
             raise ModelError(f"{folder}: a {name}'s folder; load it with type: {kind}")
 
 

@@ -27,7 +27,7 @@ from sluice.encoders.model_files.layout import (
 from sluice.encoders.model_files.loading import load, lowers, save, text_settings
 from sluice.encoders.model_files.options import TextGraphOptions, takes_options
 from sluice.encoders.model_files.probes import write_probes
-from sluice.encoders.own.gaussian.parts import VarianceHead, new_parts, read_parts
+from sluice.encoders.own.gaussian.heads import VarianceHead, new_parts, read_parts
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans

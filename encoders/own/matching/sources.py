@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sluice.encoders.dense.encoder import DenseEncoder
+from sluice.encoders.dense.static.encoder import StaticEncoder
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.build import check_arguments, resolve
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.token_counts import counting_tokens, report_tokens
+from sluice.encoders.late_interaction.encoder import TokenEncoder
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -296,7 +299,9 @@ class Table(TokenSource):
         return self.encoder.table(ids), ids, mask & (places >= self._prompts[side])
 
 
-SOURCES: dict[str, type[TokenSource]] = {"dense": States, "tokens": TokenModel, "static": Table}
+SOURCES: dict[str, type[TokenSource]] = {
+    DenseEncoder.kind: States, TokenEncoder.kind: TokenModel, StaticEncoder.kind: Table,
+}  # fmt: skip
 
 
 def source_in(folder: Path, vectors: Vectors | None, options: dict[str, Any]) -> TokenSource:
@@ -312,16 +317,17 @@ def source_in(folder: Path, vectors: Vectors | None, options: dict[str, Any]) ->
             "tokens have vectors"
         )
     given = {name: value for name, value in options.items() if value is not None}
-    if kind == "dense":
+    runs = kind == DenseEncoder.kind
+    if runs:
         given["backend"] = "torch"  # an exported graph has no embeddings, and gives no gradients
     if vectors == "states" and learning_of(kind).untuned:
         raise ConfigError("vectors: states; a static encoder has a table alone: leave vectors out")
-    if vectors == "table" and kind == "tokens":
+    if vectors == "table" and kind == TokenEncoder.kind:
         raise ConfigError(
             "vectors: table; a token encoder's are made by its network: leave vectors out, or name "
             "a dense or static encoder"
         )
-    for name in ("dtype", "batch_tokens") if vectors == "table" and kind == "dense" else ():
+    for name in ("dtype", "batch_tokens") if vectors == "table" and runs else ():
         if name in given:
             raise ConfigError(
                 f"{name}: is of a network, and vectors: table runs none; leave it out"
@@ -329,8 +335,8 @@ def source_in(folder: Path, vectors: Vectors | None, options: dict[str, Any]) ->
     make = resolve(ENCODERS[kind])
     check_arguments(make, {"model": str(folder), **given}, where="model", kind=f"{kind} encoder")
     encoder = make(folder, **given)
-    if vectors == "table" and kind == "dense":
-        encoder, kind = _table_of(encoder), "static"
+    if vectors == "table" and runs:
+        encoder, kind = _table_of(encoder), StaticEncoder.kind
     return SOURCES[kind](encoder)
 
 
@@ -344,8 +350,6 @@ def _table_of(encoder: Any) -> Any:
     """Return a static encoder of a transformer's input embeddings."""
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
-
-    from sluice.encoders.dense.static.encoder import StaticEncoder
 
     tokenizer: Any = encoder.tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)

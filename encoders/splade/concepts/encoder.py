@@ -34,8 +34,6 @@ from sluice.encoders.transformer.tokens import TokenBatch
 MODULE = "Concepts"
 KEY = "concepts"  # of sluice.json
 NAMES = "concepts.txt"
-
-
 log = logging.getLogger("sluice")
 
 

@@ -15,17 +15,9 @@ from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.splade.pooling import splade_max
 
 Read: TypeAlias = Literal["text", "tokens"]
-
-
 WEIGHTS = "head.safetensors"
-
-
 SCALE = 20.0  # of cosines, as in the usual scores of dense encoders
-
-
 SHARE = 0.9  # of the cosines between names, above which a text has a concept
-
-
 COMPARED = 1_000  # names
 
 

@@ -54,7 +54,7 @@ class PackedTransformer:
                 self._turns[kind] = _Longest(turns, torch.float32)
 
     @classmethod
-    def of(cls, model: Any, dtype: torch.dtype) -> PackedTransformer | None:
+    def from_model(cls, model: Any, dtype: torch.dtype) -> PackedTransformer | None:
         """Return the packed form of a model, or None: see ``parts_of`` and ``blocks_of``.
 
         None also where the copy would take more than half of the memory that is left.
@@ -139,12 +139,12 @@ class PackedTransformer:
     ) -> Mapping[str, Attention]:
         """Return a batch's attention by kind of layer."""
         blocks, longest = self._blocks, max(lengths)
-        bias = None if self._bias is None else self._bias.of(longest)
+        bias = None if self._bias is None else self._bias.table(longest)
         return {
             kind: attention(
                 lengths, blocks.heads, device, seen, scale=blocks.scale, bias=bias,
                 sight=blocks.sights[kind],
-                turns=self._turns[kind].of(longest) if kind in self._turns else None,
+                turns=self._turns[kind].table(longest) if kind in self._turns else None,
             )
             for kind in {layer.kind for layer in self._layers}
         }  # fmt: skip
@@ -157,7 +157,7 @@ class _Longest:
         self._make, self._dtype = make, dtype
         self._known: tuple[int, Tensor] | None = None
 
-    def of(self, length: int) -> Tensor:
+    def table(self, length: int) -> Tensor:
         """Return the table for texts of up to ``length`` tokens, or more."""
         known = self._known  # once: other threads write to it
         if known is None or known[0] < length:
@@ -299,7 +299,7 @@ class TrainingPass:
         self.packing = packing
 
     @classmethod
-    def of(
+    def from_batch(
         cls, model: Any, features: dict[str, Tensor], present: Tensor | None = None
     ) -> TrainingPass | None:
         """Return the pass of a batch, or None where only the model's own pass will do.

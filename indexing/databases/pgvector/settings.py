@@ -29,8 +29,6 @@ LONGEST_NAME = 40  # bytes; PostgreSQL cuts names at 63, and ours get an ending
 DIMENSIONS: dict[Column, int] = {"vector": 16_000, "halfvec": 16_000, "sparsevec": 10**9}
 HNSW_DIMENSIONS: dict[Column, int] = {"vector": 2_000, "halfvec": 4_000, "sparsevec": 10**9}
 NON_ZEROS, HNSW_NON_ZEROS = 16_000, 1_000  # of one sparse vector
-
-
 ENVIRONMENT = "postgresql://"  # the server that PGHOST, PGDATABASE and PGUSER name
 
 

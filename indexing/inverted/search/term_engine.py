@@ -11,12 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.inverted.segments.segment import (
-    LAST_ROW,
-    RUNS_PER_TILE_BITS,
-    TILE,
-    TILE_BITS,
-)
+from sluice.indexing.inverted.segments.segment import LAST_ROW, RUNS_PER_TILE_BITS, TILE, TILE_BITS
 from sluice.indexing.kernels.ordering import LARGEST_BITS, ascending, key_of, put, select_largest
 
 STRIP = 64  # sums compared with the threshold at a time

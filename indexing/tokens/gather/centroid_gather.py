@@ -17,13 +17,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing.kernels.calls import in_order, lent
 from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact, write_array
-from sluice.indexing.tokens.gather.centroids import (
-    CHUNK,
-    POINTS,
-    Centroids,
-    Floats,
-    centroid_count,
-)
+from sluice.indexing.tokens.gather.centroids import CHUNK, POINTS, Centroids, Floats, centroid_count
 
 
 class Gather(ABC):

@@ -111,17 +111,9 @@ LEVELS = 127  # of a code, to either side of zero
 # Values whose products with a query's are far from float32's ends. Of documents with others
 # nothing is promised: they are always scored exactly.
 SMALLEST, LARGEST = 1e-15, 1e15
-
-
 LARGEST_VALUE = np.float32(np.finfo(np.float32).max)
-
-
 LARGEST_SCALE = np.float32(1e36)  # of codes whose values float32 holds for certain
-
-
 _UP = 1 + 2.0**-20  # more than float32 and the sums of float64 can round down
-
-
 _SIXTEEN = np.uint32(16)
 
 

@@ -16,6 +16,7 @@ from sluice.retrieval.cli.terminal.options import (
 )
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 from sluice.retrieval.cli.training.models import adapter, quality, ranker
+from sluice.retrieval.pipelines.table import FUSED
 
 FIT = """Fit fusions, cut-offs, exits and rankers.
 
@@ -72,7 +73,7 @@ def fusion(
         normalise=normalise, **values,
     )  # fmt: skip
     fitted.save(output)
-    call = "fused" if fitted.fusion.method.startswith("comb") else fitted.fusion.method
+    call = FUSED if fitted.fusion.method.startswith("comb") else fitted.fusion.method
     held_out = "" if fitted.held_out is None else f", {fitted.held_out:.4f} held out"
     alone = ", ".join(
         f"{name} {value:.4f}" for name, value in zip(fitted.names, fitted.single, strict=True)

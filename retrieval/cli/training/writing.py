@@ -14,7 +14,7 @@ BASELINE = "key-sentences"
 
 
 @takes(
-    "sluice.training.generation.prompt_tuning:PromptTuning",
+    "sluice.training.generation.query_prompt:PromptTuning",
     document_length=Shown("384, if there is room"),
 )
 def prompt(
@@ -44,8 +44,8 @@ def prompt(
         learnt_prompt,
     )
     from sluice.training.generation.decoding import DiverseBeams
-    from sluice.training.generation.prompt_tuning import PromptTuning
     from sluice.training.generation.query_generation import ModelGenerator
+    from sluice.training.generation.query_prompt import PromptTuning
 
     if pairs < 5:
         raise ConfigError(f"--pairs: {pairs}, expected 5 or more: a fifth is held out")
@@ -114,7 +114,7 @@ def generate(
     else:
         from sluice.training.generation.decoding import DiverseBeams, TopKSampling
         from sluice.training.generation.query_generation import ModelGenerator
-        from sluice.training.generation.soft_prompt import SoftPrompt
+        from sluice.training.generation.query_prompt import SoftPrompt
 
         decoding: Any = (
             DiverseBeams(queries, **picked(values, DiverseBeams))

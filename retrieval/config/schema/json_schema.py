@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 from sluice.encoders.foundation.build import Table, declared, resolve
 from sluice.encoders.table import ENCODERS, KNOWN, RERANKERS, TUNINGS
 from sluice.indexing.table import AUGMENTATIONS, INDEXES
+from sluice.retrieval.config import component_types as types
 from sluice.retrieval.config.component_types import COMPONENT, EXAMPLES
 from sluice.retrieval.config.schema.arguments import (
     Description,
@@ -108,7 +109,7 @@ def json_schema() -> Schema:
 
 def mined() -> Description:
     """Describe mined negatives: where they come from, and which are kept."""
-    keys = component("mined", MINING)
+    keys = component(types.MINED, MINING)
     modes = list(resolve("sluice.training.negatives.settings:MODES"))
     own = {**MINED, "mode": {**MINED["mode"], "enum": modes}}
     return Description(keys.name, keys.summary, {**own, **keys.arguments}, ["retriever"])
@@ -118,7 +119,7 @@ def live() -> Description:
     """Describe live negatives, which are found by searching while training."""
     appended = get_args(resolve("sluice.training.loop.objective:Append"))
     own = {**LIVE, "append": {**LIVE["append"], "enum": list(appended)}}
-    return Description("live", "The hits of a frozen index, searched at every step.", own)
+    return Description(types.LIVE, "The hits of a frozen index, searched at every step.", own)
 
 
 def _definitions() -> Iterator[tuple[str, Schema]]:
@@ -130,8 +131,8 @@ def _definitions() -> Iterator[tuple[str, Schema]]:
     for name in TEACHERS:
         kind = "encoders" if name in ENCODERS else "rerankers"
         yield f"teachers.{name}", {"$ref": f"#/$defs/{kind}.{name}"}
-    yield "teachers.ensemble", ENSEMBLE.as_schema()
-    yield "teachers", _kind("teachers", [*TEACHERS, "ensemble"])
+    yield f"teachers.{types.ENSEMBLE}", ENSEMBLE.as_schema()
+    yield "teachers", _kind("teachers", [*TEACHERS, types.ENSEMBLE])
     for kind, every in described_by_kind.items():
         for each in every:
             yield f"{kind}.{each.name}", _with_inner(kind, each)
@@ -228,7 +229,7 @@ def _marked(mark: Schema) -> Schema:
     if kind == "rankers":
         return {"anyOf": [{"enum": ["auto", *RANKERS]}, mapping]}
     if kind == "negatives":
-        names = ["live", "mined"]
+        names = list(types.NEGATIVES)
     elif kind == "trained_encoders":
         names = [*ENCODERS, *RERANKERS]
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sluice.retrieval.config import component_types as types
 from sluice.retrieval.config.component_types import COMPONENT
 from sluice.retrieval.config.schema.arguments import Description, Schema
 
@@ -120,7 +121,7 @@ LIVE: dict[str, Schema] = {
 }
 
 ENSEMBLE = Description(
-    "ensemble",
+    types.ENSEMBLE,
     "The weighted mean of several teachers of any kind; a list of teachers is one with min-max "
     "and a scale of 30.",
     {

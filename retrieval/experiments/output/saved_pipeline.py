@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.disk.files import check_version, read_json
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
-from sluice.encoders.given import as_scorer
+from sluice.encoders.objects import as_scorer
 from sluice.retrieval.pipelines.expression import (
     NAME,
     RERANK_OPTIONS,
@@ -23,7 +23,7 @@ from sluice.retrieval.pipelines.expression import (
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.saving import FORMAT, GIVEN, HALF, PIPELINE, VERSION
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.table import OF_STAGES, OF_TRANSFORMS, SAVED, TRANSFORMS
+from sluice.retrieval.pipelines.table import OF_TRANSFORMS, SAVED, WRITES
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.stages.adaptive_depth import Confidence
 from sluice.retrieval.stages.transforms.writer import Writes
@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     pass
 
 
-# What ``Stage.written`` writes. Other functions and options of expressions read and write files
-# anywhere on the machine, which the folder of somebody else must not.
-FUNCTIONS = frozenset({"abstain", "fused", *OF_STAGES, *TRANSFORMS})
-
-
+# Other functions (than ``WRITES``) and options of expressions read and write files anywhere on the
+# machine, which the folder of somebody else must not.
 OPTIONS = frozenset(
     {
         *RERANK_OPTIONS,
@@ -103,7 +100,7 @@ def _read(path: Path) -> tuple[str, dict[str, Any], dict[str, Any]]:
     if not sound:
         raise IndexFormatError(f"{path}: not as Sluice writes it; save the pipeline again")
     where = str(path)
-    foreign = functions_in(text, where=where) - FUNCTIONS
+    foreign = functions_in(text, where=where) - WRITES
     foreign |= options_in(text, where=where) - OPTIONS
     if foreign:
         raise IndexFormatError(

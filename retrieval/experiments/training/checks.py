@@ -16,7 +16,7 @@ from sluice.encoders.splade.concepts.names import read_concepts
 from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
 from sluice.encoders.transformer.from_scratch import check_fresh, is_fresh
 from sluice.encoders.tuning.learning import learning_of
-from sluice.retrieval.config.component_types import NEGATIVES
+from sluice.retrieval.config.component_types import LIVE, NEGATIVES
 from sluice.retrieval.config.components import (
     START_KEY,
     Allow,
@@ -55,7 +55,7 @@ from sluice.training.rules import judge
 
 if TYPE_CHECKING:
     from sluice.training import Mining
-    from sluice.training.batches.token_scores import TokenScoring
+    from sluice.training.batches.scoring import TokenScoring
 
 RETRIEVER = (
     "a name under retrievers or pipelines, a retriever folder, an inline {encoder, index}, "
@@ -128,7 +128,7 @@ def run_facts(
     """Return the facts of a training run whose parts are right."""
     kind = kind_of(section.encoder)
     negatives = section.negatives or {}
-    live = negatives.get("type") == "live"
+    live = negatives.get("type") == LIVE
     mined = section.negatives is not None and not live
     return RunFacts(
         kind=kind,
@@ -207,7 +207,7 @@ def token_scoring(section: TrainingSection, where: str = "") -> TokenScoring | N
     tokens = "tokens" in learning_of(kind_of(section.encoder)).learns
     if section.scoring is None and not (tokens and section.xtr_top_k):
         return None
-    from sluice.training.batches.token_scores import TokenScoring
+    from sluice.training.batches.scoring import TokenScoring
 
     try:
         return TokenScoring(section.scoring or "max_sim", section.xtr_top_k)
@@ -219,7 +219,7 @@ def check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
     """Check ``negatives`` by themselves."""
     if spec.get("type") not in NEGATIVES:
         raise ConfigError(f"{where}.type: {spec.get('type')!r}; expected 'mined' or 'live'")
-    if spec["type"] == "live":
+    if spec["type"] == LIVE:
         check_live(spec, where)
         return
     if "refresh" in spec:

@@ -20,6 +20,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.machine import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.encoders.table import traits_of
+from sluice.retrieval.config.component_types import LIVE
 from sluice.retrieval.config.components import START_KEY, make_encoder, make_loss
 from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TrainingSection
@@ -152,7 +153,7 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         parts = parts_of(job, loss)
         encoder = _starting_encoder(job, parts)
         live = None
-        with_live = (section.negatives or {}).get("type") == "live"
+        with_live = (section.negatives or {}).get("type") == LIVE
         if with_live:
             encoder = frozen_documents(encoder, where=where)
         _narrow(encoder, job)
@@ -228,8 +229,11 @@ def _check_routes(encoder: Any, parts: Sequence[Part], where: str) -> None:
             encoder_of(encoder, part.name)
         except ConfigError as error:
             raise ConfigError(f"{where}encoder.experts: {error}") from None
-    if hooks_of(encoder).kind == "experts" and not any(
-        parameter.requires_grad for parameter in encoder.expert_parameters().values()
+    known = traits_of(encoder)
+    if (
+        known is not None
+        and known.experts
+        and not any(parameter.requires_grad for parameter in encoder.expert_parameters().values())
     ):
         raise ConfigError(
             f"{where}freeze: the layers with experts are frozen, so that these stay alike; freeze "

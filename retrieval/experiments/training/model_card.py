@@ -21,38 +21,18 @@ if TYPE_CHECKING:
 CARD: Final = "README.md"
 HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 MEASURED: Final = 20  # lines of dev measures at most
-_TWO_SIDES: Final = """\
-from sentence_transformers import SentenceTransformer
+THEIRS: Final = """\
+from sentence_transformers import {name}
 
-model = SentenceTransformer("FOLDER")
+model = {name}("FOLDER")
 queries = model.encode_query(["a question"])
 documents = model.encode_document(["a text"])
 print(model.similarity(queries, documents))"""
-_SPARSE: Final = """\
-from sentence_transformers import SparseEncoder
+THEIR_SCORES: Final = """\
+from sentence_transformers import {name}
 
-model = SparseEncoder("FOLDER")
-queries = model.encode_query(["a question"])
-documents = model.encode_document(["a text"])
-print(model.similarity(queries, documents))"""
-THEIRS: Final = {
-    "csr": _SPARSE,
-    "dense": _TWO_SIDES,
-    "static": _TWO_SIDES,
-    "splade": _SPARSE,
-    "tokens": """\
-from sentence_transformers import MultiVectorEncoder
-
-model = MultiVectorEncoder("FOLDER")
-queries = model.encode_query(["a question"])
-documents = model.encode_document(["a text"])
-print(model.similarity(queries, documents))""",
-    "cross_encoder": """\
-from sentence_transformers import CrossEncoder
-
-model = CrossEncoder("FOLDER")
-print(model.predict([("a question", "a text")]))""",
-}
+model = {name}("FOLDER")
+print(model.predict([("a question", "a text")]))"""
 SEARCH: Final = """\
 {imports}
 
@@ -86,7 +66,8 @@ def model_card(
     ``facts`` are those of ``summary.facts_of``. It holds no path of this machine.
     """
     own = own_modules(folder)
-    loads = facts["type"] in THEIRS and own <= RUN_THERE
+    known = KNOWN.get(facts["type"])
+    loads = known is not None and bool(known.theirs) and own <= RUN_THERE
     parts = [_metadata(facts, loads=loads), _head(section, facts, encoder, seed)]
     measures = _measures(history)
     if measures:
@@ -186,14 +167,16 @@ def _use(facts: Mapping[str, Any], encoder: Any, *, loads: bool, trusted: bool) 
         if not TYPES[kind].core:
             own = f"from sluice.encoders import {name}"
             imports = f"from sluice import Document, Retriever\n{own}"
-        named = encoder.mixture.names if kind == "experts" else ()
+        named = encoder.mixture.names if TYPES[kind].experts else ()
         expert = f", expert={named[0]!r}" if named else ""
         code = SEARCH.format(imports=imports, name=name, expert=expert)
         parts.append(f"With Sluice:\n\n```python\n{code}\n```")
     else:
         parts.append("With Sluice: `sluice.encoders.model_files.registry.open_encoder(FOLDER)`.")
     if loads:
-        code, also = THEIRS[facts["type"]], ""
+        known = KNOWN[facts["type"]]
+        code = (THEIR_SCORES if known.scores else THEIRS).format(name=known.theirs)
+        also = ""
         if trusted:
             code = code.replace('"FOLDER"', '"FOLDER", trust_remote_code=True')
             also = " where Sluice is installed too, whose code it runs"

@@ -26,6 +26,7 @@ from sluice.retrieval.experiments.checks import list_names
 from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.training.tested_queries import without_tested
 from sluice.retrieval.pipelines.stage import Stage, Texts
+from sluice.retrieval.pipelines.table import BLEND
 from sluice.retrieval.retrievers.candidate_lists import check_lists, run_on
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
@@ -249,7 +250,6 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else 0.0
 
 
-BLEND = "ltr"
 LEAST = 3  # folds: one to learn from, one to stop by, one to test on
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Protocol
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import plural, whole_number
-from sluice.encoders.given import as_scorer
+from sluice.encoders.objects import as_scorer
 from sluice.retrieval.evaluation.measures import own_measure, parse_measure
 from sluice.retrieval.pipelines.fusion.fusion import METHODS
 from sluice.retrieval.pipelines.operators import Then

@@ -23,7 +23,7 @@ from sluice.encoders.foundation.numbers import duration
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.foundation.token_vectors import TokenSequences, TokenVectors
-from sluice.encoders.given import EncoderLike, as_encoder
+from sluice.encoders.objects import EncoderLike, as_encoder
 from sluice.encoders.vectors.forms import EXACT, Store
 from sluice.familiar import FamiliarStage
 from sluice.retrieval.datasets.dataset import Dataset
@@ -73,7 +73,7 @@ def documents_of_all(encoders: Any, corpus: Any, columns: Mapping[str, Any]) -> 
 
 def encoder_for(folder: Path, head: Head, encoder: EncoderLike) -> Encoder:
     """Return the encoder to open a saved retriever with; a function gets the name it had then."""
-    from sluice.encoders.dense.given.function import FunctionEncoder
+    from sluice.encoders.dense.objects.function import FunctionEncoder
 
     given = as_encoder(encoder)
     if isinstance(given, FunctionEncoder) and not given.name and callable(encoder):

@@ -20,7 +20,7 @@ from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.table import own_form
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.indexing.index import Index
-from sluice.indexing.table import INDEXES, default_spec
+from sluice.indexing.table import INDEXES, KNOWN, default_spec
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.execution.executor import LOCAL, Executor, begin_alone, end_planning
@@ -229,6 +229,12 @@ def check_own_index(encoder: Any, index: Any) -> None:
         raise ConfigError(
             f"index: {type(index).__name__} does not score by attention to a document's several "
             "vectors, as this encoder does; expected a PseudoQueryIndex ({type: pseudo_queries})"
+        )
+    form, known = own_form(encoder), KNOWN.get(index.type_name)
+    if form not in (None, "tokens") and known and known.holds and form not in known.holds:
+        raise ConfigError(
+            f"index: {type(index).__name__} has another score than this encoder; expected "
+            f"{default_spec(str(form))}, or leave index out"
         )
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.table import TYPES
 from sluice.indexing import FmIndex, TrieIndex
+from sluice.indexing.table import KNOWN as INDEX_TYPES
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.documents.store import DocumentStore
 
@@ -51,10 +53,10 @@ def check_written(encoder: Any, index: Any) -> None:
             f"expected {article} {expected.__name__} ({{type: {expected.type_name}}}), or leave "
             "index out"
         )
-    for own, holds, name in (
-        (FmIndex, "sequences of tokens", "seal"), (TrieIndex, "identifiers", "dsi")
-    ):  # fmt: skip
+    for own, holds in (FmIndex, "sequences of tokens"), (TrieIndex, "identifiers"):
         if expected is None and isinstance(index, own):
+            forms = INDEX_TYPES[own.type_name].holds
+            name = next(name for name, each in TYPES.items() if each.form in forms)
             raise ConfigError(
                 f"index: {own.__name__} holds {holds}, and {type(encoder).__name__} makes "
                 f"vectors; it is for an encoder of type {name}"

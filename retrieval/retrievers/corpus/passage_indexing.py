@@ -163,7 +163,7 @@ def filled_by_passages(
         if rows is not None and isinstance(filled, ShardedIndex):
             filled = filled.by_documents(rows, parts.counts)
         elif passages.aggregate == "max":
-            filled = PassageIndex.over(filled, parts.counts)
+            filled = PassageIndex.wrap(filled, parts.counts)
     log.info("index: %s passages of %s documents", f"{len(parts):,}", f"{len(documents):,}")
     return filled
 

@@ -13,7 +13,7 @@ from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
-from sluice.encoders.table import ENCODERS
+from sluice.encoders.table import ENCODERS, KNOWN, traits_of
 from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
@@ -43,7 +43,9 @@ class MaxSim:
     def __init__(self, encoder: Any) -> None:
         hooks = hooks_of(encoder)
         self._of_tokens = hooks.similarity == "max_sim"
-        if not self._of_tokens and (hooks.kind != "dense" or hooks.map_texts is None):
+        known = traits_of(encoder)
+        states = known is not None and known.layered and hooks.map_texts is not None
+        if not self._of_tokens and not states:
             raise ConfigError(
                 f"max_sim: {type(encoder).__name__}; expected a dense encoder or a token encoder, "
                 "whose tokens have vectors"
@@ -76,14 +78,15 @@ class MaxSim:
             "query_length": query_length, "document_length": document_length,
             "device": device, "dtype": dtype, "batch_tokens": batch_tokens,
         }  # fmt: skip
-        if kind_of(model_folder(str(model))) == "tokens":
+        if kind_of(model_folder(str(model))) == TokenEncoder.kind:
             return cls(TokenEncoder.from_pretrained(model, **options))
         return cls(DenseEncoder.from_pretrained(model, backend="torch", **options))
 
     @property
     def is_saved(self) -> bool:
         """Whether ``from_pretrained`` reads what ``save_pretrained`` writes."""
-        return type_name(self.encoder, ENCODERS) in ("dense", "tokens")
+        known = KNOWN.get(type_name(self.encoder, ENCODERS))
+        return known is not None and (known.layered or known.form == "tokens")
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write the encoder; ``ConfigError`` for one that is neither dense nor of tokens."""

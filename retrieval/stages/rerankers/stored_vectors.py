@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.table import own_form
 from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.scorer import Scores
 from sluice.retrieval.pipelines.stage import Stage, Texts
@@ -121,7 +122,7 @@ def check_single_vectors(state: RetrieverState, caller: str) -> None:
             f"{caller}: a query of {state.name} is a network, and {caller} compares vectors; "
             f"search it by itself: {state.name}"
         )
-    if hooks_of(state.encoder).similarity == "attention":
+    if own_form(state.encoder) not in (None, "tokens"):
         raise ConfigError(
             f"{caller}: {state.name} has several vectors a document, and {caller} compares single "
             f"ones; search it by itself: {state.name}"

@@ -19,6 +19,7 @@ from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.retrieval.training_data.files.examples import FileExamples
 from sluice.retrieval.training_data.files.rows import ExampleSource
+from sluice.training.losses import loss_traits
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.sections import TrainingSection
@@ -181,7 +182,7 @@ class TextExamples(ExampleSource):
 
 def sees_queries(section: TrainingSection) -> bool:
     """Return whether training reads queries, to learn from them or to be evaluated."""
-    return section.loss.get("type") != "masked_language" or section.evaluate is not None
+    return not loss_traits(section.loss).texts_alone or section.evaluate is not None
 
 
 def splits_of(section: TrainingSection, dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
@@ -313,7 +314,7 @@ class IndexingExamples(ExampleSource):
 
         if not self.phrases:
             return
-        maker = PairMaker.of(passages)
+        maker = PairMaker.from_passages(passages)
         for passage in passages:
             chance = random.Random(f"indexing:{seed}:{passage.id}")
             drawn = (maker.pair("phrases", passage, chance) for _ in range(self.phrases))

@@ -137,7 +137,7 @@ class CorpusExamples(ExampleSource):
     def _asked(self, dataset: Dataset, seed: int) -> Iterator[_Asked]:
         from sluice.training.generation.corpus_pairs import PairMaker
 
-        maker = PairMaker.of(passages_of(dataset, self.documents))
+        maker = PairMaker.from_passages(passages_of(dataset, self.documents))
         for passage in passages_of(dataset, self.documents):
             known = set[str]()
             for number in range(self.per_document):

@@ -18,7 +18,7 @@ from sluice.encoders.foundation.disk.files import read_json, write_json
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import Advance
-from sluice.encoders.vectors.sending import sent_form
+from sluice.encoders.vectors.transfer import transfer_form
 from sluice.retrieval.execution.executor import (
     EXECUTORS,
     Crew,
@@ -144,7 +144,7 @@ class OtherMiner:
     ) -> None:
         self._encoder, self._order, self._executor = encoder, dict(order), executor
         self._copies = (work / COPIES).absolute()
-        self._form = sent_form(
+        self._form = transfer_form(
             encoder, where=where, instead=INSTEAD, own_devices=executor.gives_devices
         )
         self._thread = ThreadPoolExecutor(1, "mining")

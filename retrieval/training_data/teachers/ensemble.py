@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.config.component_types import ENSEMBLE
 from sluice.training.negatives.judge import Judge, JudgedPair, judged
 
 Scores = NDArray[np.float64]
 
-ENSEMBLE: Final = "ensemble"
 SETTINGS: Final = ("teachers", "weights", "normalise", "scale")
 
 

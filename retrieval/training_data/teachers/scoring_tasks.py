@@ -21,7 +21,7 @@ from sluice.encoders.foundation.disk.files import (
 )
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.progress import Advance, counted_by
-from sluice.encoders.vectors.sending import check_reopened, sent_form
+from sluice.encoders.vectors.transfer import check_reopened, transfer_form
 from sluice.retrieval.execution.executor import (
     LOCAL,
     Executor,
@@ -163,7 +163,7 @@ class SentTeacher:
             return {
                 "run": str(self._folder / file), "name": teacher.name, "as": teacher.fingerprint
             }  # fmt: skip
-        own, options = sent_form(
+        own, options = transfer_form(
             teacher.model, where="executor", instead=INSTEAD, own_devices=self._own_devices
         )
         folder = f"model-{teacher.fingerprint[:16]}"

@@ -15,11 +15,11 @@ from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import KNOWN, EncoderTraits
+from sluice.retrieval.config.component_types import ENSEMBLE
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.ensemble import (
-    ENSEMBLE,
     SETTINGS,
     Ensemble,
     Mixture,

@@ -23,9 +23,8 @@ from sluice.retrieval.training_data.written.query_generation import generate_que
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.training import Example
-    from sluice.training.generation.prompt_tuning import PromptTuning
     from sluice.training.generation.query_generation import ModelGenerator
-    from sluice.training.generation.soft_prompt import SoftPrompt
+    from sluice.training.generation.query_prompt import PromptTuning, SoftPrompt
 
 
 SPARE = 4  # judged queries looked at for each pair, since some have no document with a text
@@ -105,8 +104,7 @@ def learnt_prompt(
     epoch (``.state``), from which a killed call continues.
     """
     from sluice.training.generation.prompt_learner import learn_prompt
-    from sluice.training.generation.query_prompt import Shot
-    from sluice.training.generation.soft_prompt import FACTS, SoftPrompt
+    from sluice.training.generation.query_prompt import FACTS, Shot, SoftPrompt
 
     if (folder / FACTS).exists():
         return SoftPrompt.load(folder)
@@ -133,7 +131,7 @@ class GeneratedExamples(ExampleSource):
 
     Of the train split's judgements ``pairs`` are drawn by seed, a query and its best document each.
     A soft prompt is learnt on four fifths of them with the frozen ``model``, and chosen by the
-    rest (see ``sluice.training.generation.prompt_tuning``); the model then writes ``queries``
+    rest (see ``sluice.training.generation.query_prompt``); the model then writes ``queries``
     queries for each of ``documents`` other documents, drawn by seed. One is kept where BM25 finds
     its document among the first ``consistency``; null keeps all. With ``judgements`` the pairs are
     learnt too. ``pairs: 0`` writes without a soft prompt. What is learnt and written is kept beside
@@ -226,7 +224,7 @@ class GeneratedExamples(ExampleSource):
 
     def tuning(self) -> PromptTuning:
         """Return the settings of the soft prompt."""
-        from sluice.training.generation.prompt_tuning import PromptTuning
+        from sluice.training.generation.query_prompt import PromptTuning
 
         own = {name: getattr(self, name) for name in (*OF_PROMPT, "prompt", "document_length")}
         given = {name: value for name, value in own.items() if value is not None}

@@ -16,8 +16,8 @@ from sluice.encoders import DenseEncoder, GaussianEncoder, Hypencoder, PseudoQue
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.encoders.model_files.registry import open_encoder
-from sluice.encoders.own.pseudo_queries.encoder import assigned, centroids
-from sluice.indexing.wrappers.pseudo_queries import attended
+from sluice.encoders.own.pseudo_queries import assigned, centroids
+from sluice.indexing.own.pseudo_queries import attended
 
 Table = NDArray[np.float64]
 

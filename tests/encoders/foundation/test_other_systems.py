@@ -20,7 +20,7 @@ from sluice.encoders.foundation.disk.files import sync, write_text
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files import router
-from sluice.encoders.vectors import pool, sending
+from sluice.encoders.vectors import pool, transfer as sending
 
 POSIX_ONLY = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 MODULES = [

@@ -26,7 +26,7 @@ INSIDE = {
     "encoders/model_files/adapters.py",
     "encoders/splade/concepts/encoder.py",
     "encoders/splade/concepts/head.py",
-    "encoders/own/csr/encoder.py",
+    "encoders/own/csr.py",
     "encoders/splade/folder.py",
     "encoders/vectors/forms.py",
     "indexing/databases/pgvector/states.py",
@@ -49,8 +49,8 @@ INSIDE = {
     "retrieval/training_data/lists/list_tasks.py",
     "retrieval/training_data/teachers/distillation.py",
     "retrieval/training_data/teachers/scoring_tasks.py",
-    "training/generation/soft_prompt.py",
-    "training/loop/kept_weights.py",
+    "training/generation/query_prompt.py",
+    "training/loop/final_weights.py",
     "training/negatives/report.py",
 }
 # Into temporary files that no reader looks for.

@@ -87,10 +87,10 @@ def test_a_score_is_the_same_bits_wherever_the_document_stands(shape: QNetShape)
 
 @pytest.mark.parametrize("shape", [*SHAPES, QNetShape(1, 0), QNetShape(1, 3, True)], ids=str)
 def test_a_width_has_one_shape(shape: QNetShape) -> None:
-    assert QNetShape.of(shape.width, shape.dim) == shape
+    assert QNetShape.from_widths(shape.width, shape.dim) == shape
 
 
 @pytest.mark.parametrize("width", [1, 4, 6, 11, 36, 41, 76])
 def test_other_widths_are_refused(width: int) -> None:
     with pytest.raises(DataError, match=rf"queries: {width} values, and no q-net for documents"):
-        QNetShape.of(width, 5)
+        QNetShape.from_widths(width, 5)

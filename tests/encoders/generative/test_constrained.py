@@ -8,7 +8,7 @@ import torch
 from random_decoder import RandomDecoder, emitted
 
 from sluice.encoders.foundation.token_vectors import TokenSequences
-from sluice.encoders.generative.constrained import ConstrainedBeams
+from sluice.encoders.generative.constrained_decoding import ConstrainedBeams
 from sluice.indexing import FmIndex
 
 

@@ -10,7 +10,7 @@ from tiny_generators import save_gpt2, save_t5
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.utils import logging as their_logging
 
-from sluice.encoders.generative.constrained import Continuations
+from sluice.encoders.generative.constrained_decoding import Continuations
 from sluice.encoders.transformer.decoder_attention import cache_name
 
 

@@ -13,7 +13,7 @@ from tiny_generators import save_gpt2, save_t5
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.generative import SealEncoder
-from sluice.encoders.generative.constrained import key_weight
+from sluice.encoders.generative.constrained_decoding import key_weight
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.indexing import FmIndex
 from sluice.training import fit

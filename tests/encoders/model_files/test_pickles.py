@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 from tiny_models import save_model
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.dense.given.sentence_transformer import SentenceTransformerEncoder
+from sluice.encoders.dense.objects.sentence_transformer import SentenceTransformerEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.pickles import conversion, process
 from sluice.encoders.model_files.pickles.conversion import import_pickles, pickled_weights

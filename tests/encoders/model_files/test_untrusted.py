@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sluice.encoders import DenseEncoder
-from sluice.encoders.dense.given.sentence_transformer import SentenceTransformerEncoder
+from sluice.encoders.dense.objects.sentence_transformer import SentenceTransformerEncoder
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.model_files.untrusted import refuse_own_modules
+from sluice.encoders.model_files.remote_code import refuse_own_modules
 
 MODULE = {"idx": 0, "name": "0", "path": ""}
 

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.token_vectors import (
     WeightedNgrams,
 )
 from sluice.indexing import FmIndex, open_index
-from sluice.indexing.fm.kernels import suffix_array
+from sluice.indexing.own.fm.kernels import suffix_array
 
 Texts = Sequence[Sequence[int]]
 
@@ -134,7 +134,7 @@ def test_unknown_tokens_and_an_empty_index() -> None:
 def test_what_follows_a_frequent_ngram_is_remembered_until_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluice.indexing.fm.index.WIDE", 2)
+    monkeypatch.setattr("sluice.indexing.own.fm.index.WIDE", 2)
     index = filled([[1, 2], [1, 3], [1, 2]])
     first = index.continuations([1])
     assert index.continuations([1]) is first
@@ -143,7 +143,7 @@ def test_what_follows_a_frequent_ngram_is_remembered_until_a_change(
     assert index.continuations([2]) is not index.continuations([2])  # not frequent
     index.delete([0])
     check(index, [[1, 2], [1, 3], [1, 2]], [[1]], [0])
-    monkeypatch.setattr("sluice.indexing.fm.segment_list.REMEMBERED", 1)
+    monkeypatch.setattr("sluice.indexing.own.fm.segment_list.REMEMBERED", 1)
     index.add(TokenSequences.of([[1, 4], [1, 5]]))
     assert index.continuations([1]) is not index.continuations([1])  # no room
 
@@ -193,7 +193,7 @@ def test_a_failed_addition_leaves_the_index_as_it_was(monkeypatch: pytest.Monkey
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("sluice.indexing.fm.segment_list.Segment.build", full)
+        patch.setattr("sluice.indexing.own.fm.segment_list.Segment.build", full)
         with pytest.raises(OSError, match="no space left"):
             index.add(TokenSequences.of([[3], [4, 5, 6]]))
     index.add(TokenSequences.of([[8]]))

@@ -9,7 +9,7 @@ import pytest
 
 from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgrams
 from sluice.indexing import FmIndex
-from sluice.indexing.fm import index as fm_index
+from sluice.indexing.own.fm import index as fm_index
 
 LIMIT = 60  # seconds, of a thread that should end at once
 NEW = [[5, 6, 7], [5, 6], [5, 5, 6, 8], [7, 5, 6]]

@@ -59,11 +59,11 @@ def made(mode: str = "graph", **options: Any) -> GraphIndex:
 def test_a_long_exact_build_says_how_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sluice.indexing.graph.neighbours.SEARCHED", 100)
-    monkeypatch.setattr("sluice.indexing.graph.neighbours.LOGGED", 301)
+    monkeypatch.setattr("sluice.indexing.own.graph.neighbours.SEARCHED", 100)
+    monkeypatch.setattr("sluice.indexing.own.graph.neighbours.LOGGED", 301)
     made().link()
     assert not caplog.messages
-    monkeypatch.setattr("sluice.indexing.graph.neighbours.LOGGED", 300)
+    monkeypatch.setattr("sluice.indexing.own.graph.neighbours.LOGGED", 300)
     index = made()
     index.link()
     (message,) = caplog.messages

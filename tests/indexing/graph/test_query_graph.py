@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FunnelIndex, GraphIndex, QueryGraphIndex, open_index
-from sluice.indexing.graph.query_graph import both_ways, found_together, spread
+from sluice.indexing.own.graph.query_graph import both_ways, found_together, spread
 from sluice.indexing.storage.rows import DenseRows
 
 DIM = 6

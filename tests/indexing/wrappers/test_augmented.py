@@ -25,7 +25,7 @@ from sluice.indexing import (
     open_index,
 )
 from sluice.indexing.checks import Dense
-from sluice.indexing.wrappers.augmentations import NO_PARAMETERS, Augmentation, Parameters
+from sluice.indexing.own.augmentations import NO_PARAMETERS, Augmentation, Parameters
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=25)
 

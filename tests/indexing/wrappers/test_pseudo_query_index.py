@@ -23,7 +23,7 @@ from sluice.indexing import (
     TokenIndex,
     open_index,
 )
-from sluice.indexing.wrappers import pseudo_queries
+from sluice.indexing.own import pseudo_queries
 
 DIM = 6
 Table = NDArray[np.float32]

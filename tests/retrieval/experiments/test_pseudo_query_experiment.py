@@ -11,7 +11,7 @@ from small_world import documents
 from sluice.encoders import PseudoQueryEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import FlatIndex
-from sluice.indexing.wrappers.pseudo_queries import attended
+from sluice.indexing.own.pseudo_queries import attended
 from sluice.retrieval import Dataset, Document, Passages, Retriever
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.evaluation.scores import evaluate

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, Mod
 from sluice.indexing import FlatIndex, FmIndex
 from sluice.retrieval import Document, Passages, Retriever
 from sluice.training.example import Example, Text
-from sluice.training.losses.written import Spans
+from sluice.training.losses.sequences import Spans
 
 SMALL: dict[str, Any] = {"beams": 5, "length": 3, "unigrams": 40}
 CORPUS = documents(12)

@@ -14,7 +14,7 @@ from sluice.encoders import FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import FlatIndex, Index, TokenIndex
-from sluice.indexing.tokens.gather import gathering
+from sluice.indexing.tokens.gather import state as gathering
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages

@@ -18,7 +18,7 @@ from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.answered import with_answered
 from sluice.training import fit
 from sluice.training.example import Example, Text
-from sluice.training.losses.composed.clp import CLP
+from sluice.training.losses.own.clp import CLP
 
 NOTHING = Dataset(MemorySource("none", (), {}), None)
 

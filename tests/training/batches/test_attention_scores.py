@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.wrappers.pseudo_queries import attended
-from sluice.training.batches.token_scores import AttentionScoring
+from sluice.indexing.own.pseudo_queries import attended
+from sluice.training.batches.scoring import AttentionScoring
 
 
 def drawn() -> tuple[torch.Tensor, torch.Tensor]:

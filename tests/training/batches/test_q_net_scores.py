@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sluice.encoders.foundation.q_net import QNetShape, q_net_scores
-from sluice.training.batches.q_net_scores import QNetScoring
+from sluice.training.batches.scoring import QNetScoring
 
 SHAPES = [QNetShape(3, hidden, product) for hidden in (0, 1, 3) for product in (False, True)]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.machine import peak_memory
-from sluice.training.batches import token_scores
-from sluice.training.batches.token_scores import TokenScoring, widened_to
+from sluice.training.batches import scoring as token_scores
+from sluice.training.batches.scoring import TokenScoring, widened_to
 
 Floats = NDArray[np.float64]
 

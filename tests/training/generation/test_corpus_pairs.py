@@ -19,7 +19,7 @@ OTHERS = [
     Passage(f"o{n}", f"The thing {n}", f"The thing number {n} is in the house. It is the one.")
     for n in range(30)
 ]
-MAKER = PairMaker.of([GOLD, *OTHERS])
+MAKER = PairMaker.from_passages([GOLD, *OTHERS])
 
 
 def pairs(kind: str, passage: Passage = GOLD, count: int = 40) -> list[tuple[str, str]]:
@@ -85,9 +85,9 @@ def test_a_blank_document_gives_none(kind: str, passage: Passage) -> None:
 
 
 def test_a_corpus_of_one_document_has_phrases() -> None:
-    maker = PairMaker.of([GOLD])
+    maker = PairMaker.from_passages([GOLD])
     assert maker.key_phrases(GOLD)
-    assert PairMaker.of([]).documents == 0
+    assert PairMaker.from_passages([]).documents == 0
 
 
 def test_one_word_documents() -> None:

@@ -47,7 +47,7 @@ def test_paragraphs_are_the_lead_and_others() -> None:
 
 
 def test_windows_around_mentions_ask_for_what_is_mentioned() -> None:
-    names = Names.of([PATH, OPEN, WRAPPER])
+    names = Names.from_passages([PATH, OPEN, WRAPPER])
     assert list(windows(PATH, names)) == [
         ("Opens the file. As builtins.io.open does it. See io.text.Wrapper too.", OPEN.id),
         ("As builtins.io.open does it. See io.text.Wrapper too. Nothing else here.", WRAPPER.id),

@@ -11,15 +11,13 @@ from tiny_generators import END, save_gpt2, save_t5
 from tiny_models import save_model
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.generative.constrained import Continuations
+from sluice.encoders.generative.constrained_decoding import Continuations
 from sluice.training.generation import prompt_learner
 from sluice.training.generation.decoding import DiverseBeams
 from sluice.training.generation.inverse_cloze import Passage
 from sluice.training.generation.prompt_learner import learn_prompt
-from sluice.training.generation.prompt_tuning import PromptTuning
 from sluice.training.generation.query_generation import ModelGenerator
-from sluice.training.generation.query_prompt import Shot
-from sluice.training.generation.soft_prompt import FACTS, VECTORS, SoftPrompt
+from sluice.training.generation.query_prompt import FACTS, VECTORS, PromptTuning, Shot, SoftPrompt
 
 TUNING = PromptTuning(
     tokens=4, text="learn to rank", shots=1, choices=4, epochs=6, learning_rate=0.2, length=6

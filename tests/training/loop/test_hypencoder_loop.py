@@ -15,7 +15,7 @@ from sluice.encoders import Hypencoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import fit
-from sluice.training.batches.token_scores import TokenScoring
+from sluice.training.batches.scoring import TokenScoring
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
 from sluice.training.losses.contrastive.softmax import InfoNCE

@@ -14,7 +14,7 @@ import torch
 from sluice.encoders import PseudoQueryEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import fit
-from sluice.training.batches.token_scores import AttentionScoring, TokenScoring
+from sluice.training.batches.scoring import AttentionScoring, TokenScoring
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.losses.distillation.scores import KLDiv, MarginMSE

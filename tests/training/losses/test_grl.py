@@ -13,14 +13,14 @@ from torch import Tensor
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.generative.constrained import OwnWriting
+from sluice.encoders.generative.constrained_decoding import OwnWriting
 from sluice.encoders.towers import TowerEncoder
 from sluice.encoders.transformer.decoder_attention import causal_attention
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
-from sluice.training.losses.composed.grl import GRL, agreement, preference
 from sluice.training.losses.composed.matryoshka import sliced
+from sluice.training.losses.own.grl import GRL, agreement, preference
 
 QUERIES = ["river gold", "dense vector", "score document"]
 # Of each query a positive and a negative; of the last only a positive.

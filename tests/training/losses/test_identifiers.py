@@ -78,9 +78,9 @@ def test_each_positive_has_its_epochs(encoder: DsiEncoder) -> None:
     drawn = set()
     for epoch in range(12):
         collator.set_epoch(epoch)
-        drawn.add(collator.drawn(EXAMPLES[1]))
-        assert collator.drawn(EXAMPLES[0]) == encoder.codes["d1"]
-        assert collator.drawn(EXAMPLES[1]) == collator.drawn(EXAMPLES[1])
+        drawn.add(collator.draw(EXAMPLES[1]))
+        assert collator.draw(EXAMPLES[0]) == encoder.codes["d1"]
+        assert collator.draw(EXAMPLES[1]) == collator.draw(EXAMPLES[1])
     assert drawn == {encoder.codes["gold water"], encoder.codes["d3"]}
 
 

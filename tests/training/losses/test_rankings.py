@@ -19,7 +19,7 @@ from sluice.training.example import Example, Text
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
 from sluice.training.losses.contrastive.softmax import InfoNCE
-from sluice.training.losses.written import Rankings
+from sluice.training.losses.sequences import Rankings
 
 PROMPT = "{query} : {documents} rank"
 WORDS = ["gold", "river", "stone", "water", "index", "term"]

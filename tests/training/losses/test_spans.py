@@ -15,7 +15,7 @@ from sluice.encoders import SealEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.example import Example, Text
-from sluice.training.generation.written_batches import overlap
+from sluice.training.generation.collators import overlap
 from sluice.training.losses import LOSSES
 
 DOCUMENT = "gold in the river and stone beneath deep water of the sluice by the river"
@@ -80,12 +80,12 @@ def test_spans_are_of_positives_and_repeat_for_seed_and_epoch(encoder: SealEncod
     _, _, collator = parts(encoder, spans=30, length=3)
     ids = encoder.encode_documents([DOCUMENT]).ids.tolist()
     runs = {tuple(ids[at : at + 3]) for at in range(len(ids) - 2)}
-    first = collator.drawn(EXAMPLES[0])
+    first = collator.draw(EXAMPLES[0])
     assert {tuple(span) for span in first.tolist()} <= runs
-    assert (collator.drawn(EXAMPLES[0]) == first).all()
+    assert (collator.draw(EXAMPLES[0]) == first).all()
     collator.set_epoch(1)
-    assert (collator.drawn(EXAMPLES[0]) != first).any()
-    short = collator.drawn(EXAMPLES[1]).tolist()  # two tokens, or the empty document's none
+    assert (collator.draw(EXAMPLES[0]) != first).any()
+    short = collator.draw(EXAMPLES[1]).tolist()  # two tokens, or the empty document's none
     water = encoder.encode_documents(["deep water"]).ids.tolist()
     assert {tuple(span) for span in short} == {(*water, -100), (-100,) * 3}
 

@@ -159,7 +159,7 @@ class DecoupledSoftmax(LossBase):
         return SCORED if self.chunk is None else (*SINGLE, "scores")
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
-        return contrast(matrix.over(self._temperature), focal_gamma=self.focal_gamma)
+        return contrast(matrix.divided_by(self._temperature), focal_gamma=self.focal_gamma)
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss of a batch of vectors, in chunks where ``chunk`` is set."""
@@ -303,7 +303,7 @@ class InfoNCE(LossBase):
         return {} if learnt is None else {"temperature": math.exp(learnt.item())}
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
-        return self._of(matrix.over(self._divisor()))
+        return self._of(matrix.divided_by(self._divisor()))
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the loss of a batch of vectors, with ``logq`` and in chunks where these are set.
@@ -314,7 +314,7 @@ class InfoNCE(LossBase):
             return super().over(batch)
         shift = self._shift(batch) if self.logq else None
         if self.chunk is None:
-            matrix = batch.score_matrix().over(self._divisor())
+            matrix = batch.score_matrix().divided_by(self._divisor())
             return self._of(matrix if shift is None else matrix.less(shift))
         return contrast_over(
             batch,
@@ -339,7 +339,7 @@ class InfoNCE(LossBase):
                 "info_nce.logq: needs the documents' counts (bind_counts) and their ids in the "
                 "batch; which this training does not provide: leave logq out"
             )
-        return self.counts.of(batch.ids["document"]).to(batch.documents)
+        return self.counts.log_counts(batch.ids["document"]).to(batch.documents)
 
 
 class LogCounts:
@@ -360,7 +360,7 @@ class LogCounts:
         self.counts = dict(counts)
         self.total = math.fsum(counts.values()) or 1.0
 
-    def of(self, documents: Sequence[str]) -> Tensor:
+    def log_counts(self, documents: Sequence[str]) -> Tensor:
         """Return ``[N]`` float64 log expected counts of the documents of one batch."""
         share = len(documents) / self.total
         return torch.tensor(

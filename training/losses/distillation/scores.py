@@ -233,7 +233,9 @@ class Simplex(LossBase):
     def bind(self, encoder: Any, seed: int) -> None:
         """Place the corners in the encoder's dimensions; classes are then the nearest of them."""
         corners = simplex(width_of(encoder) + 1)
-        self._classes = Classes.of(corners, np.zeros((1, corners.shape[1]), np.float32), corners)
+        self._classes = Classes.from_arrays(
+            corners, np.zeros((1, corners.shape[1]), np.float32), corners
+        )
 
     def bind_teacher(self, vectors: Callable[[], NDArray[np.float32]]) -> None:
         """Find the classes in the teacher's vectors of the training texts."""
@@ -241,7 +243,7 @@ class Simplex(LossBase):
         every = vectors()
         self._check_width(every.shape[1])
         mean, centres = clusters(every[:: -(-len(every) // MOST)], corners, self.rounds)
-        self._classes = Classes.of(corners, mean, centres)
+        self._classes = Classes.from_arrays(corners, mean, centres)
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the mean cross-entropy; a text weighs what its query weighs."""
@@ -288,7 +290,7 @@ class Classes(NamedTuple):
     centres: Tensor
 
     @classmethod
-    def of(cls, *arrays: NDArray[np.float32]) -> Classes:
+    def from_arrays(cls, *arrays: NDArray[np.float32]) -> Classes:
         """Return them as tensors."""
         return cls(*map(torch.from_numpy, arrays))
 

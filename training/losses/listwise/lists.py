@@ -321,7 +321,7 @@ class ListMLE(LossBase):
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         temperature = temperature_for(self.temperature, self.similarity)
         group = group_of(
-            matrix.over(temperature), taught="list_mle" if self.needs_teacher else None
+            matrix.divided_by(temperature), taught="list_mle" if self.needs_teacher else None
         )
         order = _order_of(group, self.order)
         descent, sequence = (-order).masked_fill(~group.taking, torch.inf).sort(dim=1, stable=True)

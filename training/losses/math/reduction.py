@@ -42,7 +42,7 @@ def group_of(matrix: ScoreMatrix, *, taught: str | None = None) -> Group:
     raises ``DataError`` for a batch without a teacher.
     """
     scores, labels, taking, _, _ = matrix
-    teacher = None if taught is None else scored(taught, matrix.teacher)
+    teacher = None if taught is None else teacher_scores(taught, matrix.teacher)
     if teacher is not None:
         taking = taking & ~teacher.isnan()
     width = max(1, int(taking.sum(1).max()))
@@ -56,7 +56,7 @@ def group_of(matrix: ScoreMatrix, *, taught: str | None = None) -> Group:
     return Group(packed(scores), packed(labels), packed(judged), present, columns)
 
 
-def scored(name: str, teacher: Tensor | None) -> Tensor:
+def teacher_scores(name: str, teacher: Tensor | None) -> Tensor:
     """Return the teacher's scores; raises ``DataError`` for a batch that brought none."""
     if teacher is None:
         raise DataError(
@@ -200,7 +200,7 @@ def soft_labels(
     labels = matrix.labels.to(matrix.scores.dtype)
     if target == "labels":
         return labels
-    teacher = scored(loss, matrix.teacher).to(matrix.scores.dtype)
+    teacher = teacher_scores(loss, matrix.teacher).to(matrix.scores.dtype)
     known = matrix.mask & teacher.isfinite()
     if target == "logits":
         return torch.where(known, (teacher / (temperature or 1.0)).sigmoid(), labels)

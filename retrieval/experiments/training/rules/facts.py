@@ -8,7 +8,7 @@ from typing import Any
 
 from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import resolve
-from sluice.encoders.table import KNOWN, MATCHING
+from sluice.encoders.table import KNOWN, MATCHING, WAYS, TuningTraits
 from sluice.encoders.transformer.from_scratch import is_fresh
 from sluice.encoders.tuning.learning import refused_tuning
 from sluice.retrieval.config.components import START_KEY, towers_in
@@ -70,6 +70,11 @@ class RunFacts(TrainingFacts):
     def tuning(self) -> str:
         """The type of tuning; empty where all parameters are tuned."""
         return str((self.section.tuning or {}).get("type", ""))
+
+    @property
+    def way(self) -> TuningTraits:
+        """What is known of that way of tuning."""
+        return WAYS.get(self.tuning, TuningTraits(""))
 
     @property
     def refused_tuning(self) -> str:

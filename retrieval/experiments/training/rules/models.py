@@ -43,7 +43,7 @@ ENCODER: Final = (
          "{encoder[weights]}: the matrices are codes, which cannot be trained; add tuning: "
          "{{type: lora}}, which trains beside them, or leave weights out",
          "encoder: {weights: int8}"),
-    Rule("tuning", lambda run: run.tuning == "experts" and not run.learning.experts,
+    Rule("tuning", lambda run: run.way.of_experts and not run.learning.experts,
          "experts: a {kind} encoder has none; give encoder: {{type: experts, ...}}, or another "
          "tuning",
          "tuning: experts"),
@@ -51,7 +51,7 @@ ENCODER: Final = (
          "{refused_tuning}",
          "{encoder: {type: true_false}, tuning: lora, loss: bce}"),
     Rule("trainer.{key}",
-         lambda run: run.tuning == "iaa" and run.first_set(*CHECKPOINTING, of=run.section.trainer),
+         lambda run: run.way.spans and run.first_set(*CHECKPOINTING, of=run.section.trainer),
          "computes every block again by itself, and tuning: iaa connects them; leave it out, or "
          "use adapter",
          "{tuning: iaa, trainer: {activation_checkpointing: true}}"),
@@ -128,7 +128,7 @@ SETTINGS: Final = (
          "{encoder: {type: knrm}, loss: bce, negatives: {type: mined, retriever: m}, "
          "head_learning_rate: 0.1}"),
     Rule("head_learning_rate", lambda run: run.section.head_learning_rate and "words" in run.learns
-         and run.tuning not in ("", "bitfit", "ln_tuning"),
+         and run.tuning and not run.way.moves,
          "with tuning: {{type: {tuning}}} a splade encoder's head is not trained; leave it out",
          "{encoder: {type: splade}, tuning: lora, head_learning_rate: 0.1}"),
     Rule("xtr_top_k",

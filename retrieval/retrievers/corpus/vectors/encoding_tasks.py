@@ -17,7 +17,7 @@ from sluice.encoders.foundation.progress import Advance, counted_by
 from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
 from sluice.encoders.vectors.cache import VectorCache
 from sluice.encoders.vectors.forms import EXACT, Hashes, checked_vectors, mean_cosine, text_hashes
-from sluice.encoders.vectors.sending import SentForm, check_reopened, class_name, sent_form
+from sluice.encoders.vectors.transfer import TransferForm, check_reopened, class_name, transfer_form
 from sluice.retrieval.execution.executor import Executor, Facts
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 
@@ -97,7 +97,7 @@ class SentEncoder:
 
     def __init__(self, encoder: Any, work: Path, *, own_devices: bool = False) -> None:
         self._encoder = encoder
-        self._form: SentForm = sent_form(
+        self._form: TransferForm = transfer_form(
             encoder, where="executor", instead=INSTEAD, own_devices=own_devices
         )
         fingerprint = str(encoder.fingerprint)

@@ -23,7 +23,7 @@ from sluice.encoders.vectors.cache import VectorCache
 from sluice.encoders.vectors.forms import Shard, checked_vectors, write_shard
 from sluice.indexing import open_index
 from sluice.indexing.index import saved_type
-from sluice.indexing.table import INDEXES
+from sluice.indexing.table import INDEXES, KNOWN
 from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval.execution.executor import Executor, Facts, Plan, Task, run_plan
 from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import EncodedCorpus
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 def holds_tokens(index: Index) -> bool:
     """Return whether an index holds a vector for each token of a text, and scores by MaxSim."""
-    return index.form.type_name == "tokens"
+    known = KNOWN.get(index.form.type_name)
+    return known is not None and known.holds == ("tokens",)
 
 
 def as_matrices(vectors: Any) -> Iterable[Any]:

@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.own.matching.conv_knrm import NGramKernels
-from sluice.encoders.own.matching.drmm import Histograms
-from sluice.encoders.own.matching.duet import LocalAndDistributed
-from sluice.encoders.own.matching.knrm import KernelPooling, Kernels
-from sluice.encoders.own.matching.match_pyramid import Image, pooled
-from sluice.encoders.own.matching.pacrr import BestMatches
+from sluice.encoders.own.matching.interactions import (
+    BestMatches,
+    Histograms,
+    Image,
+    LocalAndDistributed,
+    pooled,
+)
+from sluice.encoders.own.matching.kernels import KernelPooling, Kernels, NGramKernels
 from sluice.encoders.own.matching.ranker import Head
 from sluice.encoders.own.matching.sources import OneText, Pairs, aligned, stacked
 

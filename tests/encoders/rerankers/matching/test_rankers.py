@@ -17,8 +17,8 @@ from tiny_models import vocabulary
 from sluice.encoders import DenseEncoder, StaticEncoder, TokenEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.given import as_scorer
 from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.objects import as_scorer
 from sluice.encoders.own.matching import DRMM, KNRM, Duet
 from sluice.encoders.own.matching.ranker import CELLS, MatchingRanker
 from sluice.encoders.own.matching.sources import SOURCES, TokenSource

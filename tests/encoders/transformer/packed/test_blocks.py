@@ -106,7 +106,7 @@ def test_bfloat16_stays_close_to_float32(family: str, models: Any, tokenizer: An
 @pytest.mark.parametrize("family", BLOCKS)
 def test_texts_that_end_in_tokens_nobody_sees(family: str, models: Any) -> None:
     model = models[family]
-    network = PackedTransformer.of(model, torch.float32)
+    network = PackedTransformer.from_model(model, torch.float32)
     assert network is not None
     lengths, seen = [12, 12, 5], [9, 5, 5]
     ids = torch.arange(sum(lengths)) % 50 + 4
@@ -142,7 +142,7 @@ def test_decoders_that_look_ahead(family: str, tokenizer: Any) -> None:
 
 def test_segments_reach_the_embedding(models: Any) -> None:
     model = models["NomicBERT"]
-    network = PackedTransformer.of(model, torch.float32)
+    network = PackedTransformer.from_model(model, torch.float32)
     assert network is not None
     ids, types = torch.arange(4, 13), torch.tensor([0, 0, 1, 1, 1, 0, 0, 0, 1])
     with torch.inference_mode():
@@ -186,7 +186,7 @@ def test_settings_unknown_here_run_the_ordinary_pass(
         vocab_size=len(tokenizer), **{**usual, **settings}
     )
     model = getattr(transformers, name + kind)._from_config(config).eval()
-    assert PackedTransformer.of(model, torch.float32) is None, what
+    assert PackedTransformer.from_model(model, torch.float32) is None, what
 
 
 def test_hooks_and_other_layers_run_the_ordinary_pass(tokenizer: Any) -> None:
@@ -195,11 +195,11 @@ def test_hooks_and_other_layers_run_the_ordinary_pass(tokenizer: Any) -> None:
 
     model = made("Qwen3", len(tokenizer))
     handle = model.layers[0].register_forward_hook(lambda *_: None)
-    assert PackedTransformer.of(model, torch.float32) is None
+    assert PackedTransformer.from_model(model, torch.float32) is None
     handle.remove()
-    assert PackedTransformer.of(model, torch.float32) is not None
+    assert PackedTransformer.from_model(model, torch.float32) is not None
     model.layers[1].mlp.up_proj = Adapter(32, 48)
-    assert PackedTransformer.of(model, torch.float32) is None
+    assert PackedTransformer.from_model(model, torch.float32) is None
 
 
 @pytest.mark.parametrize("family", ["ModernBERT", "NomicBERT"])
@@ -239,7 +239,7 @@ def test_a_model_that_does_not_fit_twice_runs_the_ordinary_pass(
     for free, fits in ((2 * size, True), (2 * size - 1, False), (None, True)):
         monkeypatch.setattr(packed_model, "free_memory_bytes", lambda free=free: free)
         with caplog.at_level("INFO", "sluice"):
-            packed = PackedTransformer.of(models["Qwen3"], torch.float32)
+            packed = PackedTransformer.from_model(models["Qwen3"], torch.float32)
         assert (packed is not None) == fits
         assert ("needs a copy of the weights" in caplog.text) != fits
         caplog.clear()

@@ -157,7 +157,7 @@ def test_the_prompt_can_be_left_out_of_pooling(tokenizer: Any) -> None:
 def test_padding_tokens_inside_a_text(tokenizer: Any) -> None:
     for family in ("Bert", "Roberta", "MPNet"):
         model = made(family, "Model", PACKED[family], len(tokenizer))
-        packed = PackedTransformer.of(model, torch.float32)
+        packed = PackedTransformer.from_model(model, torch.float32)
         assert packed is not None
         ids = torch.tensor([2, 0, 9, 0, 0, 3, 2, 7, 3])
         with torch.inference_mode():
@@ -189,17 +189,17 @@ def test_hooks_adapters_and_subclasses_run_the_ordinary_pass(tokenizer: Any) -> 
 
     model = made("Bert", "Model", SMALL, len(tokenizer))
     handle = model.encoder.layer[0].register_forward_hook(lambda *_: None)
-    assert PackedTransformer.of(model, torch.float32) is None
+    assert PackedTransformer.from_model(model, torch.float32) is None
     handle.remove()
-    assert PackedTransformer.of(model, torch.float32) is not None
+    assert PackedTransformer.from_model(model, torch.float32) is not None
     model.encoder.layer[1].attention.self.key = Adapter(32, 32)
-    assert PackedTransformer.of(model, torch.float32) is None
+    assert PackedTransformer.from_model(model, torch.float32) is None
 
     class Changed(transformers.BertModel):
         pass
 
     other = Changed(transformers.BertConfig(vocab_size=len(tokenizer), **SMALL))
-    assert PackedTransformer.of(other, torch.float32) is None
+    assert PackedTransformer.from_model(other, torch.float32) is None
 
 
 def test_a_pass_that_differs_is_not_used(

@@ -325,20 +325,21 @@ def test_without_onednn_it_is_as_exact(tokenizer: Any, monkeypatch: pytest.Monke
 def test_what_it_does_not_know_runs_the_padded_pass(tokenizer: Any) -> None:
     encoder = DenseEncoder(model_of("Bert", "Model", tokenizer), tokenizer)
     features = encoder.tokenize(BATCH, "document")
-    assert TrainingPass.of(encoder.model, features) is not None
+    assert TrainingPass.from_batch(encoder.model, features) is not None
     left = {name: values.flip(1) for name, values in features.items()}
-    assert TrainingPass.of(encoder.model, left) is None
+    assert TrainingPass.from_batch(encoder.model, left) is None
     assert (
-        TrainingPass.of(encoder.model, {**features, "position_ids": features["input_ids"]}) is None
+        TrainingPass.from_batch(encoder.model, {**features, "position_ids": features["input_ids"]})
+        is None
     )
     BiEncoderModule(encoder).activation_checkpointing_enable()
-    assert TrainingPass.of(encoder.model, features) is None
+    assert TrainingPass.from_batch(encoder.model, features) is None
     encoder = DenseEncoder(model_of("Bert", "Model", tokenizer), tokenizer)
     handle = encoder.model.encoder.layer[0].register_forward_hook(lambda *_: None)
-    assert TrainingPass.of(encoder.model, features) is None
+    assert TrainingPass.from_batch(encoder.model, features) is None
     handle.remove()
     encoder.model.encoder.layer[1].output.dropout = nn.AlphaDropout(0.1)
-    assert TrainingPass.of(encoder.model, features) is None
+    assert TrainingPass.from_batch(encoder.model, features) is None
 
 
 def test_a_model_that_differs_is_trained_by_its_own_pass(

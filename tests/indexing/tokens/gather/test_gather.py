@@ -12,7 +12,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
-from sluice.indexing.tokens.gather import gathering
+from sluice.indexing.tokens.gather import state as gathering
 from sluice.indexing.tokens.gather.centroid_gather import CentroidGather, CentroidLists
 from sluice.indexing.tokens.gather.centroids import Centroids
 from tests.support.token_clusters import DIM, clustered, max_sim

@@ -13,8 +13,8 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
-from sluice.indexing.tokens.gather import gathering
-from sluice.indexing.tokens.gather.gathering import EXACT_BELOW
+from sluice.indexing.tokens.gather import state as gathering
+from sluice.indexing.tokens.gather.state import EXACT_BELOW
 from tests.support.forging import forge
 from tests.support.token_clusters import clustered
 

@@ -19,10 +19,10 @@ from vector_batches import examples, made, random_batch
 
 from sluice.encoders import CsrEncoder, DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.own.csr.encoder import SparseAutoencoder
+from sluice.encoders.own.csr import SparseAutoencoder
 from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.csr import CSR
+from sluice.training.losses.own.csr import CSR
 
 INPUTS, LATENTS, K, K_AUX = 6, 20, 2, 3
 INFO = {"type": "info_nce", "temperature": 0.7}

@@ -16,8 +16,8 @@ from sluice.encoders import DenseEncoder
 from sluice.encoders.dense.error_adapter import PairHead
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.headed import DSE, RRRA
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.own.heads import DSE, RRRA
 
 
 def taught(weights: Tensor | None = None) -> tuple[DSE, VectorBatch]:

@@ -17,10 +17,10 @@ from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.layout import SIDECAR, read_object
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.clp import CLP
 from sluice.training.losses.composed.matryoshka import Matryoshka, Matryoshka2D, compression_of
 from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.losses.math.reduction import width_of
+from sluice.training.losses.own.clp import CLP
 
 
 def info_nce_rows(scores: Tensor, batch: VectorBatch, temperature: float) -> Tensor:

@@ -17,8 +17,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.loop.checkpoint import load_examples, save_examples
-from sluice.training.losses.composed.misfits import Misfits
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.own.misfits import Misfits
 
 ROWS = [0, 0, 2, 3, 3, 3]  # of each misfit; query 1 has none
 

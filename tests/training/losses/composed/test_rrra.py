@@ -9,8 +9,8 @@ from vector_batches import INFO, Sixteen, agree, examples, made, random_batch
 
 from sluice.encoders.dense.error_adapter import ErrorAdapter
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.losses.composed.headed import RRRA
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.own.heads import RRRA
 
 
 @pytest.mark.parametrize("weighted", [True, False])

@@ -20,7 +20,7 @@ from sluice.encoders.own.three_heads.encoder import HeadEncoder
 from sluice.encoders.own.three_heads.packing import HeadVectors, pack, unpack
 from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
-from sluice.training.losses.composed.three_heads import HEADS, ThreeHeads
+from sluice.training.losses.own.three_heads import HEADS, ThreeHeads
 
 HIDDEN, DIM = 11, 4
 MADE = examples(3, negatives=2)

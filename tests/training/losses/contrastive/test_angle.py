@@ -13,8 +13,8 @@ from vector_batches import examples, gradients, made, random_batch
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.contrastive.angle import AnglE, angles
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.own.angle import AnglE, angles
 
 
 def straight_angle(query: list[float], document: list[float]) -> float:

@@ -206,7 +206,7 @@ def test_corrected_partition_is_unbiased_on_a_toy_vocabulary() -> None:
     mean = 0.0
     for drawn in product(counts, repeat=3):  # every batch of three documents and its probability
         chance = math.prod(counts[name] / 8 for name in drawn)
-        logs = loss.counts.of(drawn)
+        logs = loss.counts.log_counts(drawn)
         estimate = sum(math.exp(scores[n] - q.item()) for n, q in zip(drawn, logs, strict=True))
         mean += chance * estimate
     assert mean == pytest.approx(sum(map(math.exp, scores.values())), abs=1e-12)
@@ -224,7 +224,7 @@ def test_logq_says_what_it_misses() -> None:
     assert "scores" not in InfoNCE(logq=True).forms
     unknown = with_counts({"elsewhere": 4.0}).counts
     assert unknown is not None
-    assert unknown.of(["new"])[0].item() == pytest.approx(math.log(1 / 4))
+    assert unknown.log_counts(["new"])[0].item() == pytest.approx(math.log(1 / 4))
 
 
 # -- the learnt temperature -----------------------------------------------------------------------

@@ -20,8 +20,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Example, Text
-from sluice.training.losses.distillation.vectors import Entries
 from sluice.training.losses.math.reduction import whitened
+from sluice.training.losses.own.entries import Entries
 
 DIM = 4
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.losses.queue.momentum_encoder import tokens_of
-from sluice.training.losses.queue.text_augmentation import (
+from sluice.training.losses.own.momentum_keys import (
     CLASSES,
     MODES,
     Mode,
@@ -18,6 +17,7 @@ from sluice.training.losses.queue.text_augmentation import (
     count_tokens,
     frequency_classes,
     representatives,
+    tokens_of,
 )
 
 VOCABULARY = 50

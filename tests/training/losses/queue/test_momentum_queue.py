@@ -21,10 +21,16 @@ from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
 from sluice.training.example import Example
 from sluice.training.losses import LOSSES
 from sluice.training.losses.contrastive.softmax import InfoNCE
-from sluice.training.losses.queue.momentum_encoder import KeyEncoder, tokens_of
-from sluice.training.losses.queue.momentum_queue import MomentumQueue
-from sluice.training.losses.queue.text_augmentation import augmented, count_tokens
-from sluice.training.losses.queue.vector_queue import Pairs, VectorQueue, codes
+from sluice.training.losses.own.momentum_keys import (
+    KeyEncoder,
+    Pairs,
+    VectorQueue,
+    augmented,
+    codes,
+    count_tokens,
+    tokens_of,
+)
+from sluice.training.losses.own.momentum_queue import MomentumQueue
 
 INFO = {"type": "info_nce", "temperature": 0.1}
 
