@@ -18,6 +18,7 @@ from sluice.retrieval.cli.terminal.messages import echo, say
 from sluice.retrieval.cli.terminal.options import (
     COLUMNS,
     DOCUMENTS,
+    Columns,
     ConfigFile,
     Links,
     Overrides,
@@ -27,7 +28,7 @@ from sluice.retrieval.cli.terminal.options import (
     refuse_options,
 )
 from sluice.retrieval.cli.terminal.printing import show
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, picked, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
+OWN_DOCUMENTS = "sluice.retrieval.cli.experiment:own_experiment"
 LONG = 300_000  # characters that take longer than the trial of an estimate
 
 
@@ -51,10 +53,10 @@ def own_experiment(
     columns: Mapping[str, Any],
     output: Path | None,
     *,
-    language: str | None,
-    model: str | None,
-    lexical_only: bool,
-    dry_run: bool,
+    language: Annotated[str | None, "CODE", "The language BM25 stems.", Shown("guessed")] = None,
+    model: Annotated[str | None, "The dense encoder.", Shown("all-MiniLM-L6-v2")] = None,
+    bm25: Annotated[bool, "Index with BM25 alone, without a model."] = False,
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Return the config of a hybrid over a source, and print what was read and what it will cost.
 
@@ -65,15 +67,15 @@ def own_experiment(
     from sluice.retrieval.experiments.own_documents import hybrid_config, survey
     from sluice.retrieval.jobs import estimate
 
-    if lexical_only and model is not None:
+    if bm25 and model is not None:
         raise ConfigError("--model: goes without --bm25, which uses no model")
     if language is not None:
         analyzer(language)  # an unknown one is an error before any work
     folder = output or Path("runs") / short_name(source)
     own = survey(source, columns, folder, language)
     echo(str(own))
-    config = hybrid_config(own, folder, model=model, lexical_only=lexical_only)
-    if not dry_run and not lexical_only:
+    config = hybrid_config(own, folder, model=model, lexical_only=bm25)
+    if not dry_run and not bm25:
         if own.characters < LONG:
             echo("estimate: less than half a minute, and a few MB on disk")
         else:
@@ -137,7 +139,7 @@ def train(config: ConfigFile, overrides: Overrides = None) -> None:
     echo(training_summary(train_one(config, overrides or [])))
 
 
-@takes(COLUMNS)
+@takes(COLUMNS, OWN_DOCUMENTS, panels={DOCUMENTS: "language model bm25"})
 def index(
     source: Annotated[
         str,
@@ -150,20 +152,11 @@ def index(
     output: Annotated[
         Path | None, "FOLDER", "Where the indexes go.", Shown("runs/NAME of the source")
     ] = None,
-    language: Annotated[
-        str | None, "CODE", "The language BM25 stems.", Shown("guessed", panel=DOCUMENTS)
-    ] = None,
-    model: Annotated[
-        str | None, "The dense encoder.", Shown("all-MiniLM-L6-v2", panel=DOCUMENTS)
-    ] = None,
-    bm25: Annotated[
-        bool, "Index with BM25 alone, without a model.", Shown(panel=DOCUMENTS)
-    ] = False,
     dry_run: Annotated[bool, "Estimate time, disk and memory; index nothing."] = False,
     allow: Links = None,
     rebuild: Rebuild = False,
     plan: Plan = False,
-    **columns: Any,
+    **values: Any,
 ) -> None:
     """Index documents, or an experiment's corpus.
 
@@ -184,7 +177,6 @@ def index(
     """
     from sluice.retrieval.config.yaml_file import SUFFIXES, recipe_or_file, recipes
 
-    columns |= {"allow": allow} if allow else {}
     config: str | Path | dict[str, Any] = Path(source)
     if is_documents(source):
         if overrides:
@@ -192,18 +184,16 @@ def index(
                 f"{overrides[0]}: KEY=VALUE goes with a YAML file, and {source} is documents; use "
                 "the options of `sluice index -h`"
             )
-        config = own_experiment(
-            source, columns, output, language=language, model=model, lexical_only=bm25,
-            dry_run=dry_run,
-        )  # fmt: skip
+        columns = picked(values, Columns) | ({"allow": allow} if allow else {})
+        options = picked(values, own_experiment)
+        config = own_experiment(source, columns, output, **options, dry_run=dry_run)
     else:
         if not recipe_or_file(source).exists() and Path(source).suffix not in SUFFIXES:
             here = [path.name for path in Path(source).absolute().parent.glob("*")]
             raise ConfigError(
                 f"{source}: no such file or folder{suggest(Path(source).name, [*here, *recipes()])}"
             )
-        refuse_options("for documents, not for a YAML file", **columns, language=language,
-                       model=model, bm25=bm25 or None)  # fmt: skip
+        refuse_options("for documents, not for a YAML file", **values, allow=allow)
         overrides = [*(overrides or []), *([] if output is None else [f"output={output}"])]
     if plan:
         if dry_run:
@@ -271,16 +261,7 @@ def evaluate(
       sluice evaluate configs/beir.yaml dataset=nfcorpus
       sluice evaluate configs/beir.yaml 'dataset=[scifact, nfcorpus]' output=runs/beir
     """
-    from sluice.retrieval.jobs import run as run_experiment
-
-    if plan:
-        _print_plan(config, overrides, rebuild, suites=True)
-        return
-    if _run_suite(config, overrides, rebuild):
-        return
-    start = time.monotonic()
-    table, experiment = run_experiment(config, overrides or [], rebuild=rebuild)
-    _print_evaluation(table, experiment, start)
+    run(config, overrides, rebuild=rebuild, plan=plan)
 
 
 def tune(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.encoder import Side, hooks_of
+from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import UnknownDocumentError
 from sluice.encoders.foundation.machine import cores
 from sluice.retrieval.documents.document import Document
@@ -27,7 +28,6 @@ from sluice.retrieval.serving.content.content import (
 )
 from sluice.retrieval.serving.content.live import LiveFolder, Peers, Written
 from sluice.retrieval.serving.faults import Fault, late, not_written, overloaded, too_large
-from sluice.retrieval.serving.judging.judging import open_judging
 from sluice.retrieval.serving.metrics import Metrics
 from sluice.retrieval.serving.settings import MOST_QUERY, ServeSettings
 from sluice.retrieval.serving.shapes.search import (
@@ -36,7 +36,8 @@ from sluice.retrieval.serving.shapes.search import (
     SearchAnswer,
     SearchRequest,
 )
-from sluice.retrieval.serving.tasks.embedding import (
+from sluice.retrieval.serving.table import TABLE
+from sluice.retrieval.serving.work.embedding import (
     Pair,
     Vector,
     cost_of,
@@ -44,10 +45,9 @@ from sluice.retrieval.serving.tasks.embedding import (
     pair_cost,
     score_all,
 )
-from sluice.retrieval.serving.tasks.explaining import explained
-from sluice.retrieval.serving.tasks.searching import answer, is_quick, search_all
 from sluice.retrieval.serving.work.lane import Job, Lane
 from sluice.retrieval.serving.work.pace import Budget, Mailbox
+from sluice.retrieval.serving.work.searching import answer, explained, is_quick, search_all
 
 log = logging.getLogger("sluice.serve")
 
@@ -88,7 +88,8 @@ class Service:
             INDEXES: Lane(INDEXES, self.budget, threads=searchers, **common),
             WRITES: Lane(WRITES, self._writes, batch_tokens=1, settled=self._mail.wake),
         }
-        self.judging = open_judging(settings, live.folder, live.content)
+        opener = resolve(TABLE["judging"].opener)
+        self.judging = opener(settings, live.folder, live.content)  # None where nothing is judged
         self.lag = 0.0  # seconds that the event loop is late
         self._ends = 0.0  # when what was accepted is given up
         self._lane_names: dict[tuple[int, str], str] = {}

@@ -31,6 +31,7 @@ from sluice.retrieval.cli.terminal.verbs import Command, Shown, picked, takes
     qrels=Shown("the dataset's"),
     queries=Shown("all"),
     cache=Shown("the user's cache"),
+    rankers=Shown(names=("--ranker",)),
 )
 def judge(
     runs: Annotated[list[Path] | None, "RUN", "Runs whose documents are labelled."] = None,
@@ -39,11 +40,6 @@ def judge(
     judge: Annotated[str, "A cross-encoder, a file of labels, or YAML, as described above."],
     output: Annotated[Path, "The file of labels to write, BEIR's tsv."],
     measure: Measures = None,
-    ranker: Annotated[
-        list[str] | None,
-        "MODEL",
-        "A model that produced the runs, if sluice did not write them; may be repeated.",
-    ] = None,
     **values: Any,
 ) -> None:
     """Label documents with a judge.
@@ -63,9 +59,8 @@ def judge(
     from sluice.retrieval.studies.judging.judge_runs import judge_runs
 
     report = judge_runs(
-        runs or [], dataset, judge, output, measures=split_measures(measure),
-        rankers=ranker or [], **values,
-    )  # fmt: skip
+        runs or [], dataset, judge, output, measures=split_measures(measure), **values
+    )
     echo(str(report))
 
 
@@ -156,8 +151,8 @@ def assessors(log: JudgingLog, *, as_json: Json = False) -> None:
     Example:
       sluice labels assessors queries.txt.judgements.jsonl
     """
-    from sluice.retrieval.serving.judging.agreement import assessor_agreement
-    from sluice.retrieval.serving.judging.state import read_judgements
+    from sluice.retrieval.serving.judging.judgements import read_judgements
+    from sluice.retrieval.serving.judging.results import assessor_agreement
 
     found = assessor_agreement(read_judgements(log))
     if as_json:
@@ -167,8 +162,8 @@ def assessors(log: JudgingLog, *, as_json: Json = False) -> None:
 
 
 @takes(
-    "sluice.retrieval.serving.judging.export:qrels_of",
-    "sluice.retrieval.serving.judging.export:qrels_text",
+    "sluice.retrieval.serving.judging.results:qrels_of",
+    "sluice.retrieval.serving.judging.results:qrels_text",
     assessors=Shown("all", names=("--assessor",)),
 )
 def export(
@@ -187,8 +182,8 @@ def export(
       sluice labels export queries.txt.judgements.jsonl --assessor ann --output ann.tsv
     """
     from sluice.encoders.foundation.disk.files import write_text
-    from sluice.retrieval.serving.judging.export import qrels_of, qrels_text, unjudged
-    from sluice.retrieval.serving.judging.state import read_judgements
+    from sluice.retrieval.serving.judging.judgements import read_judgements
+    from sluice.retrieval.serving.judging.results import qrels_of, qrels_text, unjudged
 
     judgements = read_judgements(log)
     qrels = qrels_of(judgements, **picked(values, qrels_of))

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.cli.experiment import (
+    OWN_DOCUMENTS,
+    is_documents,
+    own_experiment,
+    short_name,
+)
 from sluice.retrieval.cli.terminal.messages import echo
 from sluice.retrieval.cli.terminal.options import Allow, allowed, refuse_options
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
+from sluice.retrieval.cli.terminal.verbs import Command, Shown, picked, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
@@ -23,6 +29,8 @@ log = logging.getLogger("sluice")
 
 @takes(
     "sluice.retrieval.serving.settings:ServeSettings",
+    OWN_DOCUMENTS,
+    without="language",
     panels={
         "Who may ask": "keys open_to_all hosts rate",
         "Judging": "judge judgements judge_depth",
@@ -67,8 +75,6 @@ def serve(
         "Where the index of documents goes.",
         Shown("runs/NAME of the source"),
     ] = None,
-    model: Annotated[str | None, "The dense encoder.", Shown("all-MiniLM-L6-v2")] = None,
-    bm25: Annotated[bool, "Index with BM25 alone, without a model."] = False,
     allow: Allow = None,
     **values: Any,
 ) -> None:
@@ -105,8 +111,10 @@ def serve(
         values["body_bytes"] = body_kb * 1024
     if shard_workers is not None:
         values["shard_workers"] = _shard_workers(shard_workers)
-    settings = ServeSettings(mcp=mcp == "http", allow=tuple(allowed(allow)), **values)
-    folder = _indexed(source, output, model, bm25, allow, quiet=mcp == "stdio")
+    may = tuple(allowed(allow))
+    settings = ServeSettings(mcp=mcp == "http", allow=may, **picked(values, ServeSettings))
+    options = picked(values, own_experiment)
+    folder = _indexed(source, output, options, allow, quiet=mcp == "stdio")
     if mcp == "stdio":
         from sluice.retrieval.serving.processes.start import run_mcp
 
@@ -150,13 +158,11 @@ def _serve(folder: Path, settings: ServeSettings) -> None:
 
 
 def _indexed(
-    source: str, output: Path | None, model: str | None, bm25: bool, allow: Allow, quiet: bool
+    source: str, output: Path | None, options: dict[str, Any], allow: Allow, quiet: bool
 ) -> Path:
     """Return the folder to serve; documents that are not indexed yet are indexed first."""
-    from sluice.retrieval.cli.experiment import is_documents, own_experiment, short_name
     from sluice.retrieval.serving.content.content import kind_of
 
-    options: dict[str, Any] = {"output": output, "model": model, "bm25": bm25 or None}
     folder = Path(source)
     try:
         kind_of(folder)
@@ -166,24 +172,19 @@ def _indexed(
                 raise ConfigError(f"{source}: no such folder") from None
             raise
     else:
-        refuse_options(f"for documents, and {source} is built already", **options)
+        refuse_options(f"for documents, and {source} is built already", output=output, **options)
         return folder
     built = output or Path("runs") / short_name(source)
     if (built / "experiment.yaml").exists():
         log.info("%s: serving the existing index; sluice index %s renews it", built, source)
-        refuse_options(f"for an index that is yet to be built, and {built} exists", model=model,
-                       bm25=bm25 or None)  # fmt: skip
+        refuse_options(f"for an index that is yet to be built, and {built} exists", **options)
         return built
     if quiet:
         raise ConfigError(f"{source}: documents; index them first: sluice index {source}")
     from sluice.retrieval.jobs import index
 
     links = {"allow": allow} if allow else {}
-    index(
-        own_experiment(
-            source, links, output, language=None, model=model, lexical_only=bm25, dry_run=False
-        )
-    )
+    index(own_experiment(source, links, output, **options))
     return built
 
 
@@ -208,7 +209,7 @@ def key(
       sluice key keys.json importer --scope search --scope write
       sluice key keys.json ann --scope judge
     """
-    from sluice.retrieval.serving.keys import add_key
+    from sluice.retrieval.serving.settings import add_key
 
     text = add_key(path, name, scope or ["search"])
     echo(text)

@@ -100,7 +100,8 @@ def _parameter(name: str, each: Declared, unset: bool) -> inspect.Parameter:
     default, shown, (kind, several) = each.parameter.default, _shown(each), _kind(each)
     text = shown.default
     if unset and default is not inspect.Parameter.empty:
-        hidden = default is None or default is False or "\n" in str(default)  # as a prompt has
+        hidden = default is None or default is False or default == ()
+        hidden = hidden or "\n" in str(default)  # as a prompt has
         text = text or (None if hidden else str(default))
         default = False if kind is bool else None
     metavar = each.value or METAVARS.get(kind, name.strip("_").upper())

@@ -28,7 +28,13 @@ Output = Annotated[Path, "The JSON file to write."]
 Reranking = Annotated[str, "NAME", "The pipeline, which ends in a reranker."]
 
 
-@takes("sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_fusion", without="split")
+@takes(
+    "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_fusion",
+    "sluice.retrieval.pipelines.fusion.fit:fit_fusion",
+    without="split",
+    methods=Shown("weighted", names=("--method",)),
+    normalise=Shown("steep and z-score"),
+)
 def fusion(
     config: ConfigFile,
     names: Annotated[
@@ -40,18 +46,6 @@ def fusion(
     *,
     output: Output,
     split: Split = "dev",
-    method: Annotated[
-        list[str] | None,
-        "Try this method: weighted, rrf, rank_biased, comb_sum or comb_mnz; may be repeated.",
-        Shown("weighted"),
-    ] = None,
-    normalise: Annotated[
-        list[str] | None,
-        "NAME",
-        "Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini, "
-        "steep or none; may be repeated.",
-        Shown("steep and z-score"),
-    ] = None,
     rebuild: Rebuild = False,
     **values: Any,
 ) -> None:
@@ -68,10 +62,7 @@ def fusion(
     parts, overrides = split_overrides(names)
     if len(parts) < 2:
         raise ConfigError("fit fusion: expected at least two retrievers or pipelines")
-    fitted = fit_experiment_fusion(
-        config, parts, overrides, rebuild=rebuild, split=split, methods=method or ("weighted",),
-        normalise=normalise, **values,
-    )  # fmt: skip
+    fitted = fit_experiment_fusion(config, parts, overrides, rebuild=rebuild, split=split, **values)
     fitted.save(output)
     call = FUSED if fitted.fusion.method.startswith("comb") else fitted.fusion.method
     held_out = "" if fitted.held_out is None else f", {fitted.held_out:.4f} held out"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 
@@ -122,8 +122,17 @@ def fit_fusion(
     qrels: Qrels,
     measure: str | Measure = "nDCG@10",
     *,
-    methods: Sequence[str] = ("weighted",),
-    normalise: Sequence[str] | None = None,
+    methods: Annotated[
+        Sequence[str],
+        "METHOD",
+        "Try this method: weighted, rrf, rank_biased, comb_sum or comb_mnz; may be repeated.",
+    ] = ("weighted",),
+    normalise: Annotated[
+        Sequence[str] | None,
+        "NAME",
+        "Try this normalisation of scores: min-max, z-score, theoretical-min, pyserini, steep or "
+        "none; may be repeated.",
+    ] = None,
     minimum: float | Sequence[float | None] | None = None,
 ) -> FusionFit:
     """Choose weights, and a method with its options, by the mean of a measure on judged queries.

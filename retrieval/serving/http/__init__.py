@@ -1,4 +1,5 @@
-"""The service over HTTP: who may ask, what is read of a request, and the end points.
+"""The service over HTTP: who may ask, what is read of a request, the end points, and the page.
 
-May import: `retrieval.serving.service`, `retrieval.serving.mcp` and below.
+May import: `retrieval.serving.service`, `retrieval.serving.mcp`, `retrieval.serving.table` and
+below.
 """

@@ -7,12 +7,15 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import MissingPackageError
 from sluice.retrieval.serving.faults import Fault, fault_of
-from sluice.retrieval.serving.http.call import Call, Reply
-from sluice.retrieval.serving.http.endpoints import END_POINTS, SEARCH, EndPoint
+from sluice.retrieval.serving.http.call import Call, EndPoint, Reply
+from sluice.retrieval.serving.http.endpoints import END_POINTS, SEARCH, openapi
 from sluice.retrieval.serving.http.guard import (
     CALL,
     App,
@@ -24,10 +27,9 @@ from sluice.retrieval.serving.http.guard import (
     refusal,
     send_reply,
 )
-from sluice.retrieval.serving.http.openapi import openapi
-from sluice.retrieval.serving.keys import Keys
-from sluice.retrieval.serving.page.reading import page_files
 from sluice.retrieval.serving.service import Service
+from sluice.retrieval.serving.settings import Keys
+from sluice.retrieval.serving.table import TABLE
 
 try:
     from starlette.applications import Starlette
@@ -44,6 +46,15 @@ log = logging.getLogger("sluice.serve")
 MCP_PATH = "/mcp"
 BEAT = 0.05  # seconds between two looks at how late the event loop is
 LATEST = 0.2  # the weight of the latest of them
+
+PAGE = "sluice.retrieval.serving.http"
+PAGES = {
+    "/": "index.html", "/page.js": "page.js", "/page.css": "page.css", "/icon.svg": "icon.svg",
+}  # fmt: skip
+MEDIA = {
+    ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
+}  # fmt: skip
 
 
 class Answering:
@@ -93,9 +104,9 @@ def make_app(service: Service) -> App:
         _route(path, Answering(service, points, path)) for path, points in paths.items()
     ]
     document = Reply(openapi(keys=keys is not None))
-    pages = page_files().items()
-    files = {path: Reply(page.body, media=page.media) for path, page in pages}
-    files["/openapi.json"] = document
+    files = {**page_files(PAGE, PAGES), "/openapi.json": document}
+    for part in TABLE.values():
+        files |= page_files(part.room, resolve(part.pages))
     routes += [_route(path, _static(path, reply)) for path, reply in files.items()]
     managers: list[Any] = []
     if settings.mcp:
@@ -124,6 +135,15 @@ def make_app(service: Service) -> App:
         routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _not_here}
     )
     return Guard(application, service, keys, scope_of(frozenset(files)))
+
+
+def page_files(room: str, pages: Mapping[str, str]) -> dict[str, Reply]:
+    """Return the files of a room's page, by the address that each is served at."""
+    folder = resources.files(room) / "files"
+    return {
+        address: Reply((folder / name).read_bytes(), media=MEDIA[Path(name).suffix])
+        for address, name in pages.items()
+    }
 
 
 async def _beat(service: Service) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -93,6 +93,29 @@ class Reply:
         if isinstance(self.content, BaseModel):
             return self.content.__pydantic_serializer__.to_json(self.content)
         return to_json(self.content)
+
+
+Handler = Callable[[Service, Call], Awaitable[Reply]]
+
+
+class EndPoint(NamedTuple):
+    """One end point; ``scope`` is what a key needs, None where none is needed.
+
+    ``request`` is the shape of the body, or of the query string of a GET. ``response`` are the
+    shapes an answer may have; one in a list is a list of such.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    scope: str | None
+    response: list[type[Shape] | list[type[Shape]]]
+    request: type[Shape] | None = None
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of what it does."""
+        return (self.handler.__doc__ or "").strip().partition("\n")[0]
 
 
 async def unless_gone(work: Awaitable[Answer], gone: Awaitable[Any]) -> Answer:

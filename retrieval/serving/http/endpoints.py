@@ -1,29 +1,25 @@
-"""The table of end points: requests, answers, and which key they need."""
+"""The table of end points: requests, answers, which key they need; and the OpenAPI document."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+import re
+from typing import Any
 
-from sluice.retrieval.serving.http import call as operations, judging, models
-from sluice.retrieval.serving.http.call import Call, Reply
-from sluice.retrieval.serving.service import Service
+from pydantic.json_schema import models_json_schema
+
+import sluice
+from sluice.encoders.foundation.build import resolve
+from sluice.retrieval.serving.http import call as operations, models
+from sluice.retrieval.serving.http.call import JSON, EndPoint
 from sluice.retrieval.serving.shapes.base import (
-    AgreementAnswer,
-    AssessorRequest,
     DeleteRequest,
     DocumentShape,
     DocumentsRequest,
+    ErrorAnswer,
     Health,
     Info,
-    JudgementAnswer,
-    JudgementRequest,
-    QrelsRequest,
-    QueriesAnswer,
     Ready,
     Shape,
-    TaskAnswer,
-    TaskRequest,
     WriteAnswer,
 )
 from sluice.retrieval.serving.shapes.search import (
@@ -42,33 +38,11 @@ from sluice.retrieval.serving.shapes.search import (
     SearchRequest,
     SparseValue,
 )
+from sluice.retrieval.serving.table import TABLE
 
-SEARCH, WRITE, JUDGE, ADMIN = "search", "write", "judge", "admin"
+SEARCH, WRITE, ADMIN = "search", "write", "admin"
 
-Handler = Callable[[Service, Call], Awaitable[Reply]]
-
-
-class EndPoint(NamedTuple):
-    """One end point; ``scope`` is what a key needs, None where none is needed.
-
-    ``request`` is the shape of the body, or of the query string of a GET. ``response`` are the
-    shapes an answer may have; one in a list is a list of such.
-    """
-
-    method: str
-    path: str
-    handler: Handler
-    scope: str | None
-    response: list[type[Shape] | list[type[Shape]]]
-    request: type[Shape] | None = None
-
-    @property
-    def summary(self) -> str:
-        """The first sentence of what it does."""
-        return (self.handler.__doc__ or "").strip().partition("\n")[0]
-
-
-END_POINTS = (
+END_POINTS: tuple[EndPoint, ...] = (
     EndPoint(
         "POST", "/search", operations.search, SEARCH, [SearchAnswer, SearchAnswers], SearchRequest
     ),
@@ -90,16 +64,118 @@ END_POINTS = (
     EndPoint("PUT", "/documents", operations.update, WRITE, [WriteAnswer], DocumentsRequest),
     EndPoint("DELETE", "/documents", operations.delete, WRITE, [WriteAnswer], DeleteRequest),
     EndPoint("DELETE", "/documents/{id:path}", operations.delete_one, WRITE, [WriteAnswer]),
-    EndPoint("GET", "/judge/queries", judging.queries, JUDGE, [QueriesAnswer], AssessorRequest),
-    EndPoint("GET", "/judge/task", judging.task, JUDGE, [TaskAnswer], TaskRequest),
-    EndPoint(
-        "POST", "/judge/judgements", judging.judge, JUDGE, [JudgementAnswer], JudgementRequest
-    ),
-    EndPoint("POST", "/judge/undo", judging.undo, JUDGE, [JudgementAnswer], AssessorRequest),
-    EndPoint("GET", "/judge/agreement", judging.agreement, JUDGE, [AgreementAnswer]),
-    EndPoint("GET", "/judge/qrels", judging.qrels, JUDGE, [], QrelsRequest),
+    *(point for part in TABLE.values() for point in resolve(part.end_points)),
     EndPoint("GET", "/info", operations.info, SEARCH, [Info]),
     EndPoint("GET", "/health", operations.health, None, [Health]),
     EndPoint("GET", "/ready", operations.ready, None, [Ready]),
     EndPoint("GET", "/metrics", operations.metrics, ADMIN, []),
 )
+
+
+REFERENCE = "#/components/schemas/{model}"
+KEY = "key"
+FAILURES = {
+    "400": "A field is wrong; the message names it.",
+    "401": "A key is needed.",
+    "413": "Too much in the request.",
+    "429": "The queue is full; Retry-After has the seconds.",
+    "504": "The deadline passed.",
+}
+
+
+def openapi(*, keys: bool) -> dict[str, Any]:
+    """Return the document (OpenAPI 3.1); ``keys`` says whether requests need one."""
+    shapes: dict[type[Shape], None] = {ErrorAnswer: None}
+    for point in END_POINTS:
+        shapes |= dict.fromkeys([point.request] if point.request else [])
+        shapes |= dict.fromkeys(_flat(point))
+    named, definitions = models_json_schema(
+        [(shape, "validation") for shape in shapes], ref_template=REFERENCE
+    )
+    schema_of = {shape: named[shape, "validation"] for shape in shapes}
+    paths: dict[str, Any] = {}
+    for point in END_POINTS:
+        path = re.sub(r":\w+}", "}", point.path)
+        paths.setdefault(path, {})[point.method.lower()] = _operation(point, schema_of, keys)
+    components: dict[str, Any] = {"schemas": definitions.get("$defs", {})}
+    if keys:
+        components["securitySchemes"] = {KEY: {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Sluice", "version": sluice.__version__},
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _operation(
+    point: EndPoint, schema_of: dict[type[Shape], dict[str, Any]], keys: bool
+) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": point.summary,
+        "operationId": f"{point.method.lower()}{re.sub(r'[^a-z0-9]+', '_', point.path)}".rstrip(
+            "_"
+        ),
+        "responses": {
+            "200": {"description": "The answer.", **_content(_answer(point, schema_of))},
+        },
+    }
+    if point.scope == WRITE:
+        operation["responses"]["202"] = {
+            "description": "The change is on disk, and not served yet; note says why.",
+            **_content(_answer(point, schema_of)),
+        }
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)", point.path)
+    ]
+    if point.request is not None and point.method == "GET":
+        parameters += _query(point.request)
+    elif point.request is not None:
+        operation["requestBody"] = {"required": True, **_content(schema_of[point.request])}
+    if parameters:
+        operation["parameters"] = parameters
+    if point.scope is not None:
+        for status, text in FAILURES.items():
+            operation["responses"][status] = {
+                "description": text,
+                **_content(schema_of[ErrorAnswer]),
+            }
+        if keys:
+            operation["security"] = [{KEY: []}]
+            operation["description"] = f"The key needs the scope {point.scope}."
+    return operation
+
+
+def _query(shape: type[Shape]) -> list[dict[str, Any]]:
+    """Return the fields of a query string: lists are written with commas, ``where`` as JSON."""
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": field.is_required(),
+            "description": field.description or "",
+            "schema": {"type": "string"},
+        }
+        for name, field in shape.model_fields.items()
+    ]
+
+
+def _content(schema: Any) -> dict[str, Any]:
+    return {"content": {JSON: {"schema": schema}}} if schema is not None else {}
+
+
+def _answer(point: EndPoint, schema_of: dict[type[Shape], dict[str, Any]]) -> Any:
+    options = [
+        {"type": "array", "items": schema_of[each[0]]}
+        if isinstance(each, list)
+        else schema_of[each]
+        for each in point.response
+    ]
+    if not options:
+        return None
+    return options[0] if len(options) == 1 else {"anyOf": options}
+
+
+def _flat(point: EndPoint) -> list[type[Shape]]:
+    return [each[0] if isinstance(each, list) else each for each in point.response]

@@ -14,8 +14,8 @@ from typing import Any
 from sluice.retrieval.serving.faults import Fault, overloaded, too_large
 from sluice.retrieval.serving.http.call import JSON, Call, Reply
 from sluice.retrieval.serving.http.endpoints import SEARCH
-from sluice.retrieval.serving.keys import Key, Keys
 from sluice.retrieval.serving.service import Service
+from sluice.retrieval.serving.settings import Key, Keys
 from sluice.retrieval.serving.shapes.base import ErrorAnswer, ErrorFacts
 
 log = logging.getLogger("sluice.serve.requests")

@@ -19,7 +19,7 @@ from sluice.retrieval.serving.shapes.search import (
     RerankRequest,
     Usage,
 )
-from sluice.retrieval.serving.tasks.embedding import (
+from sluice.retrieval.serving.work.embedding import (
     as_relevance,
     best_first,
     dense_rows,

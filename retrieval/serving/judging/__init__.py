@@ -1,5 +1,6 @@
-"""Judging by people: queries, pooled candidates, a log of judgements, agreement and export.
+"""Judging by people: queries, pooled candidates, a log of judgements, agreement, export, the page.
 
-May import: `retrieval.studies` and below, `retrieval.serving.content`, `retrieval.serving.faults`,
-`retrieval.serving.settings`.
+Nothing of the service imports it: `retrieval.serving.table` names what it adds.
+
+May import: `retrieval.serving.http`, `retrieval.serving.service`, `retrieval.studies` and below.
 """

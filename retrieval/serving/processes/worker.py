@@ -14,22 +14,58 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.disk.files import lock, lock_file
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.serving.content.live import Peers
-from sluice.retrieval.serving.processes.messages import (
-    Answer,
-    Ask,
-    Failed,
-    FromWorker,
-    Listening,
-    Opened,
-    Refresh,
-    Refreshed,
-)
 from sluice.retrieval.serving.settings import ServeSettings
+
+
+class Opened(NamedTuple):
+    """A worker has opened the folder; it listens after its first ``Refresh``."""
+
+
+class Listening(NamedTuple):
+    """A worker answers requests."""
+
+
+class Failed(NamedTuple):
+    """A worker cannot start: the error of a setting or of the folder."""
+
+    message: str
+
+
+class Ask(NamedTuple):
+    """A worker's question: the number of a state, or, without one, that all serve the newest."""
+
+    ticket: int
+    state: str | None = None
+
+
+class Answer(NamedTuple):
+    """The parent's answer to ``Ask``: a state's number, or how many do not serve the newest."""
+
+    ticket: int
+    number: int = 0
+
+
+class Refresh(NamedTuple):
+    """Serve the folder's newest state now."""
+
+    ticket: int
+
+
+class Refreshed(NamedTuple):
+    """A worker has done what ``Refresh`` asked; ``served``: the newest state is served now."""
+
+    ticket: int
+    served: bool
+
+
+FromWorker = Opened | Listening | Failed | Ask | Refreshed
+ToWorker = Answer | Refresh
+
 
 ANSWERED_WITHIN = 15.0  # seconds; the parent gives up earlier
 

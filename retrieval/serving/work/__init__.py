@@ -1,4 +1,4 @@
-"""Queues the work of requests and runs it in batches, bounded in tokens.
+"""The work of requests: what is queued, bounded in tokens, runs in batches, and becomes an answer.
 
-May import: `retrieval.serving.faults`.
+May import: `retrieval.serving.content`, `retrieval.serving.shapes`, `retrieval.serving.faults`.
 """

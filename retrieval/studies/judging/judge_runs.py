@@ -223,7 +223,11 @@ def judge_runs(
     seed: Annotated[int, "Random seed for the samples."] = 0,
     cache: Annotated[Path | None, "Where labels are cached."] = None,
     measures: Sequence[str] = (),
-    rankers: Sequence[str] = (),
+    rankers: Annotated[
+        Sequence[str],
+        "MODEL",
+        "A model that produced the runs, if sluice did not write them; may be repeated.",
+    ] = (),
 ) -> JudgedRuns:
     """Label pairs of runs with a judge and write the labels; ``pairs_to_label`` says which pairs.
 

@@ -65,7 +65,7 @@ KERNEL = {"encoders/foundation/machine.py"}
 # Complete where something else says so: a checkpoint by its mark, lines by their ends.
 MARKED = {
     "indexing/databases/qdrant/remote.py",
-    "retrieval/serving/judging/log.py",
+    "retrieval/serving/judging/judging.py",
     "retrieval/training_data/written/query_generation.py",
     "training/journal/log.py",
     "training/loop/checkpoint.py",

@@ -18,7 +18,7 @@ from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.pipelines.hit import Hit
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.serving.http.call import unless_gone
-from sluice.retrieval.serving.tasks import searching
+from sluice.retrieval.serving.work import searching
 
 PIPELINES = ("bm25", "dense", "hybrid", "cascade")
 

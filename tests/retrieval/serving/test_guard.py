@@ -20,9 +20,8 @@ from serving import asker
 
 from sluice.encoders.foundation.disk import files
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.serving import keys as keys_file
-from sluice.retrieval.serving.keys import Keys, add_key, digest, read_keys
-from sluice.retrieval.serving.settings import ServeSettings
+from sluice.retrieval.serving import settings as keys_file
+from sluice.retrieval.serving.settings import Keys, ServeSettings, add_key, digest, read_keys
 from sluice.retrieval.serving.work.lane import Job
 
 SEARCH = ("POST", "/search", {"query": "gold", "pipeline": "bm25"})

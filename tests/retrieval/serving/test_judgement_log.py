@@ -16,12 +16,21 @@ import pytest
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
 from sluice.retrieval.runs.trec_files import read_qrels
 from sluice.retrieval.serving.faults import fault_of
-from sluice.retrieval.serving.judging.agreement import assessor_agreement
-from sluice.retrieval.serving.judging.entries import Judgement, Pooled, line_of
-from sluice.retrieval.serving.judging.export import RULES, qrels_of, qrels_text, unjudged
-from sluice.retrieval.serving.judging.judging import Judging, in_order
-from sluice.retrieval.serving.judging.log import JudgementLog
-from sluice.retrieval.serving.judging.state import Judgements, read_judgements
+from sluice.retrieval.serving.judging.judgements import (
+    Judgement,
+    Judgements,
+    Pooled,
+    line_of,
+    read_judgements,
+)
+from sluice.retrieval.serving.judging.judging import JudgementLog, Judging, in_order
+from sluice.retrieval.serving.judging.results import (
+    RULES,
+    assessor_agreement,
+    qrels_of,
+    qrels_text,
+    unjudged,
+)
 
 HEADER = b'{"kind": "judgements", "format": 1}\n'
 POOL = Pooled("q", "gold?", ("a", "b", "c"), ("bm25",), 10)
@@ -125,8 +134,8 @@ WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
-from sluice.retrieval.serving.judging.entries import Judgement
-from sluice.retrieval.serving.judging.log import JudgementLog
+from sluice.retrieval.serving.judging.judgements import Judgement
+from sluice.retrieval.serving.judging.judging import JudgementLog
 log = JudgementLog(Path(sys.argv[1]))
 for number in range(10**9):
     log.add(lambda state: [Judgement("q", f"d{number}", "ann", number % 4)])

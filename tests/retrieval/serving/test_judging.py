@@ -19,9 +19,8 @@ from sluice.retrieval.experiments.experiment import open_experiment
 from sluice.retrieval.jobs import index
 from sluice.retrieval.runs.trec_files import read_qrels
 from sluice.retrieval.serving.judging import judging as opening
-from sluice.retrieval.serving.judging.state import read_judgements
-from sluice.retrieval.serving.keys import add_key
-from sluice.retrieval.serving.settings import ServeSettings
+from sluice.retrieval.serving.judging.judgements import read_judgements
+from sluice.retrieval.serving.settings import ServeSettings, add_key
 
 QUERIES = {"1": "gold river", "2": "stone water", "3": "qwertyuiop"}
 DEPTH = 4

@@ -11,7 +11,7 @@ from browser import CONTRAST, Browser, browsing, chromium
 from serving import EXTRA, over_http
 
 from sluice.retrieval.jobs import index
-from sluice.retrieval.serving.judging.state import read_judgements
+from sluice.retrieval.serving.judging.judgements import read_judgements
 
 needs_browser = pytest.mark.skipif(
     chromium() is None, reason="no Chromium with its driver: scripts/install-browser"

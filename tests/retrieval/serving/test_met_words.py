@@ -12,7 +12,7 @@ from sluice.encoders import TokenEncoder
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.retrievers.retriever import Retriever
-from sluice.retrieval.serving.tasks.explaining import met_snippet
+from sluice.retrieval.serving.work.searching import met_snippet
 
 
 def match(word: str, text: str, adds: float, *, in_query: bool = True, nth: int = 0) -> TokenMatch:

@@ -8,7 +8,7 @@ from small_world import documents
 from sluice.encoders import BM25Encoder
 from sluice.retrieval import Retriever
 from sluice.retrieval.serving.shapes.search import SearchRequest
-from sluice.retrieval.serving.tasks.searching import answer, search_all
+from sluice.retrieval.serving.work.searching import answer, search_all
 
 
 def test_an_answer_without_a_shard(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import pytest
 from command_line import Call
 from serving import EXTRA
 
-from sluice.retrieval.serving.keys import Keys
+from sluice.retrieval.serving.settings import Keys
 
 COMMAND = (sys.executable, "-c", "from sluice.retrieval.cli import main; main()")
 

@@ -77,8 +77,8 @@ def test_workers_serve_one_state_and_outlive_each_other(tmp_path: Path) -> None:
 def test_a_worker_that_cannot_start_ends_the_command(tmp_path: Path) -> None:
     pytest.importorskip("uvicorn", reason=EXTRA)
     pytest.importorskip("starlette", reason=EXTRA)
-    from sluice.retrieval.serving.processes.messages import Failed, Listening
-    from sluice.retrieval.serving.processes.parent import Parent, Worker
+    from sluice.retrieval.serving.processes.start import Parent, Worker
+    from sluice.retrieval.serving.processes.worker import Failed, Listening
 
     settings = ServeSettings(workers=2)
     with socket.socket() as listener:
@@ -96,8 +96,8 @@ def test_a_change_counts_the_workers_that_do_not_serve_it(
     """One serves it, one cannot, one does not answer in time, one is killed."""
     pytest.importorskip("uvicorn", reason=EXTRA)
     pytest.importorskip("starlette", reason=EXTRA)
-    from sluice.retrieval.serving.processes import parent as parents
-    from sluice.retrieval.serving.processes.messages import Answer, Ask, Refresh, Refreshed
+    from sluice.retrieval.serving.processes import start as parents
+    from sluice.retrieval.serving.processes.worker import Answer, Ask, Refresh, Refreshed
 
     with socket.socket() as listener:
         parent = parents.Parent(tmp_path, ServeSettings(workers=5), listener)

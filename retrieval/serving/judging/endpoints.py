@@ -1,39 +1,168 @@
-"""End points of the judging page: what is next, what an assessor says, agreement, qrels."""
+"""What the judging page asks: what is next, what an assessor says, agreement, qrels."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Literal
+
+from pydantic import Field
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.snippet import matches
 from sluice.retrieval.serving.faults import Fault, invalid
-from sluice.retrieval.serving.http.call import Call, Reply, unless_gone
-from sluice.retrieval.serving.judging.agreement import assessor_agreement
-from sluice.retrieval.serving.judging.entries import LONGEST_NAME, Judgement
-from sluice.retrieval.serving.judging.export import qrels_of, qrels_text
+from sluice.retrieval.serving.http.call import Call, EndPoint, Reply, unless_gone
+from sluice.retrieval.serving.judging.judgements import LONGEST_COMMENT, LONGEST_NAME, Judgement
 from sluice.retrieval.serving.judging.judging import Candidate, Judging, Known, QueryProgress
+from sluice.retrieval.serving.judging.results import assessor_agreement, qrels_of, qrels_text
 from sluice.retrieval.serving.service import Service
-from sluice.retrieval.serving.shapes.base import (
-    AgreementAnswer,
-    AssessorRequest,
-    CandidateShape,
-    GradeShape,
-    JudgementAnswer,
-    JudgementRequest,
-    QrelsRequest,
-    QueriesAnswer,
-    QueryShape,
-    TaskAnswer,
-    TaskRequest,
-)
+from sluice.retrieval.serving.shapes.base import Shape
 from sluice.retrieval.serving.shapes.search import SearchRequest
 from sluice.retrieval.studies.judging.generative_judge import DEFINITIONS
 
 NAMES = ("not relevant", "related", "answers in part", "answers in full")
 MOST_TEXT = 100_000  # characters of a document that are shown
 MARKED = 20_000  # of these, where words of the query are marked
+JUDGE = "judge"  # the scope of a key
 TABLE = "text/tab-separated-values; charset=utf-8"
+
+
+ASSESSOR = "Who judges; not needed with a key, whose name it is then."
+
+
+class AssessorRequest(Shape):
+    """Who asks."""
+
+    assessor: str = Field(default="", description=ASSESSOR)
+
+
+class TaskRequest(Shape):
+    """A query whose candidates are asked for."""
+
+    assessor: str = Field(default="", description=ASSESSOR)
+    query: str | None = Field(
+        default=None, description="A query's id; without it the first that is not finished."
+    )
+
+
+class JudgementRequest(Shape):
+    """What an assessor says of a document."""
+
+    assessor: str = Field(default="", description=ASSESSOR)
+    query: str = Field(description="A query's id.")
+    document: str = Field(description="A candidate's id.")
+    grade: Literal[0, 1, 2, 3] | None = Field(
+        description="One of /judge/queries; null with skipped, or to take a grade back."
+    )
+    skipped: bool = Field(default=False, description="Whether it is left for later or for others.")
+    comment: str = Field(default="", max_length=LONGEST_COMMENT)
+
+
+class QrelsRequest(Shape):
+    """How qrels are made of judgements."""
+
+    rule: str = Field(
+        default="majority",
+        description="The grade where several judged: majority (of a tie the lower), mean "
+        "(rounded, a half up) or max.",
+    )
+    format: str = Field(default="beir", description="beir (three columns) or trec (four).")
+    assessor: str | None = Field(default=None, description="The judgements of this one alone.")
+
+
+class GradeShape(Shape):
+    """A grade and what it means."""
+
+    grade: int
+    name: str
+    meaning: str
+
+
+class QueryShape(Shape):
+    """A query and how far the assessor is; ``candidates`` is null before its pipelines ran."""
+
+    id: str
+    text: str
+    candidates: int | None
+    judged: int
+    skipped: int
+
+
+class QueriesAnswer(Shape):
+    """What is judged, and how far the assessor is; ``named`` where the name is a key's."""
+
+    assessor: str
+    named: bool
+    depth: int
+    grades: list[GradeShape]
+    queries: list[QueryShape]
+
+
+class CandidateShape(Shape):
+    """A document to judge.
+
+    ``marks`` are the places of the query's words in the text, ``cut`` says that its end is left
+    out.
+    """
+
+    id: str
+    title: str
+    text: str
+    cut: bool
+    marks: list[tuple[int, int]]
+    metadata: dict[str, Any]
+    grade: int | None
+    skipped: bool
+    comment: str
+
+
+class TaskAnswer(Shape):
+    """A query's candidates in the order in which all assessors see them.
+
+    ``query`` is null when the assessor has seen everything.
+    """
+
+    query: QueryShape | None
+    documents: list[CandidateShape]
+
+
+class JudgementAnswer(Shape):
+    """What a document has now, and how far the assessor is with its query."""
+
+    document: str
+    grade: int | None
+    skipped: bool
+    comment: str
+    query: QueryShape
+
+
+class AssessorShape(Shape):
+    """What one person judged: counts by grade, 0 first."""
+
+    name: str
+    judged: int
+    skipped: int
+    grades: list[int]
+
+
+class TwoShape(Shape):
+    """How two agree on the pairs that both judged; kappa is null where it is undefined."""
+
+    first: str
+    second: str
+    pairs: int
+    same: float
+    kappa: float | None
+    weighted_kappa: float | None
+
+
+class AgreementAnswer(Shape):
+    """What each judged, and how they agree: Cohen's kappa of two, Krippendorff's alpha of all."""
+
+    assessors: list[AssessorShape]
+    shared: int
+    alpha: dict[str, float | None]
+    two: list[TwoShape]
 
 
 async def queries(service: Service, call: Call) -> Reply:
@@ -127,7 +256,8 @@ def _judging(service: Service) -> Judging:
         raise Fault(
             404, "not_judging", "nothing is judged here; sluice serve FOLDER --judge QUERIES"
         )
-    return service.judging
+    judging: Judging = service.judging
+    return judging
 
 
 def _assessor(call: Call, named: str) -> str:
@@ -228,3 +358,14 @@ def _said(said: Judgement, progress: QueryProgress) -> JudgementAnswer:
         comment=said.comment,
         query=_query(progress),
     )
+
+
+END_POINTS = (
+    EndPoint("GET", "/judge/queries", queries, JUDGE, [QueriesAnswer], AssessorRequest),
+    EndPoint("GET", "/judge/task", task, JUDGE, [TaskAnswer], TaskRequest),
+    EndPoint("POST", "/judge/judgements", judge, JUDGE, [JudgementAnswer], JudgementRequest),
+    EndPoint("POST", "/judge/undo", undo, JUDGE, [JudgementAnswer], AssessorRequest),
+    EndPoint("GET", "/judge/agreement", agreement, JUDGE, [AgreementAnswer]),
+    EndPoint("GET", "/judge/qrels", qrels, JUDGE, [], QrelsRequest),
+)
+PAGES = {"/judge": "judge.html", "/judge.js": "judge.js", "/judge.css": "judge.css"}
