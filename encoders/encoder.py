@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
@@ -65,6 +65,86 @@ class Encoder(Protocol):
         ...
 
 
+# What few encoders can do beside encoding: see ``EncoderBase``. One that has the methods returns
+# itself there.
+
+
+class DocumentLearner(Protocol):
+    """Learns from the documents of an index, and changes with them, as BM25 does."""
+
+    def fit_in_parts(self, texts: Iterable[Any]) -> Iterator[Any]:
+        """Learn from all documents; return their vectors in parts, in bounded memory."""
+
+    def add_documents(self, texts: Iterable[Any]) -> Any:
+        """Learn from further documents and return their vectors."""
+
+    def remove_documents(self, texts: Iterable[Any]) -> None:
+        """Unlearn documents that are deleted."""
+
+
+class Identifiers(Protocol):
+    """Learns identifiers of documents, and writes them for a query, as ``DsiEncoder`` does."""
+
+    @property
+    def ids_by(self) -> Mapping[str, Any] | None:
+        """The encoder, as YAML describes it, by whose vectors identifiers are assigned."""
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether it finds documents although it has learnt none."""
+
+    def known_ids(self, documents: Sequence[Any]) -> int:
+        """Return how many of the documents it has learnt identifiers of."""
+
+    def assign_ids(self, documents: Sequence[Any], vectors: Any = None, seed: int = 13) -> None:
+        """Give documents identifiers to learn."""
+
+
+class FittedTerms(NamedTuple):
+    """Term weights that a collection is counted for, see ``SpladeEncoder``.
+
+    ``prune_quantile`` is the share of each term's postings that is pruned, or None;
+    ``needs_floors`` and ``needs_idf`` say whether it has yet to be fitted, and the weights of query
+    terms yet to be counted.
+    """
+
+    prune_quantile: float | None
+    needs_floors: bool
+    needs_idf: bool
+
+
+class TermBias(Protocol):
+    """Sparse vectors that training may give more terms."""
+
+    def raises(self, side: Any) -> bool:
+        """Return whether ``raise_bias`` changes the vectors of a side."""
+
+    def raise_bias(self, amount: float) -> None:
+        """Add to the logits of all terms."""
+
+
+class NamedTokens(Protocol):
+    """Token vectors that stand for parts of a text."""
+
+    def token_texts(self, texts: Sequence[str], side: Any) -> Sequence[Sequence[str]]:
+        """Return the names of the token vectors of texts, one by one."""
+
+    def token_places(
+        self, texts: Sequence[str], side: Any
+    ) -> Sequence[Sequence[Sequence[tuple[int, int]]]] | None:
+        """Return where in a text the tokens of each vector stand: characters [start, end).
+
+        Nowhere for tokens that are not of the text, such as masks. None: not known.
+        """
+
+
+class QNets(NamedTuple):
+    """Queries that are networks: their sizes, and whether documents' vectors have length 1."""
+
+    shape: QNetShape
+    unit_documents: bool
+
+
 class EncoderBase(FamiliarEncoder):
     """All that indexing, search and training may ask of an encoder, each hook with its default.
 
@@ -84,21 +164,6 @@ class EncoderBase(FamiliarEncoder):
     def dim(self) -> int | None:
         """The width of its vectors; None: known only from a vector."""
         return None
-
-    @hook
-    def query_dim(self) -> int | None:
-        """The width of its queries' vectors where that is not ``dim``; None: it is."""
-        return None
-
-    @hook
-    def q_net_shape(self) -> QNetShape | None:
-        """The sizes of the networks that its queries are; None: they are none."""
-        return None
-
-    @hook
-    def unit_documents(self) -> bool:
-        """Whether the documents' vectors that its q-nets score have length 1."""
-        return False
 
     @hook
     def similarity(self) -> str:
@@ -219,63 +284,11 @@ class EncoderBase(FamiliarEncoder):
         """Writes queries' n-grams with the index that they search; None: ``encode_queries``."""
         return None
 
-    @hook
-    def known_ids(self) -> Callable[[Sequence[Any]], int] | None:
-        """Counts the documents that it has learnt identifiers of; None: it learns no documents."""
-        return None
-
-    @hook
-    def open_to_all(self) -> bool:
-        """Whether it finds documents although it has learnt none."""
-        return False
-
-    @hook
-    def assign_ids(self) -> Callable[..., None] | None:
-        """Gives documents identifiers to learn, see ``DsiEncoder.assign_ids``; None: none."""
-        return None
-
-    @hook
-    def ids_by(self) -> Mapping[str, Any] | None:
-        """The encoder, as YAML describes it, by whose vectors identifiers are assigned."""
-        return None
-
     # What sparse vectors mean.
 
     @hook
     def terms(self) -> Callable[[Sequence[int]], list[str]] | None:
         """Names the columns of sparse vectors; None: columns have numbers only."""
-        return None
-
-    @hook
-    def prune_quantile(self) -> float | None:
-        """The share of each term's postings that is pruned, which a collection is needed for."""
-        return None
-
-    @hook
-    def needs_term_floors(self) -> bool:
-        """Whether ``prune_quantile`` has yet to be fitted to a collection."""
-        return False
-
-    @hook
-    def needs_idf(self) -> bool:
-        """Whether the weights of query terms have yet to be counted in a corpus."""
-        return False
-
-    # What token vectors mean.
-
-    @hook
-    def token_texts(self) -> Callable[[Sequence[str], Side], Sequence[Sequence[str]]] | None:
-        """Names the token vectors of texts, one by one; None: they have numbers only."""
-        return None
-
-    @hook
-    def token_places(
-        self,
-    ) -> Callable[[Sequence[str], Side], Sequence[Sequence[Sequence[tuple[int, int]]]]] | None:
-        """Says where in a text the tokens of each vector stand: characters [start, end).
-
-        Nowhere for tokens that are not of the text, such as masks. None: not known.
-        """
         return None
 
     # What it knows of its own vectors.
@@ -285,38 +298,44 @@ class EncoderBase(FamiliarEncoder):
         """Returns how unsure the vectors of queries are, ``[n]``; None: they do not say."""
         return None
 
-    # What it learns from the documents of an index.
+    # What else it can do, each None where it cannot.
 
     @hook
-    def fit_documents(self) -> Callable[[Iterable[Any]], Vectors] | None:
-        """Learns from all documents and returns their vectors; None: vectors depend on no other."""
+    def learner(self) -> DocumentLearner | None:
+        """Learns from the documents of an index; None: vectors depend on no other."""
         return None
 
     @hook
-    def fit_in_parts(self) -> Callable[[Iterable[Any]], Iterator[Vectors]] | None:
-        """As ``fit_documents``, the vectors in parts, one after the other in bounded memory.
-
-        None: vectors depend on no other. By default the only part is what ``fit_documents`` gives.
-        """
-        fit = self.fit_documents
-        return None if fit is None else lambda texts: iter([fit(texts)])
-
-    @hook
-    def add_documents(self) -> Callable[[Iterable[Any]], Vectors] | None:
-        """Learns from further documents and returns their vectors; None: ``encode_documents``."""
+    def identifiers(self) -> Identifiers | None:
+        """Learns identifiers of documents, and writes them for queries."""
         return None
 
     @hook
-    def remove_documents(self) -> Callable[[Iterable[Any]], None] | None:
-        """Unlearns documents that are deleted; None: there is nothing to unlearn."""
+    def token_names(self) -> NamedTokens | None:
+        """Names its token vectors; None: they have numbers only."""
         return None
 
-    @property
-    def fits_documents(self) -> bool:
-        """Whether it changes with the documents of an index, as BM25 does."""
-        return self.fit_documents is not None
+    @hook
+    def q_nets(self) -> QNets | None:
+        """Makes a network of each query."""
+        return None
+
+    @hook
+    def fitted_terms(self) -> FittedTerms | None:
+        """Has term weights that a collection is counted for."""
+        return None
+
+    @hook
+    def term_bias(self) -> TermBias | None:
+        """Can be given more terms, where training starts with too few."""
+        return None
 
     # What training asks.
+
+    @hook
+    def pooled(self) -> Callable[..., Any] | None:
+        """Returns the vectors of states that ``hidden`` makes, see ``SpladeEncoder.pooled``."""
+        return None
 
     @hook
     def of_source(self) -> Callable[[str], Any] | None:
@@ -349,30 +368,10 @@ class EncoderBase(FamiliarEncoder):
         """
         return None
 
-    @hook
-    def hidden(self) -> Callable[..., Any] | None:
-        """Returns the states of tokenised texts that ``pooled`` makes vectors of."""
-        return None
-
-    @hook
-    def pooled(self) -> Callable[..., Any] | None:
-        """Returns the vectors of states, see ``SpladeEncoder.pooled``."""
-        return None
-
-    @hook
-    def raises(self) -> Callable[[Side], bool] | None:
-        """Says whether ``raise_bias`` changes the vectors of a side; None: of neither."""
-        return None
-
-    @hook
-    def raise_bias(self) -> Callable[[float], None] | None:
-        """Adds to the logits of all terms, so that sparse vectors have more of them."""
-        return None
-
 
 HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(value, hook))
-# Hooks that are a function or None. What has the name of a hook and is none (a number ``hidden``,
-# a method ``similarity``) is not read.
+# Hooks that are a function or None. What has the name of a hook and is none (a number ``terms``, a
+# method ``similarity``) is not read.
 FUNCTIONS = tuple(
     name
     for name in HOOKS

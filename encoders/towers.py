@@ -58,7 +58,7 @@ class TowerEncoder(EncoderBase):
         if freeze not in ("none", *SIDES):
             raise ConfigError(f"freeze: {freeze!r}; known: none, query, document")
         check_towers(query, document)
-        if document.needs_term_floors:
+        if document.fitted_terms is not None and document.fitted_terms.needs_floors:
             raise ConfigError(
                 "document.prune_quantile: not for a tower; use prune_below, prune_ratio or "
                 "document_top_k"

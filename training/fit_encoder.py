@@ -268,10 +268,11 @@ def _check_cache(gradient_cache: int | None) -> None:
 def _check_precision(encoder: Trained) -> None:
     import torch
 
+    from sluice.encoders.model_files.adapters import tuned_of
     from sluice.encoders.model_files.weights.quantised import weights_of
 
     weights = weights_of(encoder.module)
-    if weights != "float32" and not any(hasattr(m, "tuned") for m in encoder.module.modules()):
+    if weights != "float32" and not any(map(tuned_of, encoder.module.modules())):
         raise ConfigError(
             f"encoder.weights: {weights}: the matrices are codes, which cannot be trained; add "
             "tuning: {type: lora}, which trains beside them, or write weights: float32"
@@ -342,7 +343,7 @@ def _check_teacher(loss: LossBase, examples: Sequence[Example]) -> None:
 
 
 def _check_answered(loss: LossBase, examples: Sequence[Example]) -> None:
-    if not loss.wants_answered:
+    if "answered" not in loss.wants:
         return
     negatives = sum(label <= 0 for example in examples for label in example.labels)
     answering = sum(
@@ -367,7 +368,7 @@ def _check_negative_queries(loss: LossBase, examples: Sequence[Example]) -> None
     from sluice.training.losses.base import type_name
 
     asked = sum(bool(example.negative_queries) for example in examples)
-    if loss.wants_negative_queries == bool(asked):
+    if ("negative_queries" in loss.wants) == bool(asked):
         if asked:
             log.info(
                 "loss: %s of %s examples have queries that their positives do not answer",

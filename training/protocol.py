@@ -76,6 +76,15 @@ class PairEncoder(Trainable, Protocol):
 
 
 @runtime_checkable
+class DrawsByEpoch(Protocol):
+    """A collator whose batches differ from epoch to epoch."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next batches."""
+        ...
+
+
+@runtime_checkable
 class SpanWriter(Trainable, Protocol):
     """Writes spans of documents for a query, or identifiers, and has no vectors (SEAL, DSI)."""
 

@@ -98,7 +98,9 @@ class TrainingFacts:
     @property
     def by_batch(self) -> bool:
         """Whether the loss asks its teacher about whole batches."""
-        return self.loss.teacher_matrix or self.loss.teacher_vectors
+        from sluice.training.losses.base import taught_by_batch
+
+        return taught_by_batch(self.loss)
 
     @property
     def learns(self) -> frozenset[str]:
@@ -230,7 +232,7 @@ RULES: Final = (
          "{name} learns from a teacher batch by batch, which is for a bi-encoder and the "
          "documents of the examples; leave negatives: {{type: live}} out, or train a bi-encoder",
          "{loss: alignment, teacher: m, negatives: {type: live}}"),
-    Rule("loss", lambda facts: facts.loss.wants_negative_queries and facts.apart_missing,
+    Rule("loss", lambda facts: "negative_queries" in facts.loss.wants and facts.apart_missing,
          "{name} learns from queries that documents of the batch do not answer; live candidates "
          "have none, and a cross-encoder has no vectors of them: leave negatives: {{type: live}} "
          "out, or train a dense or splade encoder",
@@ -258,7 +260,7 @@ RULES: Final = (
          "{name} needs scores from -1 to 1, and these token vectors have any length; leave "
          "normalize: false out of encoder, or take another loss",
          "{encoder: {type: tokens, normalize: false}, loss: psl, scoring: mean_max_sim}"),
-    Rule("gradient_cache", lambda facts: facts.cached and facts.loss.runs_network,
+    Rule("gradient_cache", lambda facts: facts.cached and "network" in facts.loss.wants,
          "{name} writes with the network itself, not from vectors; leave it out, and take smaller "
          "batches",
          "{loss: grl, gradient_cache: 4}"),

@@ -278,6 +278,11 @@ class DsiEncoder(Writer):
 
     # What a retriever asks.
 
+    @property
+    def identifiers(self) -> DsiEncoder:
+        """It learns them itself."""
+        return self
+
     def known_ids(self, documents: Sequence[Named]) -> int:
         """Return how many of the documents the model has learnt."""
         return sum(each["id"] in self.codes for each in documents)

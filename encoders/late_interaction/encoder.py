@@ -265,6 +265,11 @@ class TokenEncoder(TextEncoder):
         """Return the vectors of the documents' tokens, in input order."""
         return self._encode(texts, "document")
 
+    @property
+    def token_names(self) -> TokenEncoder:
+        """Its tokenizer knows them."""
+        return self
+
     def token_texts(self, texts: Sequence[str], side: Side) -> list[list[str]]:
         """Return the tokens of each text that have vectors, see ``token_names``."""
         from sluice.encoders.late_interaction.names import token_names

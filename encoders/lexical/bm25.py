@@ -157,17 +157,18 @@ class BM25Encoder(EncoderBase):
         return self._impacts(chunks)
 
     @property
-    def fit_in_parts(self) -> Callable[[Iterable[Any]], Iterator[Any]] | None:
-        """Fits on texts and returns their vectors in parts, each text analysed once.
+    def learner(self) -> BM25Encoder:
+        """It counts the documents itself."""
+        return self
+
+    def fit_in_parts(self, texts: Iterable[Input]) -> Iterator[sp.csr_array]:
+        """Fit on ``texts`` and return their vectors in parts, each text analysed once.
 
         Memory besides a part: the vocabulary. The counts wait in a temporary file once they are
         many: see ``CountSpool``.
         """
         if type(self).fit_documents is not BM25Encoder.fit_documents:  # a subclass's comes first
-            return super().fit_in_parts
-        return self._fit_in_parts
-
-    def _fit_in_parts(self, texts: Iterable[Input]) -> Iterator[sp.csr_array]:
+            return iter([self.fit_documents(texts)])
         counts = CountSpool()
         self._fit(texts, counts.append)
         if not self.documents:

@@ -205,6 +205,12 @@ def noted_weights(model: Any) -> dict[str, str]:
     return {"weights": weights}
 
 
+def tuned_of(model: Any) -> Tuned | None:
+    """Return how a model is tuned, None where it is not."""
+    tuned: Tuned | None = vars(model).get("tuned")
+    return tuned
+
+
 def plain_state(model: Any) -> dict[str, Tensor] | None:
     """Return the weights for a model's ordinary files: merged, without what cannot be merged.
 

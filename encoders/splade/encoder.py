@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sluice.encoders.backends.backend import choose_backend
-from sluice.encoders.encoder import Side
+from sluice.encoders.encoder import FittedTerms, Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.identity import versions
@@ -235,6 +235,11 @@ class SpladeEncoder(TextEncoder):
         return self._decoder.out_features
 
     @property
+    def fitted_terms(self) -> FittedTerms:
+        """What a collection has to be counted for."""
+        return FittedTerms(self.prune_quantile, self.needs_term_floors, self.needs_idf)
+
+    @property
     def needs_idf(self) -> bool:
         """Whether ``sluice.encoders.fit_idf`` has yet to count the query weights."""
         return self.query_model == "idf" and not (self.queries is None or self.queries.counted)
@@ -331,6 +336,11 @@ class SpladeEncoder(TextEncoder):
         states = super().run_packed(network, batch)
         head = vocabulary_head(self.model)
         return states if head is None else head(states)
+
+    @property
+    def term_bias(self) -> SpladeEncoder:
+        """The head has a bias of each term."""
+        return self
 
     def raises(self, side: Side) -> bool:
         """Whether ``raise_bias`` changes how many terms are active on this side."""

@@ -21,6 +21,7 @@ from sluice.encoders.model_files.adapters import (
     layer_list,
     low_rank_layers,
     merge_layer,
+    tuned_of,
 )
 from sluice.encoders.table import TUNINGS
 from sluice.encoders.tuning.learning import learning_of, refused_tuning
@@ -56,9 +57,9 @@ def tune(
     if why := refused_tuning(encoder.kind, settings["type"]):
         raise ConfigError(f"{where}.type: {why}")
     for model in models:
-        if hasattr(model, "tuned"):
+        if (before := tuned_of(model)) is not None:
             raise ConfigError(
-                f"{where}: the encoder is already tuned ({model.tuned.kind}); merge it "
+                f"{where}: the encoder is already tuned ({before.kind}); merge it "
                 "first (sluice.encoders.tuning.tune.merge), or start from an untuned model"
             )
     chosen: set[nn.Parameter] = set(_heads(encoder))
@@ -92,7 +93,7 @@ def merge(encoder: Any) -> None:
     encoder that is not tuned stays as it is.
     """
     for model in _models(encoder):
-        tuned: Tuned | None = getattr(model, "tuned", None)
+        tuned = tuned_of(model)
         if tuned is None:
             continue
         for name, layer in low_rank_layers(model):

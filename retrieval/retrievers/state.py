@@ -290,7 +290,7 @@ class RetrieverState:
             path or self.path, self.head, allow=self.allow, options=self.options,
             params=self.params,
         )  # fmt: skip
-        changing = hooks_of(self.encoder).fits_documents
+        changing = hooks_of(self.encoder).learner is not None
         fork._given = None if changing else self._given
         fork.encoder = copy.deepcopy(self.encoder) if changing else self.encoder
         _ = fork.index, fork.store
@@ -393,8 +393,8 @@ class RetrieverState:
 
 def queries_at_a_time(encoder: Any) -> int:
     """Return how many queries' vectors to hold together: those of a Hypencoder are large."""
-    width = hooks_of(encoder).query_dim
-    return sys.maxsize if width is None else max(1, QUERY_VALUES // width)
+    q_nets = hooks_of(encoder).q_nets
+    return sys.maxsize if q_nets is None else max(1, QUERY_VALUES // q_nets.shape.width)
 
 
 def _rankings(hits: Hits, store: DocumentStore) -> Iterator[Ranking]:

@@ -312,7 +312,7 @@ class Updatable(Stage):
         """Free the space of deleted documents; BM25 is refitted, average length included."""
         with self._changing() as (state, _):
             state.store.compact()
-            if hooks_of(state.encoder).fits_documents:
+            if hooks_of(state.encoder).learner is not None:
                 self._fill(state, state.index.empty())  # an inverted one, whose settings stay
             else:
                 state.index.compact()

@@ -135,18 +135,28 @@ def form_of_vectors(world: World) -> None:
         expect(values.dtype == np.float32, f"{side}: dtype {values.dtype}")
         expect(np.isfinite(values).all(), f"{side}: a value is not finite")
     hooks = hooks_of(world.encoder)
-    apart = hooks.query_dim is not None or hooks.similarity == "attention"
+    apart = hooks.q_nets is not None or hooks.similarity == "attention"
     expect(apart or len(widths) < 2, f"queries and documents differ: {sorted(widths)}")
+
+
+# Capabilities, and a method that nothing calls where they are None.
+CAPABILITIES: Final = {
+    "learner": "fit_in_parts", "identifiers": "assign_ids", "token_names": "token_texts",
+    "term_bias": "raise_bias",
+}  # fmt: skip
 
 
 def optional_hooks(world: World) -> None:
     """What else it says of itself is true: similarity, dim, normalize, terms."""
     hooks = hooks_of(world.encoder)
+    for name, method in CAPABILITIES.items():
+        idle = getattr(hooks, name) is None and callable(getattr(world.encoder, method, None))
+        expect(not idle, f"it has {method}, and {name} is None: return self there")
     for side in world.sides if "score" not in world.sides else ():
         found = getattr(world.encoder, side)(world.texts)
         tokens = isinstance(found, TokenVectors)
-        nets = hooks.query_dim is not None
-        known = ("max_sim",) if tokens else ("q_net",) if nets else ("cosine", "dot")
+        nets = hooks.q_nets
+        known = ("max_sim",) if tokens else ("q_net",) if nets is not None else ("cosine", "dot")
         if tokens == (side != SIDES[0]):  # one vector a query, several a document
             known = (*known, "attention")
         expect(
@@ -155,7 +165,7 @@ def optional_hooks(world: World) -> None:
         )
         vectors = found.values if tokens else world.encoded(side, world.texts)
         width = vectors.shape[1]
-        said = hooks.query_dim if nets and side == SIDES[0] else hooks.dim
+        said = hooks.dim if nets is None or side != SIDES[0] else nets.shape.width
         expect(said in (None, width), f"{side}: dim is {said!r}, its vectors have {width}")
         lengths = np.linalg.norm(vectors, axis=1)
         unit = (np.abs(lengths - 1) < 0.01) | (lengths == 0)
@@ -170,12 +180,16 @@ def optional_hooks(world: World) -> None:
         if not tokens:
             continue
         which: Side = "query" if side == SIDES[0] else "document"
-        for hook in ("token_texts", "token_places"):
-            told = hooks.token_texts if hook == "token_texts" else hooks.token_places
-            counts = None if told is None else [len(each) for each in told(world.texts, which)]
+        names = hooks.token_names
+        told = {} if names is None else {
+            "token_texts": names.token_texts(world.texts, which),
+            "token_places": names.token_places(world.texts, which),
+        }  # fmt: skip
+        for name, parts in told.items():
+            counts = None if parts is None else [len(each) for each in parts]
             expect(
                 counts in (None, found.lengths.tolist()),
-                f"{hook}: {counts} of {found.lengths.tolist()} tokens",
+                f"{name}: {counts} of {found.lengths.tolist()} tokens",
             )
 
 

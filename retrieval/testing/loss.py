@@ -25,7 +25,7 @@ from sluice.retrieval.testing.loss_batches import (
 )
 from sluice.retrieval.testing.rules import expect, verify
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
-from sluice.training.losses.base import HOOKS, as_loss, writes
+from sluice.training.losses.base import HOOKS, Want, as_loss, writes
 
 STEP = 1e-6  # of finite differences
 
@@ -42,7 +42,7 @@ def check_loss(make: Callable[[], Any], *, skip: Collection[str] = ()) -> None:
     own = getattr(loss, "loss", loss) if type(loss).__name__ == "Adapted" else loss
     name = f"loss {getattr(own, '__name__', type(own).__name__)}"
     # It learns from texts without vectors, or from those inside an encoder: no batch is for it.
-    if loss.texts_alone or loss.forms in (("heads",), ("codes",)) or writes(loss):
+    if "texts_alone" in loss.wants or loss.forms in (("heads",), ("codes",)) or writes(loss):
         verify(name, [hooks], LossCase(make, "matrix"), ())
         return
     for layout in layouts(loss):
@@ -63,12 +63,11 @@ def hooks(case: LossCase) -> None:
         "ranks": loss.ranks in (None, "columns", "scores"),
         "layers": loss.layers is None or callable(loss.layers),
         "learning_rate": loss.learning_rate is None or loss.learning_rate > 0,
+        "wants": set(loss.wants) <= set(get_args(Want)),
         "noted": isinstance(loss.noted, str),
     }
     flags = (
-        "same_side", "logq", "needs_teacher", "teacher_matrix", "teacher_vectors",
-        "across_queries", "wants_answered", "wants_negative_queries", "texts", "texts_alone",
-        "runs_network",
+        "same_side", "logq", "needs_teacher",
     )  # fmt: skip
     kinds.update({name: isinstance(getattr(loss, name), bool) for name in flags})
     for name, holds in kinds.items():

@@ -166,7 +166,7 @@ class LossCase:
             targets = matrix_targets(examples, loss.negatives)
             matrix = parts.logits[rows[:, None], columns]
             teacher = parts.teacher[rows[:, None], columns]
-            if not loss.teacher_matrix:
+            if "teacher_matrix" not in loss.wants:
                 teacher = teacher.masked_fill(~own, torch.nan)
         vectors = parts.queries[rows], parts.documents[columns]
         early = parts.early_queries[rows], parts.early_documents[columns]
@@ -225,7 +225,7 @@ class LossCase:
 
 def of_scores(loss: LossBase) -> bool:
     """Return whether a score matrix is all that a loss needs."""
-    return takes_scores(loss) and not loss.texts
+    return takes_scores(loss) and "texts" not in loss.wants
 
 
 def takes_scores(loss: Any) -> bool:

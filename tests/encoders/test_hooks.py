@@ -22,11 +22,23 @@ OF_ARRAYS = ("device", "dtype", "kind")  # which others have too
 BORDERS = (
     "encoders/dense/objects/sentence_transformer.py",
     "encoders/encoder.py",
+    "encoders/objects.py",
     "encoders/rerankers/objects.py",
     "retrieval/pipelines/scorer.py",
     "retrieval/testing/encoder.py",
+    "training/losses/base.py",
 )
-DERIVED = ("engine", "fits_documents")
+# What objects of other libraries may have (networks, their settings, tokenizers, files), and ours
+# have too.
+FOREIGN = (
+    "_attn_implementation", "activation_checkpointing_enable", "backend_tokenizer", "base_layer",
+    "config", "dtype", "gradient_checkpointing_enable", "is_causal", "layer_types",
+    "model_max_length", "name", "prefix", "score", "strerror", "write",
+)  # fmt: skip
+DERIVED = ("engine",)
+CAPABILITIES = (
+    "learner", "identifiers", "token_names", "q_nets", "fitted_terms", "term_bias",
+)  # fmt: skip
 
 
 class Bare:
@@ -42,18 +54,36 @@ class Bare:
     def save_pretrained(self, path: Any) -> None: ...
 
 
+def named_in(tree: ast.AST) -> set[str]:
+    """Return what classes define, and what attributes are set to."""
+    names = set()
+    for node in ast.walk(tree):
+        for each in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(each, ast.FunctionDef):
+                names.add(each.name)
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                names.add(each.target.id)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+    return {name for name in names if not name.startswith("__")}
+
+
 def test_no_other_module_looks_a_hook_up_by_name() -> None:
     looked_up = []
-    for file in (file for package in PACKAGES for file in (ROOT / package).rglob("*.py")):
-        place = file.relative_to(ROOT).as_posix()
-        for node in ast.walk(ast.parse(file.read_bytes())):
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    trees = {f.relative_to(ROOT).as_posix(): ast.parse(f.read_bytes()) for f in files}
+    rooms = {p: tree for p, tree in trees.items() if p.startswith(("encoders/", "training/"))}
+    ours = {name for tree in rooms.values() for name in named_in(tree)} - {*FOREIGN}
+    for place, tree in trees.items():
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
                 continue
             if node.func.id not in ("getattr", "hasattr") or place in BORDERS:
                 continue
             name = node.args[1].value if isinstance(node.args[1], ast.Constant) else None
             encoder = "encoder" in ast.unparse(node.args[0]).lower()
-            if encoder or (name in HOOKS and name not in OF_ARRAYS):
+            hook = name in HOOKS and name not in OF_ARRAYS
+            if encoder or hook or (place in rooms and name in ours):
                 looked_up.append(f"{place}:{node.lineno}: {ast.unparse(node)}")
     assert looked_up == []
 
@@ -66,15 +96,17 @@ def test_every_type_of_the_table_has_the_base() -> None:
     for name in HOOKS:
         hook: Any = vars(EncoderBase)[name]
         assert hook.__doc__, name
-    assert set(HOOKS) > set(FUNCTIONS) > {"token_ids", "fit_documents", "raise_bias"}
-    assert {"dim", "similarity", "fields", "head_parameters"}.isdisjoint(FUNCTIONS)
+    assert set(HOOKS) > set(FUNCTIONS) > {"token_ids", "terms", "of_source"}
+    assert {"dim", "similarity", "fields", "head_parameters", *CAPABILITIES}.isdisjoint(FUNCTIONS)
+    assert set(CAPABILITIES) < set(HOOKS)
 
 
 def test_a_bare_encoder_has_the_defaults() -> None:
     hooks, base = hooks_of(Bare()), EncoderBase()
     for name in (*HOOKS, *DERIVED):
         assert getattr(hooks, name) == getattr(base, name), name
-    assert (hooks.similarity, hooks.dim, hooks.fits_documents) == ("dot", None, False)
+    assert (hooks.similarity, hooks.dim) == ("dot", None)
+    assert {getattr(hooks, name) for name in CAPABILITIES} == {None}
     assert encodes(Bare())
     assert not encodes(hooks)
     identity = vector_identity(Bare(), "float32")
@@ -85,13 +117,22 @@ def test_a_users_own_hooks_are_read_and_other_things_of_their_names_are_not() ->
     class Own(Bare):
         dim = 2
         fields = None
-        hidden = 128  # a number: not the function that masked language models have
+        terms = 128  # a number: not the function that names columns
 
         def __init__(self) -> None:
             self.learnt = 0
 
+        @property
+        def learner(self) -> Own:
+            return self
+
         def similarity(self, one: Any, other: Any) -> float:  # a method: not the name of one
             return 0.0
+
+        def remove_documents(self, texts: Any) -> None: ...
+
+        def fit_in_parts(self, texts: Any) -> Any:
+            yield self.add_documents([*texts])
 
         def add_documents(self, texts: Any) -> Dense:
             self.learnt += len(texts)
@@ -99,10 +140,9 @@ def test_a_users_own_hooks_are_read_and_other_things_of_their_names_are_not() ->
 
     own = Own()
     hooks = hooks_of(own)
-    assert (hooks.dim, hooks.similarity, hooks.hidden) == (2, "dot", None)
-    assert hooks.add_documents is not None
-    assert hooks.fit_documents is None
-    hooks.add_documents(["a", "b"])
+    assert (hooks.dim, hooks.similarity, hooks.terms) == (2, "dot", None)
+    assert hooks.learner is own
+    hooks.learner.add_documents(["a", "b"])
     assert own.learnt == 2
     own.dim = 3  # read anew each time
     assert hooks.dim == 3
@@ -134,8 +174,8 @@ def test_what_the_types_of_the_table_say(bert: Path, masked_bert: Path) -> None:
     splade = SpladeEncoder.from_pretrained(masked_bert, prune_quantile=0.1)
     bm25 = BM25Encoder(fields={"title": 2.0, "text": 1.0})
     assert (dense.similarity, dense.normalize, dense.terms) == ("cosine", True, None)
-    assert (splade.similarity, splade.needs_term_floors, splade.layer_count) == ("dot", True, None)
-    assert (bm25.fits_documents, bm25.tokenizer, bm25.towers) == (True, None, {})
+    assert (splade.similarity, splade.fitted_terms.needs_floors) == ("dot", True)
+    assert (bm25.learner, bm25.tokenizer, bm25.towers) == (bm25, None, {})
     assert bm25.fields == {"title": 2.0, "text": 1.0}
     towers = TowerEncoder(dense, DenseEncoder.from_pretrained(bert))
     assert list(towers.towers) == ["query", "document"]

@@ -124,6 +124,10 @@ class Splade:
         weights = torch.log1p(torch.relu(self.module(features).float()))
         return (weights * features["attention_mask"][..., None]).amax(1)
 
+    @property
+    def term_bias(self) -> Splade:
+        return self
+
     def raises(self, side: str) -> bool:
         return True
 

@@ -49,9 +49,9 @@ class VectorBatch:
     of the first positives and the row each document came with.
 
     ``layers`` holds (queries, documents) of the layers that the loss asked for by ``layers(step)``,
-    the last first, ``teacher_vectors`` a teacher's vectors of both for a loss with that hook.
-    ``answered`` is, for a loss with ``wants_answered``, the columns of documents and the vectors of
-    a query that each answers. ``negative_queries`` is, for a loss with ``wants_negative_queries``,
+    the last first, ``teacher_vectors`` a teacher's vectors of both for a loss that wants them.
+    ``answered`` is, for a loss that wants it, the columns of documents and the vectors of
+    a query that each answers. ``negative_queries`` is, for a loss that wants them,
     rows ``[n]`` and the vectors ``[n, dim]`` of queries that those rows' positives do not answer.
     ``features`` are the token ids and masks of both sides. ``matrix``
     replaces the product of the vectors where scores come from elsewhere (a cross-encoder's logits,

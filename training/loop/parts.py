@@ -160,7 +160,7 @@ def choose_parts(
             raise ConfigError(f"loss: {facts.name} trains no {facts.called}")
         return Parts(*own_pass, hooks, cosine=False, distinct=False)
     if isinstance(encoder, PairEncoder):
-        collator = PairCollator(encoder, texts=hooks.texts)
+        collator = PairCollator(encoder, texts="texts" in hooks.wants)
         return Parts(PairModule(encoder), collator, hooks, cosine=False, distinct=False)
     scored = _scoring(encoder, scoring)
     hooks = hooks.bound_to(encoder.similarity if scored is None else scored.similarity)
@@ -176,11 +176,11 @@ def choose_parts(
         encoder,
         negatives=hooks.negatives,
         same_side=hooks.same_side,
-        answered=hooks.wants_answered,
-        negative_queries=hooks.wants_negative_queries,
+        answered="answered" in hooks.wants,
+        negative_queries="negative_queries" in hooks.wants,
         teacher=teacher,
-        teacher_matrix=hooks.teacher_matrix,
-        teacher_vectors=hooks.teacher_vectors,
+        teacher_matrix="teacher_matrix" in hooks.wants,
+        teacher_vectors="teacher_vectors" in hooks.wants,
     )
     return Parts(module, in_batch, hooks, cosine=cosine, distinct=True, scoring=scored)
 
@@ -236,9 +236,9 @@ def _scoring(encoder: BiEncoder, scoring: TokenScoring | None) -> Scoring | None
     if encoder.similarity != "q_net":
         tokens = encoder.similarity == "max_sim" and "heads" not in learning_of(hooks.kind).learns
         return (scoring or TokenScoring()) if tokens else None
-    if hooks.q_net_shape is None:
+    if hooks.q_nets is None:
         raise ConfigError(
-            f"encoder: similarity is q_net, and {type(encoder).__name__} has no q_net_shape, which "
-            "says how its queries are read; give it one"
+            f"encoder: similarity is q_net, and {type(encoder).__name__} has no q_nets, the "
+            "shape by which its queries are read; give it some"
         )
-    return QNetScoring(hooks.q_net_shape, unit=hooks.unit_documents)
+    return QNetScoring(hooks.q_nets.shape, unit=hooks.q_nets.unit_documents)

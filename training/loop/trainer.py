@@ -50,7 +50,7 @@ from sluice.training.loop.gradient_cache import cached_backward
 from sluice.training.loop.objective import LiveCandidates
 from sluice.training.loop.parts import add_rates, choose_parts
 from sluice.training.loop.refresh import Beside, Refresh, refreshing
-from sluice.training.protocol import Loss, Trained, WithoutTerms
+from sluice.training.protocol import DrawsByEpoch, Loss, Trained, WithoutTerms
 from sluice.training.sparsity.regulariser import Regulariser, Steering
 
 Evaluate = Callable[[Any], Mapping[str, float]]
@@ -133,7 +133,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
                 )
         parts.loss.bind(encoder, arguments.seed)
         parts.loss.bind_examples(examples)
-        if teacher is not None and parts.loss.teacher_vectors:
+        if teacher is not None and "teacher_vectors" in parts.loss.wants:
             parts.loss.bind_teacher(partial(vectors_of_texts, teacher, examples))
         self._count_documents(examples)
         super().__init__(
@@ -356,7 +356,7 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             if later is not None:
                 self._exchange(later, packed=False)
         self.sampler.set_epoch(epoch)
-        if hasattr(self.data_collator, "set_epoch"):
+        if isinstance(self.data_collator, DrawsByEpoch):
             self.data_collator.set_epoch(epoch)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from sluice.encoders.foundation.build import replaced, resolve
 from sluice.encoders.foundation.errors import ConfigError
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 
     from sluice.training.batches.vector_batch import Negatives, VectorBatch
     from sluice.training.example import Example
+
+# ``teacher_matrix``: a teacher scores every query of the batch with every document of it;
+# ``teacher_vectors``: it learns from a teacher's vectors of the texts; ``answered``: queries that
+# the negatives answer are encoded too, ``negative_queries``: queries that the positives do not
+# answer; ``texts``: a cross-encoder also reads each text alone, for its vector. ``across_queries``:
+# documents of different queries are ordered by their labels; ``texts_alone``: it learns from
+# documents without queries, and so not beside other losses; ``network``: it runs the encoder's
+# network itself, beside the vectors of the batch.
+Want: TypeAlias = Literal[
+    "teacher_matrix", "teacher_vectors", "answered", "negative_queries", "texts", "across_queries",
+    "texts_alone", "network",
+]  # fmt: skip
 
 
 class LossBase:
@@ -96,34 +108,9 @@ class LossBase:
         return False
 
     @property
-    def teacher_matrix(self) -> bool:
-        """Whether a teacher scores every query of the batch with every document of it."""
-        return False
-
-    @property
-    def teacher_vectors(self) -> bool:
-        """Whether it learns from a teacher's vectors of the texts."""
-        return False
-
-    @property
-    def across_queries(self) -> bool:
-        """Whether documents of different queries are ordered by their labels."""
-        return False
-
-    @property
-    def wants_answered(self) -> bool:
-        """Whether queries that the negatives answer are encoded too."""
-        return False
-
-    @property
-    def wants_negative_queries(self) -> bool:
-        """Whether queries that the positives do not answer are encoded too."""
-        return False
-
-    @property
-    def texts(self) -> bool:
-        """Whether a cross-encoder also reads each text alone, for its vector."""
-        return False
+    def wants(self) -> frozenset[Want]:
+        """What else training has to give it, or has to know of it, see ``Want``."""
+        return frozenset()
 
     @property
     def layers(self) -> Callable[[int], tuple[int, ...]] | None:
@@ -138,16 +125,6 @@ class LossBase:
     def ranks(self) -> Literal["columns", "scores"] | None:
         """``columns``: a batch's columns must be the retrieved list, as live candidates are."""
         return None
-
-    @property
-    def texts_alone(self) -> bool:
-        """Whether it learns from documents without queries, and so not beside other losses."""
-        return False
-
-    @property
-    def runs_network(self) -> bool:
-        """Whether it runs the encoder's network itself, beside the vectors of the batch."""
-        return False
 
     @property
     def noted(self) -> str:
@@ -174,7 +151,7 @@ class LossBase:
     def bind_teacher(self, vectors: Callable[[], NDArray[np.float32]]) -> None:
         """Receive what returns the teacher's vectors ``[n, dim]`` of the first training texts.
 
-        Called after ``bind``, of a loss with ``teacher_vectors``.
+        Called after ``bind``, of a loss that wants ``teacher_vectors``.
         """
 
     def parameters(self) -> Iterable[nn.Parameter]:
@@ -214,9 +191,14 @@ def types_trained(loss: LossBase) -> str:
     return ", ".join(types_that_make(loss.forms))
 
 
+def taught_by_batch(loss: LossBase) -> bool:
+    """Return whether a loss asks its teacher about whole batches."""
+    return not loss.wants.isdisjoint({"teacher_matrix", "teacher_vectors"})
+
+
 def compares_own(loss: LossBase) -> bool:
     """Return whether a loss tells apart each query's own documents and no others."""
-    return loss.negatives == "own" and not loss.teacher_vectors
+    return loss.negatives == "own" and "teacher_vectors" not in loss.wants
 
 
 HOOKS = tuple(n for n in vars(LossBase) if n[0] != "_" and n not in ("summary", "paper"))

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, Want
 from sluice.training.protocol import ListWriter
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class MaskedLanguage(LossBase):
     paper = "Lassance and Clinchant 2022 (Efficient SPLADE, arXiv 2207.03834), section 3.4"
 
     forms: ClassVar[tuple[Form, ...]] = ("words",)  # what it trains
-    texts_alone: ClassVar[bool] = True  # learns from documents, without queries
+    wants: ClassVar[frozenset[Want]] = frozenset({"texts_alone"})
     noted: ClassVar[str] = "loss_masked_language"  # its name in the journal, beside penalties
 
     probability: Annotated[
@@ -288,7 +288,7 @@ class MaskedLanguage(LossBase):
         from sluice.training.batches.forward import MaskedCollator, MaskedModule, Masking, MaskRates
 
         hooks = hooks_of(encoder)
-        if None in (hooks.hidden, hooks.pooled, hooks.tokenizer):
+        if None in (hooks.pooled, hooks.tokenizer):
             raise ConfigError(
                 f"loss: masked_language trains a splade encoder, not a {type(encoder).__name__}"
             )

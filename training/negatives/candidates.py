@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,15 +101,22 @@ def candidates_of(
     return candidates
 
 
+@runtime_checkable
+class Columns(Protocol):
+    """A ranked list that holds its ids and scores apart, as ``Ranking`` does."""
+
+    doc_ids: Sequence[str]
+    scores: Any
+
+
 def _columns(
     query: str, hits: Sequence[tuple[str, float]]
 ) -> tuple[Sequence[str], NDArray[np.float64]]:
     """Return a list's ids and scores, checked: each document once, numbers, best first."""
-    names: Sequence[str] | None = getattr(hits, "doc_ids", None)
-    values = getattr(hits, "scores", None)
-    if names is None or values is None:  # not held as columns
-        names = [name for name, _ in hits]
-        values = [score for _, score in hits]
+    if isinstance(hits, Columns):
+        names, values = hits.doc_ids, hits.scores
+    else:
+        names, values = [name for name, _ in hits], [score for _, score in hits]
     scores = np.asarray(values, np.float64)
     falling = not np.isnan(scores[:1]).any() and bool((scores[1:] <= scores[:-1]).all())
     if not falling or len(set(names)) != len(names):

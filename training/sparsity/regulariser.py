@@ -320,11 +320,11 @@ class Steering:
             if control is None:
                 continue
             head = towers.get(side, self.encoder)
-            hooks = hooks_of(head)
-            if hooks.raises is None or hooks.raise_bias is None or not hooks.raises(side):
+            bias = hooks_of(head).term_bias
+            if bias is None or not bias.raises(side):
                 continue
             amount = max(control.lift, needs.get(id(head), (None, 0.0))[1])
-            needs[id(head)] = hooks.raise_bias, amount
+            needs[id(head)] = bias.raise_bias, amount
             control.lift_by(control.lift)
         for raise_bias, amount in needs.values():
             if amount:

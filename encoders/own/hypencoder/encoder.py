@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.dense.pooling import POOLINGS, Pooling
-from sluice.encoders.encoder import Dense, Side
+from sluice.encoders.encoder import Dense, QNets, Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
@@ -157,6 +157,11 @@ class Hypencoder(TextEncoder):
             unit_documents=layout.normalize if normalize is None else normalize,
             **text_settings(loaded, layout, options),
         )
+
+    @property
+    def q_nets(self) -> QNets:
+        """What its queries are."""
+        return QNets(self.q_net_shape, self.unit_documents)
 
     @property
     def q_net_shape(self) -> QNetShape:

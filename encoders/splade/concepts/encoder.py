@@ -179,6 +179,11 @@ class ConceptEncoder(TextEncoder):
             found.append([Concept(self.names[terms[i]], float(weights[i])) for i in order])
         return found
 
+    @property
+    def term_bias(self) -> ConceptEncoder:
+        """The head has a bias of each concept."""
+        return self
+
     def raises(self, side: Side) -> bool:
         """Whether ``raise_bias`` changes how many concepts are active on a side."""
         return self.head.bias.requires_grad

@@ -50,7 +50,7 @@ from sluice.retrieval.training_data.refreshing.miner import RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
 from sluice.retrieval.training_data.teachers.scoring_tasks import JUDGE, check_judge
 from sluice.retrieval.training_data.teachers.spec import teacher_spec
-from sluice.training.losses.base import compares_own
+from sluice.training.losses.base import compares_own, taught_by_batch
 from sluice.training.rules import judge
 
 if TYPE_CHECKING:
@@ -198,8 +198,9 @@ def _check_searched(section: TrainingSection, where: str, allow: Allow) -> None:
 def _check_loss(section: TrainingSection, prefix: str, allow: Allow) -> None:
     """Check the loss, and that its teacher can teach it."""
     loss = make_loss(section.loss, where=f"{prefix}loss", allow=allow)
-    if section.teacher is not None and (loss.teacher_matrix or loss.teacher_vectors):
-        check_batch_teacher(section.teacher, f"{prefix}teacher", vectors=loss.teacher_vectors)
+    if section.teacher is not None and taught_by_batch(loss):
+        vectors = "teacher_vectors" in loss.wants
+        check_batch_teacher(section.teacher, f"{prefix}teacher", vectors=vectors)
 
 
 def token_scoring(section: TrainingSection, where: str = "") -> TokenScoring | None:
@@ -319,26 +320,26 @@ def check_rows(run: RunFacts, prefix: str, allow: Allow) -> None:
     The rows are read until each need is met, so files that meet none are read to their end.
     """
     section, loss, name, where = run.section, run.loss, run.name, f"{prefix}examples"
-    if run.examples == "file" and not loss.wants_negative_queries:
+    if run.examples == "file" and "negative_queries" not in loss.wants:
         _refuse_unread(run, prefix)
     rows = example_source(section.examples, where, allow).stream()
     needs: dict[str, str] = {}  # what a row has, what is learnt from it
     batch = section.trainer.get("per_device_train_batch_size")
     paired = not compares_own(loss) and "scores" in run.learns
-    if (paired or compares_own(loss) or loss.wants_answered) and section.negatives is None:
+    if (paired or compares_own(loss) or "answered" in loss.wants) and section.negatives is None:
         needs[NEGATIVE] = "each query's own documents"
     elif section.negatives is None and loss.negatives == "all" and batch == 1:
         others = "other documents than the positive, which a batch of 1 lacks"
         needs[NEGATIVE] = f"{others} (raise per_device_train_batch_size)"
     if loss.needs_teacher and section.teacher is None:
         needs[SCORE] = "a teacher's scores"
-    if loss.wants_negative_queries:
+    if "negative_queries" in loss.wants:
         needs[UNANSWERED] = "queries that a positive does not answer"
     if not rows or not needs:
         return
     lacking, grades = dict(needs), dict[str, float]()  # the first grade of a query
     for row in rows:
-        key = "" if loss.across_queries else row.query.key if row.graded else row.place
+        key = "" if "across_queries" in loss.wants else row.query.key if row.graded else row.place
         labels = [one.label for one in row.documents]
         if any(label <= 0 or grades.setdefault(key, label) != label for label in labels):
             lacking.pop(NEGATIVE, None)

@@ -83,8 +83,8 @@ def assign_identifiers(
 
     ``where`` is the key of the section's encoder, ``model`` maps names of models to folders.
     """
-    hooks = hooks_of(encoder)
-    if hooks.assign_ids is None:
+    identifiers = hooks_of(encoder).identifiers
+    if identifiers is None:
         return
     place = where.removesuffix("encoder")
     if len(parts) > 1:
@@ -100,14 +100,15 @@ def assign_identifiers(
         )
     documents = list(data.train.corpus)
     vectors = None
-    if hooks.ids_by is not None:
-        by = make_encoder(hooks.ids_by, where=f"{where}.ids_by", model=model)
+    if identifiers.ids_by is not None:
+        by = make_encoder(identifiers.ids_by, where=f"{where}.ids_by", model=model)
         inputs = [document_input(by, each) for each in documents]
         blocks = range(0, len(inputs), TOGETHER)
         encoded = [by.encode_documents(inputs[at : at + TOGETHER]) for at in blocks]
         vectors = np.concatenate([np.asarray(each, np.float32) for each in encoded])
     try:
-        hooks.assign_ids([document_input(encoder, each) for each in documents], vectors, seed)
+        named = [document_input(encoder, each) for each in documents]
+        identifiers.assign_ids(named, vectors, seed)
     except ConfigError as error:
         raise ConfigError(f"{where}.{error}") from None
     log.info("%s: %s assigned identifiers", where, plural(len(documents), "document"))

@@ -54,7 +54,7 @@ from sluice.retrieval.training_data.example_sources import example_source, refus
 from sluice.retrieval.training_data.examples import OpenJudge
 from sluice.retrieval.training_data.refreshing.miner import COPIES, OtherMiner, RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
-from sluice.training.losses.base import compares_own
+from sluice.training.losses.base import compares_own, taught_by_batch
 from sluice.training.protocol import ListWriter, PairEncoder
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ def _train(job: TrainingJob, peak: Callable[[], int]) -> None:
         else:
             if isinstance(encoder, PairEncoder) or compares_own(loss):
                 alone = f"{section.loss['type']} learns from each query's own documents"
-                refuse_unlearnable(examples, alone, f"{where}examples", across=loss.across_queries)
+                across = "across_queries" in loss.wants
+                refuse_unlearnable(examples, alone, f"{where}examples", across=across)
         overlap = contamination_of(examples, job.tested()) if rank() == 0 else Contamination()
         warn_of(overlap, f"{where}examples")
         teacher = _batch_teacher(job, loss, parts)
@@ -207,15 +208,15 @@ def parts_of(job: TrainingJob, loss: LossBase | None = None) -> list[Part]:
     loss = loss or make_loss(job.section.loss, where=f"{job.where}loss")
     return opened_parts(
         job.section, job.collections, seed=job.seed, work_path=job.work_path, where=job.where,
-        judge=job.judge, model=job.model, answered=loss.wants_answered,
-        scored=loss.needs_teacher or not (loss.teacher_matrix or loss.teacher_vectors),
+        judge=job.judge, model=job.model, answered="answered" in loss.wants,
+        scored=loss.needs_teacher or not taught_by_batch(loss),
     )  # fmt: skip
 
 
 def _batch_teacher(job: TrainingJob, loss: LossBase, parts: Sequence[Part]) -> Any:
     """Return the teacher that the loss asks batch by batch; None where it asks none so."""
     spec = job.section.teacher
-    if spec is None or not (loss.teacher_matrix or loss.teacher_vectors):
+    if spec is None or not taught_by_batch(loss):
         return None
     return make_batch_teacher(
         spec, where=f"{job.where}teacher", model=job.model, corpus=lambda: corpus_texts(parts)
@@ -314,13 +315,13 @@ def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
         spec["model"] = job.model(str(spec.get("model")))
         start = _aimed(start, job.section.sparsity)
         encoder = start_from_config(spec, start, texts(), where=place, seed=job.seed)
-    quantile = hooks_of(encoder).prune_quantile
-    if quantile is not None:
+    fitted = hooks_of(encoder).fitted_terms
+    if fitted is not None and fitted.prune_quantile is not None:
         raise ConfigError(
-            f"{place}.model: was saved with prune_quantile {quantile}, which prunes documents "
-            "after encoding and does nothing in training; start from the unpruned model"
+            f"{place}.model: was saved with prune_quantile {fitted.prune_quantile}, which prunes "
+            "documents after encoding and does nothing in training; start from the unpruned model"
         )
-    if hooks_of(encoder).needs_idf:
+    if fitted is not None and fitted.needs_idf:
         from sluice.encoders.splade.start import fit_idf
 
         log.info("%s: counting the query terms' weights in the corpus", place)

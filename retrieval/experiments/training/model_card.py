@@ -123,10 +123,9 @@ def _vectors(encoder: Any, facts: Mapping[str, Any]) -> str | None:
         return None
     several = {"tokens": " of each token", "pseudo_queries": " of each pseudo-query"}
     each = several.get(hooks.kind, "")
-    if hooks.query_dim is not None:
-        return (
-            f"{hooks.dim:,} dimensions of a document, a network of {hooks.query_dim:,} of a query"
-        )
+    if hooks.q_nets is not None:
+        width = hooks.q_nets.shape.width
+        return f"{hooks.dim:,} dimensions of a document, a network of {width:,} of a query"
     return f"{hooks.dim:,} dimensions{each}, compared by {hooks.similarity}"
 
 

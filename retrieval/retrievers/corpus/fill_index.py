@@ -112,9 +112,9 @@ def filled_index(
         check_own_index(encoder, index)
     if hooks.one_way and index is not None:
         check_one_way(index, "index")
-    if vectors is None and hooks.fit_in_parts is not None:
+    if vectors is None and hooks.learner is not None:
         begin_alone("index", executor, LEARNS)
-        return _fitted(hooks.fit_in_parts, encoder, documents, index, work)
+        return _fitted(hooks.learner.fit_in_parts, encoder, documents, index, work)
     if vectors is not None:
         _begin_given(encoder, executor)
     if index is None:
@@ -142,10 +142,10 @@ def filled_index(
 
 def _begin_given(encoder: Any, executor: Executor) -> None:
     """Begin with vectors that are given; ``ConfigError`` if the encoder would prune its own."""
-    hooks = hooks_of(encoder)
-    if hooks.needs_term_floors:
+    fitted = hooks_of(encoder).fitted_terms
+    if fitted is not None and fitted.needs_floors:
         raise ConfigError(
-            f"encoder.prune_quantile: {hooks.prune_quantile}; the documents' vectors are given, "
+            f"encoder.prune_quantile: {fitted.prune_quantile}; the documents' vectors are given, "
             "so nothing would be pruned: leave it out"
         )
     begin_alone("index", executor, "the documents' vectors are given")
@@ -172,7 +172,7 @@ def default_index(encoder: Any) -> Index:
     """Return an empty index for an encoder's kind of vectors."""
     form: str | None = own_form(encoder)
     if form in (None, "tokens"):  # what it makes decides
-        learns = hooks_of(encoder).fits_documents
+        learns = hooks_of(encoder).learner is not None
         vectors = None if learns else encoder.encode_documents([])
         tokens, dense = isinstance(vectors, TokenVectors), isinstance(vectors, np.ndarray)
         form = "tokens" if tokens else "dense" if dense else "sparse"
@@ -292,7 +292,8 @@ def index_rows(
         index_passages(passages, encoder, documents, index, rows)
         return
     _describe(index, documents)
-    grow = hooks_of(encoder).add_documents or encoder.encode_documents
+    learner = hooks_of(encoder).learner
+    grow = encoder.encode_documents if learner is None else learner.add_documents
     with counting_tokens() as parts:
         for chunk in _inputs(encoder, documents, rows):
             index.add(grow(chunk))
@@ -322,12 +323,12 @@ def forget_rows(
     passages: Passages | None = None,
 ) -> None:
     """Delete rows from the index and from what the encoder counted; the store still has them."""
-    unlearn = hooks_of(encoder).remove_documents
-    if unlearn is not None:
+    learner = hooks_of(encoder).learner
+    if learner is not None:
         parts = None if passages is None else passage_inputs(passages, encoder, documents, rows)
         cut = _inputs(encoder, documents, rows) if parts is None else (each for each, _ in parts)
         for chunk in cut:
-            unlearn(chunk)
+            learner.remove_documents(chunk)
     index.delete(rows)
 
 

@@ -69,17 +69,17 @@ def sequences(encoder: Any, documents: DocumentStore) -> Iterator[Any]:
     ``DataError`` for an encoder that learns identifiers, and has learnt that of no document here.
     """
     stream, learnt, read = iter(documents), 0, 0
-    known = hooks_of(encoder).known_ids
+    identifiers = hooks_of(encoder).identifiers
     parts = []
     while chunk := [document_input(encoder, each) for each in islice(stream, CHUNK)]:
         read += len(chunk)
-        learnt += len(chunk) if known is None else known(chunk)
+        learnt += len(chunk) if identifiers is None else identifiers.known_ids(chunk)
         parts.append(chunk)
         if learnt:  # else nothing is worth encoding yet
             yield from map(encoder.encode_documents, parts)
             parts = []
     if read and not learnt:
-        if not hooks_of(encoder).open_to_all:
+        if identifiers is not None and not identifiers.open_to_all:
             raise DataError(
                 f"encoder: it has learnt identifiers of none of these {read:,} documents; train it "
                 "on this corpus (loss: identifiers)"

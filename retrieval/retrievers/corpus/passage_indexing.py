@@ -182,10 +182,10 @@ def _mean_vectors(
     """Yield the documents' vectors, the means of their passages', in chunks."""
     from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import encoded_corpus
 
-    fit = hooks_of(encoder).fit_in_parts
-    if fit is not None:
+    learner = hooks_of(encoder).learner
+    if learner is not None:
         begin_alone("index", executor, LEARNS)
-        fitted = fit(document_input(encoder, each) for each in parts)
+        fitted = learner.fit_in_parts(document_input(encoder, each) for each in parts)
         yield _means(fitted, parts.counts, normalize=normalize)
         return
     encoding = encoding or Encoding()
@@ -225,7 +225,8 @@ def index_passages(
 ) -> None:
     """Encode and index rows that the store has and the index does not."""
     encoder = passages.reader(encoder)
-    grow = hooks_of(encoder).add_documents or encoder.encode_documents
+    learner = hooks_of(encoder).learner
+    grow = encoder.encode_documents if learner is None else learner.add_documents
     for inputs, counts in passage_inputs(passages, encoder, documents, rows):
         vectors = grow(inputs)
         if passages.aggregate == "max":

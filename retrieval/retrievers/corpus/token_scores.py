@@ -139,11 +139,12 @@ class TokenNames(NamedTuple):
 
 def names_of(encoder: Any, text: Any, side: Side) -> TokenNames | None:
     """Return the names of the token vectors of a text, None if the encoder has none."""
-    hooks = hooks_of(encoder)
-    if hooks.token_texts is None:
+    named = hooks_of(encoder).token_names
+    if named is None:
         return None
-    names = list(hooks.token_texts([text], side)[0])
-    places = None if hooks.token_places is None else hooks.token_places([text], side)[0]
+    names = list(named.token_texts([text], side)[0])
+    every = named.token_places([text], side)
+    places = None if every is None else every[0]
     known = places is not None and len(places) == len(names) and any(places)
     return TokenNames(names, places if known else None)
 

@@ -57,7 +57,7 @@ def place_encoder(path: Path, encoder: Any) -> dict[str, Any]:
     encoder that changes with the documents (BM25) keeps its folder and adds a generation.
     """
     fingerprint = str(encoder.fingerprint)
-    changing = hooks_of(encoder).fits_documents
+    changing = hooks_of(encoder).learner is not None
     name = "encoder"
     if (path / HEAD).exists():
         head = read_head(path)

@@ -97,7 +97,8 @@ def stored_vectors(
     """
     hooks = hooks_of(encoder)
     parts = index.parts if isinstance(index, ShardedIndex) else [index]
-    if hooks.fits_documents or hooks.needs_term_floors or not all(map(_exact, parts)):
+    unfitted = hooks.fitted_terms is not None and hooks.fitted_terms.needs_floors
+    if hooks.learner is not None or unfitted or not all(map(_exact, parts)):
         return None
     return (
         _vectors(encoder, store, index, rows[at : at + CHUNK], at)

@@ -114,7 +114,7 @@ def is_sparse(encoder: Any) -> bool:
 
 def is_neural(encoder: Any) -> bool:
     """Return whether encoding takes a model, rather than counting words."""
-    return not hooks_of(encoder).fits_documents
+    return hooks_of(encoder).learner is None
 
 
 def stages_in(stage: Stage) -> Iterator[Stage]:

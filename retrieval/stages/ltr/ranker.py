@@ -230,7 +230,7 @@ def part_fingerprint(part: Stage) -> str | None:
     """
     from sluice.retrieval.retrievers.retriever import Retriever
 
-    if not isinstance(part, Retriever) or hooks_of(part.encoder).fits_documents:
+    if not isinstance(part, Retriever) or hooks_of(part.encoder).learner is not None:
         return None
     return str(part.head.encoder_fingerprint)
 

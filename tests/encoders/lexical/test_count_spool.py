@@ -20,9 +20,9 @@ FIELDED = [{"title": text, "text": f"a {text} box"} for text in TEXTS]
 
 
 def in_parts(encoder: BM25Encoder, texts: Iterable[Any]) -> list[sp.csr_array]:
-    fit = hooks_of(encoder).fit_in_parts
-    assert fit is not None
-    parts: list[Any] = list(fit(texts))
+    learner = hooks_of(encoder).learner
+    assert learner is not None
+    parts: list[Any] = list(learner.fit_in_parts(texts))
     return parts
 
 

@@ -219,8 +219,15 @@ def test_the_parts_of_a_score_are_the_tokens_that_met(retriever: Retriever) -> N
 class Named(FunctionEncoder):
     """Names its tokens, as a transformer's tokenizer does."""
 
+    @property
+    def token_names(self) -> "Named":
+        return self
+
     def token_texts(self, texts: list[str], side: str) -> list[list[str]]:
         return [text.split() for text in texts]
+
+    def token_places(self, texts: list[str], side: str) -> Any:
+        return None
 
 
 class Placed(Named):

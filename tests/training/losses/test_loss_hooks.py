@@ -2,7 +2,7 @@
 
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.tuning.learning import SCORED
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
-from sluice.training.losses.base import HOOKS, Adapted, LossBase, as_loss
+from sluice.training.losses.base import HOOKS, Adapted, LossBase, Want, as_loss
 from sluice.training.losses.composed.members import Composed
 from sluice.training.losses.composed.sum_of_losses import WeightedSum
 from sluice.training.losses.composed.wrapping import Wrapping
@@ -29,13 +29,7 @@ VALUES: dict[str, Any] = {
     "logq": True,
     "similarity": "dot",
     "needs_teacher": True,
-    "teacher_matrix": True,
-    "teacher_vectors": True,
-    "across_queries": True,
-    "wants_answered": True,
-    "wants_negative_queries": True,
-    "texts": True,
-    "runs_network": True,
+    "wants": frozenset(get_args(Want)) - {"texts_alone"},
     "layers": lambda step: (3, step),
     "ranks": "columns",
     "noted": "loss_mine",
@@ -92,7 +86,7 @@ class SumOf(WeightedSum):
 
 def test_the_table_has_every_hook() -> None:
     properties = {name for name in HOOKS if isinstance(vars(LossBase)[name], property)}
-    assert set(VALUES) == properties - {"texts_alone"}
+    assert set(VALUES) == properties
     assert set(CALLS) == set(HOOKS) - properties - set(OWN)
 
 
@@ -132,9 +126,9 @@ def test_a_method_is_passed_on(make: Any, name: str) -> None:
 def test_texts_alone_is_passed_on_and_refused_inside_another() -> None:
     inner = Recorder()
     made = [Wrapping(inner), SumOf(inner), as_loss(inner)]
-    assert not any(loss.texts_alone for loss in made)
-    inner.texts_alone = True  # type: ignore[attr-defined]
-    assert all(loss.texts_alone for loss in made)
+    assert not any("texts_alone" in loss.wants for loss in made)
+    inner.wants = {"texts_alone"}  # type: ignore[attr-defined]
+    assert all("texts_alone" in loss.wants for loss in made)
     for make in (Wrapping, SumOf):
         with pytest.raises(ConfigError, match="learns from texts alone and cannot be combined"):
             make(inner)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
-from sluice.training.losses.base import LossBase, types_trained, writes
+from sluice.training.losses.base import LossBase, Want, types_trained, writes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,34 +90,9 @@ class Composed(LossBase, ABC):
         return any(loss.needs_teacher for _, loss in self._members())
 
     @property
-    def teacher_matrix(self) -> bool:
-        """Whether a member does."""
-        return any(loss.teacher_matrix for _, loss in self._members())
-
-    @property
-    def teacher_vectors(self) -> bool:
-        """Whether a member does."""
-        return any(loss.teacher_vectors for _, loss in self._members())
-
-    @property
-    def across_queries(self) -> bool:
-        """Whether a member does."""
-        return any(loss.across_queries for _, loss in self._members())
-
-    @property
-    def wants_answered(self) -> bool:
-        """Whether a member does."""
-        return any(loss.wants_answered for _, loss in self._members())
-
-    @property
-    def wants_negative_queries(self) -> bool:
-        """Whether a member does."""
-        return any(loss.wants_negative_queries for _, loss in self._members())
-
-    @property
-    def texts(self) -> bool:
-        """Whether a member wants a cross-encoder's vectors of the texts apart."""
-        return any(loss.texts for _, loss in self._members())
+    def wants(self) -> frozenset[Want]:
+        """What any member wants."""
+        return frozenset[Want]().union(*(loss.wants for _, loss in self._members()))
 
     @property
     def layers(self) -> Callable[[int], tuple[int, ...]] | None:
@@ -133,16 +108,6 @@ class Composed(LossBase, ABC):
         """``columns`` where a member reads them as a retrieved list."""
         own = {loss.ranks for _, loss in self._members()}
         return "columns" if "columns" in own else "scores" if "scores" in own else None
-
-    @property
-    def texts_alone(self) -> bool:
-        """Whether a member does."""
-        return any(loss.texts_alone for _, loss in self._members())
-
-    @property
-    def runs_network(self) -> bool:
-        """Whether a member does."""
-        return any(loss.runs_network for _, loss in self._members())
 
     @property
     def noted(self) -> str:
@@ -185,7 +150,7 @@ class Composed(LossBase, ABC):
     def bind_teacher(self, vectors: Callable[[], NDArray[np.float32]]) -> None:
         """Give the members that learn a teacher's vectors those of the training texts."""
         for _, loss in self._members():
-            if loss.teacher_vectors:
+            if "teacher_vectors" in loss.wants:
                 loss.bind_teacher(vectors)
 
     def parameters(self) -> Iterable[nn.Parameter]:
@@ -231,7 +196,7 @@ class Composed(LossBase, ABC):
 
 def refuse_alone(loss: LossBase, name: str, where: str) -> None:
     """Raise ``ConfigError`` for a loss that learns from no scores of documents, inside another."""
-    if loss.texts_alone:
+    if "texts_alone" in loss.wants:
         raise ConfigError(
             f"{where}: {name} learns from texts alone and cannot be combined: train with loss: "
             f"{{type: {name}}} first, then set encoder.model of the next training to its model"

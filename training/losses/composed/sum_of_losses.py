@@ -85,7 +85,8 @@ class WeightedSum(Composed):
     def _deciding(self) -> Members:
         if self._common_forms() == ("scores",):  # has no other documents
             return []
-        if self.teacher_matrix:  # all cells have a teacher's score: no member is bound to its own
+        # Where all cells have a teacher's score, no member is bound to its own.
+        if "teacher_matrix" in self.wants:
             return [(n, loss) for n, loss in self._members() if not _sees_all_texts(loss)]
         return [member for member in self._members() if not _bound_by_teacher(member[1])]
 
@@ -130,4 +131,4 @@ def _bound_by_teacher(loss: LossBase) -> bool:
 
 def _sees_all_texts(loss: LossBase) -> bool:
     """Whether a loss reads the texts one by one, so that negatives mean nothing to it."""
-    return loss.teacher_vectors and loss.negatives == "own"
+    return "teacher_vectors" in loss.wants and loss.negatives == "own"

@@ -107,7 +107,7 @@ def plain_inside(loss: Wrapping, why: str) -> None:
     for option, used in (("same_side", loss.inner.same_side), ("logq", loss.inner.logq)):
         if used:
             raise ConfigError(f"{loss.called}.loss.{option}: true, expected false: {why}")
-    if loss.inner.teacher_vectors:
+    if "teacher_vectors" in loss.inner.wants:
         raise ConfigError(
             f"{loss.called}.loss: learns a teacher's vectors, which {loss.called} adds nothing to; "
             f"put it beside {loss.called} in a sum"

@@ -19,7 +19,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import Learnt
 from sluice.encoders.tuning.learning import APART, SCORED
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, Want
 from sluice.training.losses.distillation.vectors import (
     Sides,
     mean_over_texts,
@@ -77,17 +77,17 @@ class KLDiv(LossBase):
     @property
     def forms(self) -> tuple[str, ...]:
         """All; those of documents encoded apart where other queries' documents count."""
-        return APART if self.teacher_matrix else SCORED
+        return SCORED if self.negatives == "own" else APART
 
     @property
     def needs_teacher(self) -> bool:
         """Whether the examples bring the scores of their own documents."""
-        return not self.teacher_matrix
+        return self.negatives == "own"
 
     @property
-    def teacher_matrix(self) -> bool:
-        """Whether the teacher scores other queries' documents."""
-        return self.negatives != "own"
+    def wants(self) -> frozenset[Want]:
+        """The teacher's scores of other queries' documents, where these count."""
+        return frozenset() if self.negatives == "own" else frozenset({"teacher_matrix"})
 
     def notes(self) -> dict[str, float]:
         """Return the teacher's mean entropy."""
@@ -216,7 +216,7 @@ class Simplex(LossBase):
 
     forms: ClassVar[tuple[Learnt, ...]] = ("dense",)  # what it trains
     negatives: ClassVar[Negatives] = "own"
-    teacher_vectors: ClassVar[bool] = True
+    wants: ClassVar[frozenset[Want]] = frozenset({"teacher_vectors"})
 
     temperature: Annotated[float, Gt(0), "Divides the cosines."] = 0.05
     rounds: Annotated[

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, Want
 from sluice.training.losses.math.reduction import (
     Average,
     Ranks,
@@ -117,7 +117,7 @@ class Alignment(LossBase):
 
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
     negatives: ClassVar[Negatives] = "own"
-    teacher_vectors: ClassVar[bool] = True
+    wants: ClassVar[frozenset[Want]] = frozenset({"teacher_vectors"})
 
     distance: Annotated[Literal["l2", "cosine"], "Of the two vectors: l2 (squared), or cosine."] = (
         "l2"
@@ -161,7 +161,7 @@ class HOC(LossBase):
     paper = "Biondi et al. 2024 (Stationary Representations, arXiv 2405.02581)"
 
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
-    teacher_vectors: ClassVar[bool] = True
+    wants: ClassVar[frozenset[Want]] = frozenset({"teacher_vectors"})
 
     temperature: Annotated[float, Gt(0), "Divides the cosines; 1 over mu in the paper."] = 0.1
     sides: Annotated[Sides, "The texts whose vectors are told apart among the teacher's."] = "both"

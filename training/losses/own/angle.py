@@ -14,7 +14,7 @@ from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, Want
 from sluice.training.losses.math.reduction import floor_of, widened
 
 
@@ -35,7 +35,7 @@ class AnglE(LossBase):
     paper = "Li and Li 2024 (AnglE, arXiv 2309.12871)"
 
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
-    across_queries: ClassVar[bool] = True
+    wants: ClassVar[frozenset[Want]] = frozenset({"across_queries"})
 
     temperature: Annotated[
         float, Gt(0), "Divides the angles: less makes the loss look at the worst pairs."

@@ -14,6 +14,7 @@ from torch.nn.functional import cosine_similarity
 from sluice.encoders.foundation.build import checked
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import USUAL
+from sluice.training.losses.base import Want
 from sluice.training.losses.composed.wrapping import Wrapping
 
 
@@ -41,9 +42,9 @@ class CLP(Wrapping):
         self._seen: tuple[float, int] | None = None
 
     @property
-    def wants_answered(self) -> bool:
-        """Unless the penalty weighs nothing, the queries that negatives answer are encoded too."""
-        return self.penalty > 0 or super().wants_answered
+    def wants(self) -> frozenset[Want]:
+        """The queries that negatives answer too, unless the penalty weighs nothing."""
+        return super().wants | {"answered"} if self.penalty > 0 else super().wants
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the mix of the inner loss and the penalty."""

@@ -19,7 +19,7 @@ from sluice.encoders.model_files.layout import read_object, transformer_folder
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.processes import world
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, Want
 from sluice.training.losses.contrastive.softmax import InfoNCE
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class GRL(LossBase):
     paper = "Man et al. 2024 (ULLME, arXiv 2408.03402)"
 
     forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains
-    runs_network: ClassVar[bool] = True
+    wants: ClassVar[frozenset[Want]] = frozenset({"network"})
 
     temperature: Annotated[
         float, Gt(0), "Divides distances or cosines, of the contrast and of the divergence."

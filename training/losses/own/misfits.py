@@ -14,6 +14,7 @@ from torch.nn.functional import normalize, relu
 from sluice.encoders.foundation.build import checked
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import USUAL
+from sluice.training.losses.base import Want
 from sluice.training.losses.composed.wrapping import Wrapping
 from sluice.training.losses.math.reduction import mean_by_row, refuse_idle, weighted_mean
 
@@ -54,9 +55,9 @@ class Misfits(Wrapping):
         refuse_idle("misfits", self, [idle], f"it is of form: {form}; set that")
 
     @property
-    def wants_negative_queries(self) -> bool:
-        """Always: without them it is the inner loss."""
-        return True
+    def wants(self) -> frozenset[Want]:
+        """Negative queries too: without them it is the inner loss."""
+        return super().wants | {"negative_queries"}
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the inner loss and the weighted mean over the misfits."""

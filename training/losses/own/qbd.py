@@ -14,7 +14,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
-from sluice.training.losses.base import LossBase, type_name
+from sluice.training.losses.base import LossBase, Want, type_name
 from sluice.training.losses.composed.sum_of_losses import WeightedSum
 from sluice.training.losses.contrastive.softmax import LocalizedSoftmax
 from sluice.training.losses.math.reduction import (
@@ -75,7 +75,7 @@ class TextTriplet(LossBase):
     """
 
     forms: ClassVar[tuple[Form, ...]] = ("scores",)  # what it trains
-    texts: ClassVar[bool] = True
+    wants: ClassVar[frozenset[Want]] = frozenset({"texts"})
     MARGIN: ClassVar[float] = 1.0
 
     margin: Annotated[float, Gt(0)] = MARGIN

@@ -81,9 +81,9 @@ def _without_expert(run: RunFacts) -> Fault:
 def _nothing_to_beat(run: RunFacts) -> Fault:
     """Return why a positive has nothing to be told from; files of examples are read later."""
     section, loss = run.section, run.loss
-    if section.negatives is not None or section.examples is not None or loss.texts_alone:
+    if section.negatives is not None or section.examples is not None or "texts_alone" in loss.wants:
         return False
-    if loss.teacher_vectors:  # which every text has
+    if "teacher_vectors" in loss.wants:  # which every text has
         return False
     if "scores" in run.learns:
         return {"alone": f"a {run.learnt} learns from each query's own documents"}
@@ -193,13 +193,15 @@ EXAMPLES: Final = (
          lambda run: run.learns & {"scores", "rankings"} and SELF in run.retrievers,
          "self: a {learnt} cannot retrieve; name a retriever",
          "{encoder: {type: cross_encoder}, loss: bce, negatives: {type: mined, retriever: self}}"),
-    Rule("examples.type", lambda run: run.examples == "texts" and not run.loss.texts_alone,
+    Rule("examples.type",
+         lambda run: run.examples == "texts" and "texts_alone" not in run.loss.wants,
          "texts are for loss: {{type: masked_language}}; {name} learns from queries",
          "examples: {type: texts}"),
-    Rule("{key}", lambda run: run.loss.texts_alone and run.first_set("negatives", "teacher"),
+    Rule("{key}",
+         lambda run: "texts_alone" in run.loss.wants and run.first_set("negatives", "teacher"),
          "{name} learns from texts alone; leave it out",
          "{encoder: {type: splade}, loss: masked_language, teacher: m}"),
-    Rule("sparsity.{key}", lambda run: run.loss.texts_alone and run.penalty_of_queries,
+    Rule("sparsity.{key}", lambda run: "texts_alone" in run.loss.wants and run.penalty_of_queries,
          "{name} has no queries; set sparsity.document instead",
          "{encoder: {type: splade}, loss: masked_language, sparsity: {target_query_terms: 4}}"),
     Rule("negatives", _nothing_to_beat,
@@ -213,13 +215,13 @@ EXAMPLES: Final = (
     Rule("examples.scale", _idle_scale,
          "is of the list's scores, {why}; leave it out",
          "examples: {type: corpus, retriever: m, candidates: 4, scale: 2}"),
-    Rule("examples", lambda run: run.loss.wants_negative_queries and run.examples != "file"
+    Rule("examples", lambda run: "negative_queries" in run.loss.wants and run.examples != "file"
          and ":" not in run.examples,
          "{examples_or_missing}; {name} learns from queries that a positive does not answer, "
          "which files have (examples: {{file: FILE}}, rows with negative_queries); `sluice teach "
          "describe` writes them",
          "loss: misfits"),
-    Rule("examples.negative_queries", lambda run: run.loss.wants_negative_queries
+    Rule("examples.negative_queries", lambda run: "negative_queries" in run.loss.wants
          and run.own_examples.get("negative_queries") == 0,
          "0 leaves out what {name} learns from; leave it out",
          "{loss: misfits, examples: {file: PAIRS, negative_queries: 0}}"),
@@ -262,7 +264,7 @@ SELDOM: Final = (
          "{name} learns nothing from a teacher's scores; add a loss that does (loss: {{type: sum, "
          "losses: [{{type: kl_div}}, ...]}}), or leave teacher out",
          "teacher: m"),
-    Rule("answered", lambda run: run.section.answered and not run.loss.wants_answered,
+    Rule("answered", lambda run: run.section.answered and "answered" not in run.loss.wants,
          "{name} looks at no queries that negatives answer; use the loss clp, or leave answered "
          "out",
          "answered: PAIRS"),

@@ -60,14 +60,15 @@ ENCODER: Final = (
          "encoder.top_k for fewer",
          "{encoder: {type: csr}, sparsity: {target_doc_terms: 4}}"),
     Rule("loss",
-         lambda run: run.loss.texts_alone and "sparse" in run.learns and "words" not in run.learns,
+         lambda run: "texts_alone" in run.loss.wants and "sparse" in run.learns
+         and "words" not in run.learns,
          "{name} hides words of the vocabulary, and a {called} has none; take a loss over scores, "
          "such as info_nce",
          "{encoder: {type: concepts}, loss: masked_language}"),
 )  # fmt: skip
 
 LOSS: Final = (
-    Rule("encoder", lambda run: run.loss.texts_alone and run.towers,
+    Rule("encoder", lambda run: "texts_alone" in run.loss.wants and run.towers,
          "{name} trains one splade encoder, not towers",
          "{encoder: {type: towers, query: {type: splade, model: m}, document: {type: splade, "
          "model: m}}, loss: masked_language}"),
@@ -85,7 +86,7 @@ LOSS: Final = (
          "{name} counts places in a retrieved list; give negatives: {{type: live}}, or ranks: "
          "scores",
          "loss: adore"),
-    Rule("loss", lambda run: run.loss.texts and run.learning.pairs_only,
+    Rule("loss", lambda run: "texts" in run.loss.wants and run.learning.pairs_only,
          "{name} learns from vectors of single texts, and a {kind} has none; take a loss of "
          "scores, such as localized_softmax",
          "{encoder: {type: knrm}, loss: qbd, negatives: {type: mined, retriever: m}}"),

@@ -355,7 +355,7 @@ def corpus_estimate(
     ``documents`` is called twice: to hash all texts, and to encode a sample of them. A server is
     asked for no sample, which would be paid for: of an encoder behind HTTP texts are counted.
     """
-    if hooks_of(encoder).fits_documents:
+    if hooks_of(encoder).learner is not None:
         return None
 
     def inputs_of(rows: NDArray[np.int64]) -> list[Any]:
@@ -378,7 +378,8 @@ def corpus_estimate(
 
 def _without_quantile(encoder: Any) -> Any:
     """Return an encoder as it is before it prunes by quantile; itself where it does not."""
-    prunes = hooks_of(encoder).prune_quantile is not None
+    fitted = hooks_of(encoder).fitted_terms
+    prunes = fitted is not None and fitted.prune_quantile is not None
     return encoder.without_quantile() if prunes else encoder
 
 

@@ -46,7 +46,7 @@ def expected(encoder: Any, passages: Passages, docs: list[Document]) -> dict[str
     """Brute force: every passage scored by itself, the best or the mean of each document."""
     cut = list(passages.split(encoder, docs))
     inputs = [document_input(encoder, part) for parts in cut for part in parts]
-    if hooks_of(encoder).fits_documents:
+    if hooks_of(encoder).learner is not None:
         vectors = BM25Encoder(encoder.k1, encoder.b).fit_documents(inputs).toarray()
     else:
         vectors = encoder.encode_documents(inputs)
@@ -58,7 +58,7 @@ def expected(encoder: Any, passages: Passages, docs: list[Document]) -> dict[str
     asked = asked if isinstance(asked, np.ndarray) else asked.toarray()
     scores = asked.astype(np.float64) @ vectors.astype(np.float64).T
     best = np.maximum.reduceat(scores, np.cumsum(counts) - counts, axis=1)
-    sparse = hooks_of(encoder).fits_documents
+    sparse = hooks_of(encoder).learner is not None
     return {
         query: {
             document.id: pytest.approx(float(score), rel=1e-5, abs=1e-6)

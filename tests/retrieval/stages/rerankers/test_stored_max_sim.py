@@ -38,8 +38,14 @@ class Counting(FunctionEncoder):
         self.documents += texts
         return super().encode_documents(texts)
 
+    @property
+    def token_names(self) -> "Counting":
+        return self
+
     def token_texts(self, texts: list[str], side: str) -> list[list[str]]:
         return [text.split() for text in texts]
+
+    def token_places(self, texts: list[str], side: str) -> None: ...
 
 
 @pytest.fixture(scope="module")

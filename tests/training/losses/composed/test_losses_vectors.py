@@ -28,8 +28,7 @@ class Told:
     same_side = False
     similarity = "auto"
     needs_teacher = True
-    wants_answered = True
-    texts = True
+    wants = frozenset({"answered", "texts"})
     learning_rate = 0.5
 
     def __init__(self) -> None:
@@ -78,8 +77,7 @@ def test_every_hook_reaches_the_inner_loss(kind: type[Wrapping], tmp_path: Path)
     assert loss.forms == ("dense",)
     assert (loss.negatives, loss.same_side, loss.similarity) == ("own", False, "auto")
     assert loss.needs_teacher
-    assert loss.wants_answered
-    assert loss.texts
+    assert loss.wants == {"answered", "texts"}
     assert loss.learning_rate == 0.5
     assert loss.layers(2) == (3, 2)
     loss = loss.bound_to("dot")

@@ -35,7 +35,7 @@ def grouped(weight: float, margin: float = 1.0, **vectors: Tensor) -> tuple[Any,
 
 def test_qbd_formula() -> None:
     loss, batch = grouped(0.3, margin=2.0)
-    assert loss.texts
+    assert "texts" in loss.wants
     assert loss.forms == ("scores",)
     queries, documents = batch.queries, batch.documents
     apart = [[(queries[r] - documents[n]).norm() for n in range(5)] for r in range(2)]
@@ -58,7 +58,7 @@ def test_qbd_formula() -> None:
 
 def test_qbd_without_triplets_is_its_base() -> None:
     loss, batch = grouped(0.0)
-    assert not loss.texts
+    assert not loss.wants
     base = taught({"type": "localized_softmax"})
     plain = base(batch.matrix, batch.labels, batch.mask)
     assert torch.equal(loss.over(batch), plain)

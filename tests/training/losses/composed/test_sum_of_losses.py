@@ -66,7 +66,7 @@ def test_sum_decides_the_similarity_for_its_members() -> None:
 class Stateful:
     """A loss with every hook."""
 
-    wants_answered = True
+    wants = frozenset({"answered"})
 
     def __init__(self, rate: float | None = None) -> None:
         self.learning_rate = rate
@@ -118,12 +118,11 @@ def test_sum_forwards_every_hook(tmp_path: Any, monkeypatch: pytest.MonkeyPatch)
     total.restore({"1.bias": torch.ones(1), "0.other": torch.zeros(1)})
     total.save(tmp_path)
     assert member.said == [8, 3, {"bias": torch.ones(1)}, tmp_path]
-    assert total.wants_answered
+    assert total.wants == {"answered"}
     assert total.layers(5) == (2, 1)
     assert total.parameters() == [member.bias]
     assert total.learning_rate is None
     assert list(total.state()) == ["1.bias"]
-    assert not total.texts
     batch = VectorBatch(
         torch.ones(2, 2), torch.ones(2, 2), torch.eye(2), torch.ones(2, 2).bool(),
         torch.arange(2), torch.arange(2),

@@ -57,7 +57,7 @@ def trained(model: Path, spec: dict[str, Any], output: Path) -> tuple[DenseEncod
     encoder = DenseEncoder.from_pretrained(model)
     loss = build(spec, LOSSES, where="loss")
     report = fit(
-        encoder, taught(loss.wants_negative_queries), loss, output=output,
+        encoder, taught("negative_queries" in loss.wants), loss, output=output,
         trainer={
             "num_train_epochs": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-3,
             "save_steps": 3, "logging_steps": 1, "save_total_limit": 5,

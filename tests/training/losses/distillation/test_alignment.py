@@ -81,7 +81,7 @@ def test_labels_and_masks_do_not_count() -> None:
 def test_it_goes_with_any_other_loss() -> None:
     total = made("sum", losses=[{"type": "alignment"}, {"type": "info_nce", "negatives": "all"}])
     assert total.negatives == "all"
-    assert total.teacher_vectors
+    assert total.wants == {"teacher_vectors"}
     assert not total.needs_teacher
     alone = made("sum", losses=[{"type": "alignment"}, {"type": "margin_mse"}])
     assert (alone.negatives, alone.needs_teacher) == ("own", True)

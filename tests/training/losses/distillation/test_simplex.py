@@ -118,7 +118,8 @@ def test_a_teacher_at_the_corners_keeps_its_classes_and_others_their_slots() -> 
 
 def test_it_goes_with_any_other_loss_and_tells_them_the_teacher() -> None:
     total = made("sum", losses=[{"type": "simplex"}, {"type": "hoc"}, {"type": "info_nce"}])
-    assert (total.negatives, total.teacher_vectors, total.needs_teacher) == ("all", True, False)
+    assert (total.negatives, total.needs_teacher) == ("all", False)
+    assert total.wants == {"teacher_vectors"}
     total.bind(Eight(), 0)
     asked = []
 
