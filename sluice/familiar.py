@@ -293,7 +293,7 @@ class FamiliarStage(Familiar):
         The columns are qid, docid and docno (the document's id), rank, score, query and others that
         queries have. A stage that needs candidates reads a frame of results.
         """
-        adapter = "sluice.retrieval.exchange.adapters.pyterrier_stage:transformed"
+        adapter = "sluice.retrieval.exchange.adapters.retrievers:transformed"
         return resolve_name(adapter)(self, frame, k)
 
     def batch_search(

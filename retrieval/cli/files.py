@@ -98,7 +98,7 @@ DENSE, SPARSE = "Dense vectors", "Sparse indexes"
 
 
 @takes(
-    "sluice.retrieval.exchange.dense_retrievers:DenseImport",
+    "sluice.retrieval.exchange.retriever_files:import_job",
     panels={DENSE: "documents encoder metric index query_vectors queries"},
     metric=Shown("ip"),
     index=Shown("flat; tokens for token vectors"),
@@ -129,30 +129,20 @@ def import_(
       sluice import anserini.ciff.gz runs/imported --format ciff --language en
       sluice import vectors.npy runs/mine --format npy --documents scifact --metric cosine
     """
-    from sluice.retrieval.exchange.dense.vectors import FORMS
-    from sluice.retrieval.exchange.dense_retrievers import DenseImport, import_job
-    from sluice.retrieval.exchange.sparse_retrievers import import_retriever
-    from sluice.retrieval.exchange.token_retrievers import import_token_job
-    from sluice.retrieval.exchange.tokens.vectors import FORMS as TOKEN_FORMS, holds_token_vectors
+    from sluice.retrieval.exchange.retriever_files import import_job
+    from sluice.retrieval.exchange.vector_files import format_names
 
-    job = DenseImport(**values)
-    reason = f"not for --format {form}"
-    if form in FORMS or form in TOKEN_FORMS:
-        refuse_options(reason, language=language)
-        if len(inputs) == 1 and holds_token_vectors(inputs[0], form):
-            retriever = import_token_job(inputs[0], output, form, job)
-        else:
-            retriever = import_job(inputs, output, form, job)
-        width = f"{retriever.index.width or 0:,} dimensions"
-    else:
-        refuse_options(reason, **values)
-        retriever = import_retriever(inputs, output, form, language=language)
+    sparse = form in format_names("sparse")
+    refuse_options(f"not for --format {form}", **values if sparse else {"language": language})
+    retriever = import_job(inputs, output, form, language=language, **values)
+    width = f"{retriever.index.width or 0:,} dimensions"
+    if sparse:
         width = plural(retriever.encoder.dim, "term")
     echo(f"{output}: {plural(retriever.head.documents, 'document')}, {width}")
 
 
 @takes(
-    "sluice.retrieval.exchange.sparse_retrievers:export_retriever",
+    "sluice.retrieval.exchange.retriever_files:export_retriever",
     panels={SPARSE: "quantise scale"},
     quantise=Shown("255 for ciff"),
     scale=Shown("100 for impact-json"),
@@ -202,26 +192,27 @@ def export(
       sluice export runs/x/retrievers/dense out --format opensearch --with runs/x/retrievers/bm25
     """
     from sluice.retrieval.datasets.beir import read_queries
-    from sluice.retrieval.exchange.database_export import DATABASES, export_database
-    from sluice.retrieval.exchange.dense.vectors import FORMS
-    from sluice.retrieval.exchange.dense_retrievers import export_dense
-    from sluice.retrieval.exchange.own_index import FORM, export_home
-    from sluice.retrieval.exchange.token_retrievers import export_tokens
-    from sluice.retrieval.exchange.tokens.vectors import FORMS as TOKEN_FORMS
-    from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
+    from sluice.retrieval.exchange.adapters.database_export import (
+        DATABASES,
+        FORM,
+        export_database,
+        export_home,
+    )
+    from sluice.retrieval.exchange.retriever_files import export_retriever
+    from sluice.retrieval.exchange.vector_files import format_names
     from sluice.retrieval.retrievers.retriever import Retriever
 
     if form == "onnx":
         raise ConfigError("--format onnx: is for models; use sluice model export MODEL OUTPUT")
     reason = f"not for --format {form}"
     may = allowed(allow)
-    asked = None if queries is None else dict(read_queries(queries))
+    texts_by_id = None if queries is None else dict(read_queries(queries))
     if form in DATABASES:
         refuse_options(reason, **values, texts=texts or None)
         second = None if beside is None else Retriever.open(beside, allow=may)
         first = Retriever.open(retriever, allow=may)
-        made = export_database(first, output, form, beside=second, queries=asked)
-        echo(f"{output}: {made}")
+        files = export_database(first, output, form, beside=second, queries=texts_by_id)
+        echo(f"{output}: {files}")
         return
     refuse_options(reason, **{"with": beside})
     if form == FORM:
@@ -229,23 +220,12 @@ def export(
         opened = Retriever.open(retriever, allow=may)
         echo(f"{output}: {export_home(opened, output, may)}")
         return
-    if form in FORMS or form in TOKEN_FORMS or texts:
+    if form in format_names("dense", "tokens"):
         refuse_options(reason, **values, queries=queries)
-        opened = Retriever.open(retriever, allow=may)
-        tokens = holds_tokens(opened.index)
-        if form in TOKEN_FORMS and form not in FORMS and not tokens:
-            raise ConfigError(
-                f"--format {form}: is for token vectors, and {retriever} has none; dense vectors "
-                "are exported as npy, parquet or safetensors, sparse ones as ciff, impact-json or "
-                "vectors"
-            )
-        write = export_tokens if tokens else export_dense
-        echo(f"{output}: {write(opened, output, form, texts=texts)}")
-        return
-    from sluice.retrieval.exchange.sparse_retrievers import export_retriever
-
-    opened = Retriever.open(retriever, allow=may)
-    report = export_retriever(opened, output, form, queries=asked, **values)
+    report = export_retriever(
+        Retriever.open(retriever, allow=may), output, form, texts=texts, queries=texts_by_id,
+        **values,
+    )  # fmt: skip
     echo(f"{output}: {report}")
     if queries is not None:
         echo(f"{output}.queries.jsonl: the queries' vectors")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.exchange.dense.vectors import (
+    from sluice.retrieval.exchange.vector_files import (
         DenseVectors as DenseVectors,
         read_dense_vectors as read_dense_vectors,
         write_dense_vectors as write_dense_vectors,

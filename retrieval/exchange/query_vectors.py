@@ -1,4 +1,4 @@
-"""Reads and writes query vectors, and searches with them."""
+"""Reads and writes query vectors, searches with them, and makes an encoder of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.jsonl import read_objects
-from sluice.retrieval.exchange.sparse.impact_json import id_of, matrix_of, weights_of
-from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
+from sluice.retrieval.exchange.formats.sparse_files import id_of, matrix_of, weights_of
+from sluice.retrieval.exchange.vector_files import DenseVectors, index_kind, read_dense_vectors
 from sluice.retrieval.runs.run import Run
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from sluice.encoders.encoder import Encoder
     from sluice.retrieval.retrievers.retriever import Retriever
 
 log = logging.getLogger("sluice")
@@ -71,20 +72,17 @@ def read_query_vectors(
 def queries_of(retriever: Retriever, path: str | Path) -> tuple[list[str], Any]:
     """Read query vectors of the kind that a retriever's index holds, as (ids, vectors ``[n, m]``).
 
-    For a dense one see ``sluice.retrieval.exchange.dense.vectors.read_dense_vectors``.
+    For a dense one see ``sluice.retrieval.exchange.vector_files.read_dense_vectors``.
     """
-    from sluice.indexing import InvertedIndex
-
-    if holds_tokens(retriever.index):
+    kind = index_kind(retriever.index)
+    if kind == "tokens":
         raise ConfigError(
             f"{path}: one vector for each query, and {retriever.path} compares the vectors of all "
             "tokens; search with texts, or in Python with search(vector=...)"
         )
-    if issubclass(retriever.index.form, InvertedIndex):
+    if kind == "sparse":
         terms = terms_of(retriever.encoder)
         return read_query_vectors(path, {term: column for column, term in enumerate(terms)})
-    from sluice.retrieval.exchange.dense.vectors import read_dense_vectors
-
     vectors = read_dense_vectors(path)
     if not len(vectors):
         raise DataError(f"{path}: no vectors; expected one per query")
@@ -124,3 +122,36 @@ def run_vectors(retriever: Retriever, ids: Sequence[str], vectors: Any, k: int =
                 rankings[query] = list(zip(names, hits.scores[place][filled].tolist(), strict=True))
             advance(len(block))
     return Run(rankings, name=retriever.name)
+
+
+def query_encoder(
+    vectors: DenseVectors, dim: int, queries: Mapping[str, str] | None = None
+) -> Encoder:
+    """Return a ``PrecomputedEncoder`` of a file of query vectors.
+
+    Their texts are in the file, or in ``queries`` by id. A text that two queries share is kept
+    once.
+    """
+    from sluice.encoders.dense.precomputed import PrecomputedEncoder
+
+    if vectors.dim != dim and len(vectors):
+        raise DataError(
+            f"{vectors.path}: {vectors.dim} dimensions, but the documents have {dim}; one model "
+            "makes both"
+        )
+    entries = list(vectors.documents())
+    if queries is None and not vectors.has_texts:
+        raise DataError(
+            f"{vectors.path}: ids without texts; give the queries' texts (--queries), or a file "
+            "with a column 'text'"
+        )
+    unknown = [each.id for each in entries if queries is not None and each.id not in queries]
+    if unknown:
+        raise DataError(
+            f"{vectors.path}: {len(unknown):,} of {len(entries):,} ids are not among the queries "
+            f"({', '.join(map(repr, unknown[:3]))})"
+        )
+    texts = [each.full_text if queries is None else queries[each.id] for each in entries]
+    places = {text: place for place, text in reversed(list(enumerate(texts)))}
+    rows = sorted(places.values())
+    return PrecomputedEncoder([texts[row] for row in rows], vectors.array()[rows], dim=dim)

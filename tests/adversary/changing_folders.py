@@ -21,7 +21,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of, write_json
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.indexing.table import INDEXES
 from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
-from sluice.retrieval.exchange.sparse_retrievers import export_retriever, import_retriever
+from sluice.retrieval.exchange.retriever_files import export_retriever, import_retriever
 from sluice.retrieval.pipelines.fusion import Fusion
 from sluice.retrieval.retrievers.folder import verify_retriever
 from sluice.retrieval.stages.feedback.dense import prf

@@ -106,7 +106,7 @@ def pipeline(folder: Path, world: Path) -> None:
 
 def vectors(folder: Path, world: Path) -> None:
     """Dense vectors in every form, without a model."""
-    from sluice.retrieval.exchange.dense.vectors import write_dense_vectors
+    from sluice.retrieval.exchange.vector_files import write_dense_vectors
 
     chance = np.random.default_rng(0)
     values = chance.normal(size=(40, DIM)).astype(np.float32)

@@ -14,7 +14,7 @@ from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.datasets.beir import read_documents, read_queries
 from sluice.retrieval.datasets.topics import read_topics
 from sluice.retrieval.documents.readers.source import as_documents
-from sluice.retrieval.exchange.sparse.impact_json import ImpactFiles
+from sluice.retrieval.exchange.formats.sparse_files import ImpactFiles
 from sluice.retrieval.runs.trec_files import read_qrels, read_run
 from sluice.retrieval.training_data.files.formats import rows_of
 

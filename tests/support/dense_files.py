@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sluice.retrieval.exchange.dense.vectors import read_dense_vectors
+from sluice.retrieval.exchange.vector_files import read_dense_vectors
 
 IDS = ["d1", "ünï 😀", "7", " spaced\tid "]
 VECTORS = np.random.default_rng(5).standard_normal((4, 3)).astype(np.float32)

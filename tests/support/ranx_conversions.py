@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval import Ranking, Run, evaluate
-from sluice.retrieval.exchange.adapters.records import (
+from sluice.retrieval.exchange.adapters.evaluation import (
     from_ranx_qrels,
     from_ranx_run,
     to_ranx_qrels,

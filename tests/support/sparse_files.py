@@ -8,9 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.exchange.sparse.ciff import CiffFile
-from sluice.retrieval.exchange.sparse.impact_json import ImpactFiles
-from sluice.retrieval.exchange.sparse.vectors_folder import Column, VectorsFolder
+from sluice.retrieval.documents.ids import distinct
+from sluice.retrieval.exchange.formats.ciff import CiffFile
+from sluice.retrieval.exchange.formats.sparse_files import Column, ImpactFiles, VectorsFolder
 
 
 class SparseVectors(NamedTuple):
@@ -24,19 +24,19 @@ class SparseVectors(NamedTuple):
 def read_ciff(path: str | Path) -> SparseVectors:
     """Read a CIFF file."""
     file = CiffFile(Path(path))
-    return _gathered(file.documents(), file.vectors)
+    return _gathered(distinct(file.documents), file.vectors)
 
 
 def read_impact_json(*paths: str | Path) -> SparseVectors:
     """Read files of impact JSON, or a folder of them."""
     files = ImpactFiles(paths)
-    return _gathered(files.documents(), files.vectors)
+    return _gathered(distinct(files.documents), files.vectors)
 
 
 def read_vectors(path: str | Path) -> SparseVectors:
     """Read a folder of vectors, or its ``.npz`` file."""
     folder = VectorsFolder(Path(path))
-    return _gathered(folder.documents(), folder.vectors)
+    return _gathered(distinct(folder.documents), folder.vectors)
 
 
 def _gathered(

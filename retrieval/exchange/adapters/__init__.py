@@ -1,6 +1,6 @@
-"""Sluice inside other tools: MTEB, PyTerrier, LangChain, LlamaIndex, Haystack, ranx, ir_measures.
+"""Other tools and Sluice: their retrievers, evaluations and records, and files for databases.
 
-May import: `retrieval.retrievers` and below.
+May import: `retrieval.retrievers` and below, and `retrieval.exchange`. Only verbs import it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.exchange.adapters.mteb_search import MtebSearch as MtebSearch
-    from sluice.retrieval.exchange.adapters.pyterrier_stage import (
-        pyterrier_transformer as pyterrier_transformer,
-    )
-    from sluice.retrieval.exchange.adapters.records import (
+    from sluice.retrieval.exchange.adapters.evaluation import (
+        MtebSearch as MtebSearch,
         from_ir_qrels as from_ir_qrels,
         from_ranx_qrels as from_ranx_qrels,
         from_ranx_run as from_ranx_run,
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
         haystack_retriever as haystack_retriever,
         langchain_retriever as langchain_retriever,
         llama_index_retriever as llama_index_retriever,
+        pyterrier_transformer as pyterrier_transformer,
     )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

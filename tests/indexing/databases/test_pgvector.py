@@ -26,7 +26,7 @@ from sluice.indexing.databases.pgvector.connection import _answers
 from sluice.indexing.databases.pgvector.table import Table, row_of
 from sluice.retrieval.config.components import check_index
 from sluice.retrieval.config.trust import databases_in
-from sluice.retrieval.exchange.dense_retrievers import is_decoded
+from sluice.retrieval.exchange.retriever_files import is_decoded
 
 pytestmark = pytest.mark.thorough
 

@@ -29,10 +29,8 @@ from sluice.indexing import FlatIndex, InvertedIndex, QdrantIndex, open_index
 from sluice.indexing.databases.qdrant import index as qdrant, remote
 from sluice.indexing.databases.qdrant.remote import BuildNotes
 from sluice.retrieval import Document, Retriever
-from sluice.retrieval.exchange.database_export import export_database
-from sluice.retrieval.exchange.dense_retrievers import export_dense
-from sluice.retrieval.exchange.own_index import export_home
-from sluice.retrieval.exchange.sparse_retrievers import export_retriever
+from sluice.retrieval.exchange.adapters.database_export import export_database, export_home
+from sluice.retrieval.exchange.retriever_files import export_retriever
 from sluice.retrieval.testing import check_index
 
 pytestmark = [
@@ -479,7 +477,7 @@ def test_an_export_reads_the_database(memory: Make, tmp_path: Path, kind: str) -
     for each, name in ((made, "a"), (same, "b")):
         export_database(each, tmp_path / name, "opensearch")
         if kind == "dense":
-            export_dense(each, tmp_path / f"{name}.npy", "npy")
+            export_retriever(each, tmp_path / f"{name}.npy", "npy")
         else:
             export_retriever(each, tmp_path / f"{name}.jsonl", "impact-json")
     for ending in ("/documents-00001.ndjson", ".npy" if kind == "dense" else ".jsonl"):

@@ -17,10 +17,10 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Document, Retriever
-from sluice.retrieval.exchange.database_export import DATABASES, export_database
-from sluice.retrieval.exchange.databases import parts
-from sluice.retrieval.exchange.databases.form import Record, Shape
-from sluice.retrieval.exchange.databases.lucene import OpenSearchForm
+from sluice.retrieval.exchange.adapters import database_files as parts
+from sluice.retrieval.exchange.adapters.database_export import DATABASES, export_database
+from sluice.retrieval.exchange.adapters.database_files import Record, Shape
+from sluice.retrieval.exchange.adapters.lucene import OpenSearchForm
 
 QUERIES = {"q1": "gold river word7", "q2": "stone sluice 3.14 100%", "blank": " ", "q4": "u.s. ü"}
 ODD = [

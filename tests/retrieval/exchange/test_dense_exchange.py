@@ -14,10 +14,17 @@ from sluice.encoders import BM25Encoder, DenseEncoder, PrecomputedEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
 from sluice.indexing import FaissIndex, FlatIndex
 from sluice.retrieval import Document, Retriever, Run
-from sluice.retrieval.exchange.dense.vectors import WRITTEN, read_dense_vectors, write_dense_vectors
-from sluice.retrieval.exchange.dense_retrievers import export_dense, import_dense, index_of
 from sluice.retrieval.exchange.query_vectors import queries_of, run_vectors
-from sluice.retrieval.exchange.sparse_retrievers import export_retriever
+from sluice.retrieval.exchange.retriever_files import (
+    export_retriever,
+    import_retriever,
+    index_of,
+)
+from sluice.retrieval.exchange.vector_files import (
+    format_names,
+    read_dense_vectors,
+    write_dense_vectors,
+)
 
 NAMES = {"npy": "x.npy", "parquet": "x.parquet", "safetensors": "x.safetensors"}
 QUERIES = {"q1": "gold river word7", "q2": "stone stone sluice", "ü": "word3 and", "q4": "nothing"}
@@ -41,14 +48,14 @@ def bits(retriever: Retriever) -> bytes:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("form", format_names("dense", written=True))
 @pytest.mark.parametrize("metric", ["ip", "cosine", "l2"])
 def test_exported_and_imported_is_the_same(tmp_path: Path, form: str, metric: Any) -> None:
     made = Retriever.build(WordEncoder(), documents(), index=FlatIndex(metric))
-    report = export_dense(made, tmp_path / NAMES[form], form)
+    report = export_retriever(made, tmp_path / NAMES[form], form)
     assert str(report) == f"40 documents, 64 dimensions, metric {metric}"
     encoder = WordEncoder()
-    back = import_dense(
+    back = import_retriever(
         tmp_path / NAMES[form], tmp_path / "r", encoder=encoder, index=FlatIndex(metric)
     )
     assert bits(back) == bits(made)
@@ -59,12 +66,12 @@ def test_exported_and_imported_is_the_same(tmp_path: Path, form: str, metric: An
     assert run_vectors(back, ids, found, 40).to_dict() == made.run(QUERIES, k=40).to_dict()
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("form", format_names("dense", written=True))
 def test_deleted_documents_stay_behind(tmp_path: Path, dense: Retriever, form: str) -> None:
     dense.delete(["d07", "d39"])
     dense.add([Document("n1", "A title", "brandnew gold")])
-    export_dense(dense, tmp_path / NAMES[form], form, texts=form == "parquet")
-    back = import_dense(tmp_path / NAMES[form], tmp_path / "r", form, encoder=WordEncoder())
+    export_retriever(dense, tmp_path / NAMES[form], form, texts=form == "parquet")
+    back = import_retriever(tmp_path / NAMES[form], tmp_path / "r", form, encoder=WordEncoder())
     assert [document.id for document in back.store] == [document.id for document in dense.store]
     assert back.run(QUERIES, k=40).to_dict() == dense.run(QUERIES, k=40).to_dict()
     document = back.store.find("n1")
@@ -78,7 +85,7 @@ def test_faiss_gives_its_vectors_back(tmp_path: Path, factory: str) -> None:
     made = Retriever.build(WordEncoder(8), documents(200), index=FaissIndex(factory))
     whole = WordEncoder(8).encode_documents([each.full_text for each in documents(200)])
     made.delete(["d11"])
-    report = export_dense(made, tmp_path / "x.npy", "npy")
+    report = export_retriever(made, tmp_path / "x.npy", "npy")
     assert ("decoded" in str(report)) == (factory == "SQ8")
     found = read_dense_vectors(tmp_path / "x.npy").array()
     np.testing.assert_allclose(found, np.delete(whole, 11, 0), atol=0.05 * (factory == "SQ8"))
@@ -94,19 +101,20 @@ def test_faiss_gives_its_vectors_back(tmp_path: Path, factory: str) -> None:
 def test_an_index_that_keeps_no_vectors_says_so(tmp_path: Path) -> None:
     made = Retriever.build(WordEncoder(8), documents(200), index=FaissIndex("IVF2,PQ4x4fs"))
     with pytest.raises(ConfigError, match="cannot give its vectors back"):
-        export_dense(made, tmp_path / "x.npy", "npy")
+        export_retriever(made, tmp_path / "x.npy", "npy")
     assert not list(tmp_path.iterdir())
     full = FaissIndex("IVF2,PQ4x4fs", rescore=2)
     made = Retriever.build(WordEncoder(8), documents(200), index=full)
-    assert "decoded" not in str(export_dense(made, tmp_path / "x.npy", "npy"))
+    assert "decoded" not in str(export_retriever(made, tmp_path / "x.npy", "npy"))
     whole = WordEncoder(8).encode_documents([each.full_text for each in documents(200)])
     np.testing.assert_array_equal(read_dense_vectors(tmp_path / "x.npy").array(), whole)
 
 
 def test_texts_are_matched_by_id(tmp_path: Path, dense: Retriever) -> None:
-    export_dense(dense, tmp_path / "x.npy", "npy")
+    export_retriever(dense, tmp_path / "x.npy", "npy")
     mixed = sorted(documents(), key=lambda document: document.id[::-1])
-    back = import_dense(tmp_path / "x.npy", tmp_path / "r", documents=mixed, encoder=WordEncoder())
+    words = WordEncoder()
+    back = import_retriever(tmp_path / "x.npy", tmp_path / "r", documents=mixed, encoder=words)
     assert list(back.store) == documents()
     assert back.run(QUERIES, k=40).to_dict() == dense.run(QUERIES, k=40).to_dict()
     cases = [
@@ -116,13 +124,13 @@ def test_texts_are_matched_by_id(tmp_path: Path, dense: Retriever) -> None:
     ]
     for corpus, message in cases:
         with pytest.raises(DataError, match=message):
-            import_dense(tmp_path / "x.npy", tmp_path / "s", documents=corpus)
+            import_retriever(tmp_path / "x.npy", tmp_path / "s", documents=corpus)
         assert not (tmp_path / "s").exists()
 
 
 def test_without_a_model_the_index_is_searched_by_vector(tmp_path: Path, dense: Retriever) -> None:
-    export_dense(dense, tmp_path / "x.npy", "npy")
-    import_dense(tmp_path / "x.npy", tmp_path / "r")
+    export_retriever(dense, tmp_path / "x.npy", "npy")
+    import_retriever(tmp_path / "x.npy", tmp_path / "r")
     back = Retriever.open(tmp_path / "r")
     assert isinstance(back.encoder, PrecomputedEncoder)
     assert back.encoder.dim == 64
@@ -154,38 +162,41 @@ def test_known_queries_are_searched_as_ever(tmp_path: Path, dense: Retriever) ->
 def test_an_encoder_is_compared_with_the_vectors(
     tmp_path: Path, dense: Retriever, caplog: pytest.LogCaptureFixture
 ) -> None:
-    export_dense(dense, tmp_path / "x.parquet", "parquet", texts=True)
-    import_dense(tmp_path / "x.parquet", tmp_path / "r", encoder=WordEncoder())
+    export_retriever(dense, tmp_path / "x.parquet", "parquet", texts=True)
+    import_retriever(tmp_path / "x.parquet", tmp_path / "r", encoder=WordEncoder())
     assert "cosines" not in caplog.text
-    import_dense(tmp_path / "x.parquet", tmp_path / "s", encoder=TwistedEncoder())
+    import_retriever(tmp_path / "x.parquet", tmp_path / "s", encoder=TwistedEncoder())
     assert "its vectors of the first documents have cosines from 0." in caplog.text
     with pytest.raises(ConfigError, match=r"of 32 dimensions, but .* holds 64"):
-        import_dense(tmp_path / "x.parquet", tmp_path / "t", encoder=WordEncoder(32))
+        import_retriever(tmp_path / "x.parquet", tmp_path / "t", encoder=WordEncoder(32))
     sparse: Any = BM25Encoder().fit(["gold"])
     with pytest.raises(ConfigError, match="makes sparse vectors"):
-        import_dense(tmp_path / "x.parquet", tmp_path / "t", encoder=sparse)
+        import_retriever(tmp_path / "x.parquet", tmp_path / "t", encoder=sparse)
     assert not (tmp_path / "t").exists()
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("form", format_names("dense", written=True))
 def test_an_empty_retriever(tmp_path: Path, form: str) -> None:
     empty = Retriever.build(WordEncoder(), [])
-    assert export_dense(empty, tmp_path / NAMES[form], form).documents == 0
-    back = import_dense(tmp_path / NAMES[form], tmp_path / "r", encoder=WordEncoder())
+    assert export_retriever(empty, tmp_path / NAMES[form], form).documents == 0
+    back = import_retriever(tmp_path / NAMES[form], tmp_path / "r", encoder=WordEncoder())
     assert len(back) == 0
     assert not back.search("gold")
-    assert len(import_dense(tmp_path / NAMES[form], tmp_path / "s", form)) == 0
+    assert len(import_retriever(tmp_path / NAMES[form], tmp_path / "s", form)) == 0
 
 
 def test_what_cannot_be_exchanged(tmp_path: Path, dense: Retriever) -> None:
     out = tmp_path / "out"
     sparse = Retriever.build(BM25Encoder(), documents())
     cases: list[tuple[Callable[[], object], str]] = [
-        (lambda: export_dense(sparse, out, "npy"), "sparse ones go to ciff, impact-json or vec"),
+        (
+            lambda: export_retriever(sparse, out, "npy"),
+            "sparse ones go to ciff, impact-json",
+        ),
         (lambda: export_retriever(dense, out, "ciff"), "dense ones go to npy, parquet or safet"),
-        (lambda: export_dense(dense, out, "jsonl"), "known: npy, parquet, safetensors"),
-        (lambda: export_dense(dense, out, "parket"), "did you mean 'parquet'"),
-        (lambda: export_dense(dense, out, "npy", texts=True), "choose parquet"),
+        (lambda: export_retriever(dense, out, "jsonl"), "written: npy, parquet, safetensors"),
+        (lambda: export_retriever(dense, out, "parket"), "did you mean 'parquet'"),
+        (lambda: export_retriever(dense, out, "npy", texts=True), "choose parquet"),
         (lambda: export_retriever(dense, out, "safetensor"), "did you mean 'safetensors'"),
         (lambda: index_of("{type: flaat}", None), "did you mean 'flat'"),
         (lambda: index_of("{type: flat", None), "is not YAML"),
@@ -199,19 +210,19 @@ def test_what_cannot_be_exchanged(tmp_path: Path, dense: Retriever) -> None:
 
 
 def test_a_failed_import_leaves_what_was_there(tmp_path: Path, dense: Retriever) -> None:
-    export_dense(dense, tmp_path / "x.npy", "npy")
-    import_dense(tmp_path / "x.npy", tmp_path / "r", encoder=WordEncoder())
+    export_retriever(dense, tmp_path / "x.npy", "npy")
+    import_retriever(tmp_path / "x.npy", tmp_path / "r", encoder=WordEncoder())
     vectors = np.load(tmp_path / "x.npy")
     vectors[39, 3] = np.nan
     np.save(tmp_path / "x.npy", vectors)
     for name in ("r", "new"):
         with pytest.raises(DataError, match="vector 39"):
-            import_dense(tmp_path / "x.npy", tmp_path / name, encoder=WordEncoder())
+            import_retriever(tmp_path / "x.npy", tmp_path / name, encoder=WordEncoder())
     assert not (tmp_path / "new").exists()
     assert len(Retriever.open(tmp_path / "r", allow=["small_world:WordEncoder"]).search("gold")) > 0
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("form", format_names("dense", written=True))
 def test_the_command_line(tmp_path: Path, sluice: Call, bert: Path, form: str) -> None:
     data = write_beir(tmp_path / "data")
     encoder = DenseEncoder.from_pretrained(bert)
@@ -277,7 +288,7 @@ def test_bad_options_on_the_command_line(tmp_path: Path, sluice: Call, bert: Pat
         (["export", tmp_path / "bm25", r, *npy], "sparse ones go to"),
         (["export", tmp_path / "dense", r, "--format", "ciff"], "dense ones go to"),
         (["export", tmp_path / "dense", r, *npy, "--scale", 2], "--scale: is not for --format npy"),
-        (["export", tmp_path / "dense", r, "--format", "ciff", "--texts"], "known: npy"),
+        (["export", tmp_path / "dense", r, "--format", "ciff", "--texts"], "dense ones go to"),
         (["import", x, x, r, *npy], "2 inputs; expected one"),
         (["import", x, r, *npy, "--language", "en"], "--language: is not for"),
         (["import", x, r, "--format", "ciff", "--metric", "l2"], "--metric: is not for"),

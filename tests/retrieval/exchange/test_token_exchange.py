@@ -20,13 +20,15 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.indexing import TokenIndex
 from sluice.retrieval import Document, Retriever
-from sluice.retrieval.exchange.dense_retrievers import export_dense
-from sluice.retrieval.exchange.token_retrievers import export_tokens, import_tokens
-from sluice.retrieval.exchange.tokens import vectors as files
-from sluice.retrieval.exchange.tokens.vectors import (
-    FORMS,
+from sluice.retrieval.exchange.formats.format import Format
+from sluice.retrieval.exchange.formats.parquet import NESTED
+from sluice.retrieval.exchange.formats.tensors import NPZ
+from sluice.retrieval.exchange.retriever_files import export_retriever, import_retriever
+from sluice.retrieval.exchange.vector_files import (
+    CHUNK_ROWS,
+    format_names,
     read_token_vectors,
-    write_token_vectors,
+    write_vectors,
 )
 
 QUERIES = {"q1": "gold river word7", "q2": "stone stone sluice", "ü": "word3 and"}
@@ -45,23 +47,22 @@ def built(store: Any = "float32") -> Retriever:
 
 @pytest.fixture
 def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "CHUNK", 11)
-    monkeypatch.setattr("sluice.retrieval.exchange.token_retrievers.CHUNK", 9)
+    monkeypatch.setitem(CHUNK_ROWS, "tokens", 11)
 
 
 @pytest.mark.usefixtures("few_at_a_time")
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", format_names("tokens"))
 def test_exported_and_imported_is_the_same(
     form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = built()
-    report = export_tokens(made, tmp_path / "x", form, texts=form == "parquet")
+    report = export_retriever(made, tmp_path / "x", form, texts=form == "parquet")
     rows = [row for row in range(41) if row != 7]
     stored = made.index.documents(rows)
     assert str(report) == f"40 documents, {len(stored.values)} vectors of {DIM} dimensions"
     for corpus in (None, sorted(made.store, key=lambda each: each.id[::-1])):
         folder = tmp_path / str(corpus is None)
-        back = import_tokens(
+        back = import_retriever(
             tmp_path / "x", folder, form, encoder=encoder(), documents=corpus,
             index=TokenIndex("float32"),
         )  # fmt: skip
@@ -73,9 +74,9 @@ def test_exported_and_imported_is_the_same(
         assert back.store.find("d11").full_text == (documents()[11].full_text if texts else "")  # type: ignore[union-attr]
     assert not caplog.records
     first = (tmp_path / "x").read_bytes()
-    export_tokens(made, tmp_path / "x", form, texts=form == "parquet")
+    export_retriever(made, tmp_path / "x", form, texts=form == "parquet")
     assert (tmp_path / "x").read_bytes() == first
-    assert "lossy" in str(export_tokens(built("int8"), tmp_path / "y", form))
+    assert "lossy" in str(export_retriever(built("int8"), tmp_path / "y", form))
 
 
 def test_vectors_of_others_are_read(tmp_path: Path) -> None:
@@ -102,10 +103,10 @@ def test_vectors_of_others_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(chunk.values, vectors.values)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_nothing_is_written_and_read(form: str, tmp_path: Path) -> None:
-    assert write_token_vectors(tmp_path / "x", [], [], form, dim=3) == 0
-    found = read_token_vectors(tmp_path / "x", form)
+@pytest.mark.parametrize("form", [NPZ, NESTED])
+def test_nothing_is_written_and_read(form: Format, tmp_path: Path) -> None:
+    assert write_vectors(tmp_path / "x", [], [], form, dim=3) == 0
+    found = read_token_vectors(tmp_path / "x", form.name)
     assert (len(found), found.dim, list(found.chunks()), list(found.ids())) == (0, 3, [], [])
 
 
@@ -197,20 +198,18 @@ def test_cut_short_archives_are_refused(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = built()
     with pytest.raises(ConfigError, match="choose parquet"):
-        export_tokens(made, tmp_path / "x.npz", "npz", texts=True)
-    with pytest.raises(ConfigError, match="read and written as npz, parquet"):
-        export_tokens(made, tmp_path / "x.npy", "npy")
-    with pytest.raises(ConfigError, match="export_tokens writes npz and parquet"):
-        export_dense(made, tmp_path / "x.npy", "npy")
-    export_tokens(made, tmp_path / "x.parquet", "parquet", texts=True)
-    with pytest.raises(ConfigError, match="makes one vector a text"):
-        import_tokens(tmp_path / "x.parquet", tmp_path / "r", "parquet", encoder=WordEncoder())
+        export_retriever(made, tmp_path / "x.npz", "npz", texts=True)
+    with pytest.raises(ConfigError, match="token ones go to npz or parquet"):
+        export_retriever(made, tmp_path / "x.npy", "npy")
+    export_retriever(made, tmp_path / "x.parquet", "parquet", texts=True)
+    with pytest.raises(ConfigError, match="makes dense vectors, and"):
+        import_retriever(tmp_path / "x.parquet", tmp_path / "r", "parquet", encoder=WordEncoder())
     narrow = FunctionEncoder(lambda texts: TokenVectors.of([np.ones((1, 2))] * len(texts), 2))
     with pytest.raises(ConfigError, match=f"2 dimensions, but .* holds {DIM}"):
-        import_tokens(tmp_path / "x.parquet", tmp_path / "r", "parquet", encoder=narrow)
+        import_retriever(tmp_path / "x.parquet", tmp_path / "r", "parquet", encoder=narrow)
     assert not (tmp_path / "r").exists()
     with pytest.raises(DataError, match="ids are not in the corpus"):
-        import_tokens(
+        import_retriever(
             tmp_path / "x.parquet", tmp_path / "r", "parquet", encoder=encoder(),
             documents=documents(20),
         )  # fmt: skip
@@ -220,7 +219,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, caplog: pytest.LogCaptureF
             token_vectors(texts).values[:, ::-1], token_vectors(texts).bounds
         )
     )
-    import_tokens(tmp_path / "x.parquet", tmp_path / "r", "parquet", encoder=turned)
+    import_retriever(tmp_path / "x.parquet", tmp_path / "r", "parquet", encoder=turned)
     assert "a mean cosine of" in caplog.text
 
 
@@ -241,7 +240,7 @@ def test_the_command_line(tmp_path: Path, bert: Path, sluice: Call) -> None:
         assert (code, "--encoder: missing" in err) == (2, True)
     lexical = Retriever.build(BM25Encoder(), documents(3), path=tmp_path / "bm25").path
     code, _, err = sluice("export", lexical, tmp_path / "y.npz", "--format", "npz")
-    assert (code, "npz: is for token vectors, and" in err) == (2, True)
+    assert (code, "npz is for token vectors; sparse ones" in err) == (2, True)
     code, _, err = sluice("import", tmp_path / "z.npz", tmp_path / "z", "--format", "npz")
     assert (code, "z.npz: no such file" in err) == (2, True)
     code, _, err = sluice(*command, "--encoder", tmp_path / "model", "--metric", "ip")

@@ -15,7 +15,7 @@ from sluice.indexing.own.pseudo_queries import attended
 from sluice.retrieval import Dataset, Document, Passages, Retriever
 from sluice.retrieval.config.sections import DevSection
 from sluice.retrieval.evaluation.scores import evaluate
-from sluice.retrieval.exchange.dense_retrievers import export_dense
+from sluice.retrieval.exchange.retriever_files import export_retriever
 from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.runs.run import Run
@@ -101,4 +101,4 @@ def test_what_compares_single_vectors_is_refused(
         with pytest.raises(ConfigError, match=r"several vectors|by attention"):
             parse(expression, {"r": lambda: retriever}, where="p").run({"q": "gold"}, k=3)
     with pytest.raises(ConfigError, match="several vectors for each document"):
-        export_dense(retriever, tmp_path / "v.npy", "npy")
+        export_retriever(retriever, tmp_path / "v.npy", "npy")

@@ -26,7 +26,7 @@ from sluice.indexing import AutoIndex, FaissIndex, FlatIndex, GraphIndex, Invert
 from sluice.indexing.wrappers.fan_out import partial_results
 from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval import Document, Retriever, evaluate
-from sluice.retrieval.exchange.sparse_retrievers import export_retriever
+from sluice.retrieval.exchange.retriever_files import export_retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
 from sluice.retrieval.retrievers.folder import HEAD, verify_retriever
 from sluice.retrieval.retrievers.measurements import gather_recalls

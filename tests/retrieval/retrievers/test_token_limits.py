@@ -13,8 +13,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing import AugmentedIndex, FunnelIndex, TokenIndex
 from sluice.retrieval import Document, Retriever, Run
 from sluice.retrieval.datasets.dataset import Dataset
-from sluice.retrieval.exchange.dense_retrievers import export_dense
 from sluice.retrieval.exchange.query_vectors import queries_of
+from sluice.retrieval.exchange.retriever_files import export_retriever
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.retrievers.quality.scorers import Magnitude
 from sluice.retrieval.stages.hub_normaliser import Normaliser
@@ -58,7 +58,7 @@ def test_stages_of_single_vectors_refuse(tokens: Retriever, bm25: Retriever, tex
 
 
 @pytest.mark.parametrize("use", [
-    lambda r, p: export_dense(r, p / "x.npy", "npy"),
+    lambda r, p: export_retriever(r, p / "x.npy", "npy"),
     lambda r, p: queries_of(r, p / "x.npy"),
     lambda r, p: Normaliser.fit(r, ["gold"]),
     lambda r, p: Magnitude(FunctionEncoder(token_vectors, normalize=False)).quality(CORPUS),

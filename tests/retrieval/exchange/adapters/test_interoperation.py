@@ -15,15 +15,14 @@ from small_world import LengthScorer, documents
 from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
 from sluice.retrieval import Document, Ranking, Rerank, Retriever, Run, Stage
-from sluice.retrieval.exchange.adapters import pyterrier_stage, retrievers
-from sluice.retrieval.exchange.adapters.mteb_search import MtebSearch
-from sluice.retrieval.exchange.adapters.pyterrier_stage import pyterrier_transformer
-from sluice.retrieval.exchange.adapters.records import to_scored_docs
+from sluice.retrieval.exchange.adapters import retrievers
+from sluice.retrieval.exchange.adapters.evaluation import MtebSearch, to_scored_docs
 from sluice.retrieval.exchange.adapters.retrievers import (
     find,
     haystack_retriever,
     langchain_retriever,
     llama_index_retriever,
+    pyterrier_transformer,
 )
 from sluice.retrieval.runs.queries import Queries
 
@@ -184,7 +183,7 @@ def test_a_missing_package_is_named(
 ) -> None:
     for part in (module.partition(".")[0], module):
         monkeypatch.setitem(sys.modules, part, None)
-    pyterrier_stage._transformer_class.cache_clear()
+    retrievers._transformer_class.cache_clear()
     retrievers._haystack_class.cache_clear()
     retrievers._langchain_class.cache_clear()
     retrievers._llama_index_class.cache_clear()

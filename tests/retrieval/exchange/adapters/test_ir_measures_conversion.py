@@ -6,7 +6,7 @@ import pytest
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval import Ranking, Run, evaluate
-from sluice.retrieval.exchange.adapters.records import (
+from sluice.retrieval.exchange.adapters.evaluation import (
     from_ir_qrels,
     from_scored_docs,
     to_ir_qrels,

@@ -18,7 +18,7 @@ with warnings.catch_warnings():  # what it and its packages deprecate is not our
     from mteb.models import SearchProtocol
     from mteb_task import LocalTask
 
-from sluice.retrieval.exchange.adapters.mteb_search import MtebSearch
+from sluice.retrieval.exchange.adapters.evaluation import MtebSearch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MEASURES = {

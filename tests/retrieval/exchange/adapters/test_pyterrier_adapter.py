@@ -14,7 +14,7 @@ with warnings.catch_warnings():  # what it and its packages deprecate is not our
     pt = pytest.importorskip("pyterrier")
     import pandas as pd
 
-from sluice.retrieval.exchange.adapters.pyterrier_stage import pyterrier_transformer
+from sluice.retrieval.exchange.adapters.retrievers import pyterrier_transformer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 QUERIES = {"b": "gold river", "a": "number 7", "c": "zzz"}

@@ -13,8 +13,8 @@ from command_line import Call
 from dense_files import IDS, VECTORS
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.retrieval.exchange.dense.vectors import read_dense_vectors, write_dense_vectors
-from sluice.retrieval.exchange.sparse.vectors_folder import VectorsFolder
+from sluice.retrieval.exchange.formats.sparse_files import VectorsFolder
+from sluice.retrieval.exchange.vector_files import read_dense_vectors, write_dense_vectors
 
 TENSOR = {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}
 

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval import Document
-from sluice.retrieval.exchange.dense.vectors import read_dense_vectors, write_dense_vectors
+from sluice.retrieval.exchange.vector_files import read_dense_vectors, write_dense_vectors
 
 # parquet
 
@@ -151,7 +151,7 @@ def test_the_ids_of_an_array_of_the_same_name_stay(tmp_path: Path) -> None:
 
 
 def test_many_ids_go_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.retrieval.exchange.dense.vectors.LARGEST_IDS", 3)
+    monkeypatch.setattr("sluice.retrieval.exchange.formats.tensors.LARGEST_IDS", 3)
     write_dense_vectors(tmp_path / "x.safetensors", IDS, [VECTORS], "safetensors")
     assert (tmp_path / "x.ids.txt").read_text(encoding="utf-8").split("\n")[:-1] == IDS
     same(tmp_path / "x.safetensors")

@@ -14,14 +14,18 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.exchange.dense import vectors as home
-from sluice.retrieval.exchange.dense.vectors import WRITTEN, read_dense_vectors, write_dense_vectors
+from sluice.retrieval.exchange import vector_files as home
+from sluice.retrieval.exchange.vector_files import (
+    format_names,
+    read_dense_vectors,
+    write_dense_vectors,
+)
 
 ENDINGS = {"npy": "x.npy", "parquet": "x.parquet", "safetensors": "x.safetensors"}
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("form", format_names("dense", written=True))
 @settings(max_examples=15, derandomize=True, deadline=None)
 @given(data=st.data())
 def test_what_is_written_is_read(
@@ -43,7 +47,7 @@ def test_what_is_written_is_read(
     assert found.array().tobytes() == vectors.tobytes()  # bit for bit, zero's sign too
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("form", format_names("dense", written=True))
 @pytest.mark.parametrize("count", [0, 1])
 def test_no_rows_and_one(tmp_path: Path, form: str, count: int) -> None:
     path = tmp_path / ENDINGS[form]
@@ -56,9 +60,9 @@ def test_no_rows_and_one(tmp_path: Path, form: str, count: int) -> None:
     assert not [each for each in tmp_path.iterdir() if each.name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("form", format_names("dense", written=True))
 def test_memory_is_bounded(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home, "CHUNK_ROWS", 64)
+    monkeypatch.setitem(home.CHUNK_ROWS, "dense", 64)
     rows, dim, widest = 6000, 64, 0
 
     def chunks() -> Iterator[np.ndarray]:
@@ -195,14 +199,14 @@ def test_damaged_arrays_and_ids(tmp_path: Path) -> None:
 def test_values_that_are_not_finite(
     tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(home, "CHUNK_ROWS", 2)
+    monkeypatch.setitem(home.CHUNK_ROWS, "dense", 2)
     vectors = VECTORS.astype(np.float64)
     vectors[3, 1] = value
     np.save(tmp_path / "x.npy", vectors)
     (tmp_path / "x.ids.txt").write_text("a\nb\nc\nd\n")
     with pytest.raises(DataError, match=r"vector 3 \(from 0\), dimension 1"):
         read_dense_vectors(tmp_path / "x.npy").array()
-    for form in WRITTEN:
+    for form in format_names("dense", written=True):
         with pytest.raises(DataError, match=r"row 3 \(from 0\), dimension 1"):
             write_dense_vectors(tmp_path / "y", IDS, [vectors[:2], vectors[2:]], form)
     assert {each.name for each in tmp_path.iterdir()} == {"x.npy", "x.ids.txt"}
@@ -230,7 +234,7 @@ def test_unknown_forms_and_places(tmp_path: Path) -> None:
         write_dense_vectors(tmp_path / "x", IDS, [VECTORS], "jsonl")
 
 
-@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("form", format_names("dense", written=True))
 def test_what_cannot_be_written(tmp_path: Path, form: str) -> None:
     path = tmp_path / ENDINGS[form]
     write_dense_vectors(path, ["old"], [VECTORS[:1]], form)

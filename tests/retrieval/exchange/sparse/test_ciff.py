@@ -15,8 +15,8 @@ from sparse_files import read_ciff
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.exchange.sparse import transposition
-from sluice.retrieval.exchange.sparse.ciff import write_ciff
+from sluice.retrieval.exchange.formats import ciff as transposition
+from sluice.retrieval.exchange.formats.ciff import write_ciff
 
 # Two documents (a, b), two terms: gold in both with 3 and 200, river in b with 1; byte by byte.
 GOLD = b"\x0a\x04gold\x10\x02\x18\xcb\x01" + b"\x22\x02\x10\x03" + b"\x22\x05\x08\x01\x10\xc8\x01"

@@ -17,13 +17,18 @@ from sparse_files import read_impact_json, read_vectors
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.exchange.formats.sparse_files import (
+    IDS,
+    MATRIX,
+    TERMS,
+    write_impact_json,
+    write_vectors,
+)
 from sluice.retrieval.exchange.query_vectors import (
     read_query_vectors,
     terms_of,
     write_query_vectors,
 )
-from sluice.retrieval.exchange.sparse.impact_json import write_impact_json
-from sluice.retrieval.exchange.sparse.vectors_folder import IDS, MATRIX, TERMS, write_vectors
 
 WEIGHTS = np.array([[3, 0, 0], [0, 0, 0], [200, 1, 0]], np.float32)
 WEIGHTS_REST = sp.csr_array(WEIGHTS[1:])

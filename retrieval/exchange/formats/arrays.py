@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.lib import format as npy
@@ -23,6 +23,7 @@ from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.jsonl import missing_field, read_lines, read_objects
+from sluice.retrieval.exchange.formats.format import Entries, Format
 
 ENDINGS = (".txt", ".json", ".npy", ".parquet")
 ID_COLUMNS = ("id", "_id", "doc_id", "docid")
@@ -55,9 +56,7 @@ class IdFile:
                     f"{self.path}: from id {start:,} (from 0) on, a text that is not Unicode; is "
                     "the file damaged?"
                 )
-            for number, value in enumerate(values, start):
-                place = f"{self.path}: id {number:,} (from 0)"
-                yield place, id_text(f"{place}: the id", value)
+            yield from list_ids(self.path, values, start)
 
 
 def _are_characters(texts: NDArray[Any]) -> bool:
@@ -68,6 +67,13 @@ def _are_characters(texts: NDArray[Any]) -> bool:
         np.dtype(np.uint32).newbyteorder(texts.dtype.byteorder)
     )
     return int(points.max()) <= sys.maxunicode
+
+
+def list_ids(path: Path, values: Iterable[Any], first: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield (place, id) of a list of ids; ``DataError`` for what is none."""
+    for number, value in enumerate(values, first):
+        place = f"{path}: id {number:,} (from 0)"
+        yield place, id_text(f"{place}: the id", value)
 
 
 def ids_beside(vectors: Path) -> IdFile:
@@ -90,7 +96,7 @@ def ids_beside(vectors: Path) -> IdFile:
     return IdFile(present[0])
 
 
-def write_ids(stream: IO[bytes], entries: Iterable[str] | Iterable[Document]) -> int:
+def write_ids(stream: IO[bytes], entries: Entries) -> int:
     """Write one id per line; return how many."""
     count = 0
     for entry in entries:
@@ -210,11 +216,8 @@ class ArraySource:
             yield self._array[start : start + size]
 
 
-def write_file(
-    path: Path,
-    entries: Iterable[str] | Iterable[Document],
-    chunks: Iterable[NDArray[np.float32]],
-    dim: int,
+def write_arrays(
+    path: Path, entries: Entries, chunks: Iterable[NDArray[np.float32]], dim: int
 ) -> int:
     """Write ``X.npy`` and ``X.ids.txt``, or a folder; the ids are read before the vectors."""
     with ExitStack() as stack:
@@ -267,8 +270,8 @@ class LineSource:
             if not isinstance(title, str) or not isinstance(text, str):
                 raise DataError(f"{place}: 'title' or 'text' is not a text")
             own = value.get("metadata")
-            kept = metadata.kept(own if isinstance(own, dict) else {})
-            yield place, Document(_name(place, value), title, text, kept)
+            fields = metadata.kept(own if isinstance(own, dict) else {})
+            yield place, Document(_name(place, value), title, text, fields)
         metadata.warn(self._path)
 
     def blocks(self, size: int) -> Iterator[NDArray[Any]]:
@@ -299,14 +302,14 @@ def _name(place: str, value: dict[str, Any]) -> str:
 
 def _vector(place: str, value: dict[str, Any]) -> NDArray[np.float32]:
     if "response" in value:
-        return _numbers(place, _answered(place, value))
+        return _numbers(place, _batch_embedding(place, value))
     for field in VECTOR_FIELDS:
         if field in value:
             return _numbers(place, value[field])
     raise DataError(f"{place}: {missing_field('embedding', value)}; expected {EXPECTED}")
 
 
-def _answered(place: str, value: dict[str, Any]) -> Any:
+def _batch_embedding(place: str, value: dict[str, Any]) -> Any:
     """Return the embedding of a line of an OpenAI batch's output."""
     try:
         data = value["response"]["body"]["data"]
@@ -326,7 +329,7 @@ def _answered(place: str, value: dict[str, Any]) -> Any:
 def _numbers(place: str, values: Any) -> NDArray[np.float32]:
     """Return a vector given as a list of numbers, or as base64 of little-endian float32."""
     try:
-        vector = _decoded(values) if isinstance(values, str) else np.array(values)
+        vector = _decode(values) if isinstance(values, str) else np.array(values)
     except (binascii.Error, TypeError, ValueError, OverflowError):
         vector = np.array(0)
     if vector.ndim != 1 or not len(vector) or vector.dtype.kind not in "fiu":
@@ -335,5 +338,9 @@ def _numbers(place: str, values: Any) -> NDArray[np.float32]:
         return vector.astype(np.float32)
 
 
-def _decoded(text: str) -> NDArray[Any]:
+def _decode(text: str) -> NDArray[Any]:
     return np.frombuffer(base64.b64decode(text, validate=True), "<f4")
+
+
+NPY: Final = Format("npy", "dense", ArraySource, write_arrays, (".npy",), VECTORS)
+JSONL: Final = Format("jsonl", "dense", LineSource, endings=(".jsonl", ".jsonl.gz"))

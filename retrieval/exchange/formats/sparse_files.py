@@ -1,143 +1,49 @@
-"""Folders of sparse vectors (vectors.npz, ids.txt, vocabulary.txt), quantised or not.
+"""Weights of terms as Lucene's impact JSON, and as folders of a matrix with ids and terms.
 
-``vectors.npz`` is a CSR matrix as ``scipy.sparse.load_npz`` reads it. Nothing in it is pickled.
+A line of impact JSON is ``{"id", "contents", "vector": {token: weight}}``. A folder has
+``vectors.npz``, a CSR matrix as ``scipy.sparse.load_npz`` reads it, ``ids.txt`` and
+``vocabulary.txt``. Nothing in it is pickled.
 """
 
 from __future__ import annotations
 
+import json
 import lzma
+import math
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import read_array_header
+from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.ids import distinct
+from sluice.retrieval.documents.ids import id_text
+from sluice.retrieval.documents.jsonl import field_of, read_objects
+from sluice.retrieval.exchange.formats.format import (
+    Column,
+    Format,
+    check_chunks,
+    refuse_count,
+    refuse_repeated,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-Column: TypeAlias = Callable[[str], int]  # a term to its column; a new term gets the next one
-
-
-def checked_chunks(
-    vectors: csr_array[Any] | Iterable[csr_array[Any]], terms: Sequence[str], *, whole: bool
-) -> Iterator[csr_array[Any]]:
-    """Yield the matrices checked: finite, not negative, sorted, and as wide as ``terms`` at most.
-
-    With ``whole`` the weights must be whole numbers that 32 bits hold.
-    """
-    import scipy.sparse as sp
-
-    from sluice.indexing.checks import checked_sparse
-
-    matrices: Iterable[Any] = [vectors] if sp.issparse(vectors) else vectors
-    for chunk in matrices:
-        kind = getattr(getattr(chunk, "dtype", None), "kind", "")
-        matrix = checked_sparse(
-            chunk.astype(np.float32) if kind in ("i", "u") else chunk, "vectors"
-        )
-        if matrix.shape[1] > len(terms):
-            raise DataError(f"vectors: {matrix.shape[1]:,} columns, but {len(terms):,} terms")
-        if whole and (matrix.data != np.rint(matrix.data)).any():
-            raise DataError(
-                "vectors: some weights are not integers; this format holds integers: "
-                "multiply and round them first"
-            )
-        if whole and matrix.data.max(initial=0) >= 2.0**31:
-            raise DataError("vectors: weights of 2^31 or more; this format has 31 bits: scale them")
-        yield matrix
-
-
-def refuse_repeated(terms: Sequence[str]) -> None:
-    """Raise ``DataError`` if a term occurs twice."""
-    if len(set(terms)) == len(terms):
-        return
-    seen: set[str] = set()
-    for column, term in enumerate(terms):
-        if term in seen:
-            raise DataError(f"terms: {term!r} again in column {column}; terms are unique")
-        seen.add(term)
-
-
-def refuse_count(documents: int, rows: int) -> None:
-    """Raise ``DataError`` unless there are as many documents as vectors."""
-    if documents != rows:
-        raise DataError(f"vectors: {rows:,} rows for {documents:,} documents; give one each")
-
-
-@dataclass(slots=True)
-class Survey:
-    """Counts over sparse vectors, taken before they are quantised."""
-
-    documents: int
-    frequencies: NDArray[np.int64]  # [terms] documents with the term
-    largest: NDArray[np.float32]  # [terms] the term's largest weight
-    whole: bool  # every weight is a whole number
-
-
-def surveyed(chunks: Iterable[csr_array[Any]], terms: int) -> Survey:
-    """Count the documents and weights of ``chunks``, which have at most ``terms`` columns."""
-    survey = Survey(0, np.zeros(terms, np.int64), np.zeros(terms, np.float32), True)
-    for chunk in chunks:
-        used = chunk.indices[chunk.data > 0]
-        survey.documents += int(chunk.shape[0])
-        survey.frequencies += np.bincount(used, minlength=terms)
-        np.maximum.at(survey.largest, chunk.indices, chunk.data)
-        survey.whole = survey.whole and bool((chunk.data == np.rint(chunk.data)).all())
-    return survey
-
-
-class Quantiser:
-    """Rounds ``scale`` times a weight to the nearest integer and counts the loss.
-
-    ``factors`` are multiplied in first, one a term. ``lost`` weights became zero; of the others
-    ``largest_error`` is the largest of ``|rounded / scale - weight| / weight``.
-    """
-
-    def __init__(self, scale: float, factors: NDArray[np.float64] | None = None) -> None:
-        self.scale = scale
-        self.postings = 0
-        self.lost = 0
-        self.largest_error = 0.0
-        self._factors = factors
-
-    def __call__(self, chunk: csr_array[Any]) -> csr_array[Any]:
-        """Return the chunk in whole numbers, float32, without zeros."""
-        import scipy.sparse as sp
-
-        weights = chunk.data.astype(np.float64)
-        if self._factors is not None:
-            weights *= self._factors[chunk.indices]
-        rounded = np.rint(weights * self.scale)
-        positive = rounded > 0
-        relative = np.abs(rounded[positive] / self.scale / weights[positive] - 1.0)
-        self.postings += int(np.count_nonzero(positive))
-        self.lost += int(np.count_nonzero((weights > 0) & ~positive))
-        self.largest_error = max(self.largest_error, float(relative.max(initial=0.0)))
-        quantised = sp.csr_array(
-            (rounded.astype(np.float32), chunk.indices, chunk.indptr), shape=chunk.shape
-        )
-        quantised = quantised.copy()
-        quantised.eliminate_zeros()
-        return quantised
-
-
 MATRIX = "vectors.npz"
 IDS = "ids.txt"
 TERMS = "vocabulary.txt"
-CHUNK = 16_384  # documents of one matrix
 BLOCK = 1 << 22  # values read at a time
 # Raised for a zip file that is damaged, encrypted (RuntimeError) or compressed in another way.
 UNREADABLE = (
@@ -165,7 +71,7 @@ def write_vectors(
         ends = [np.zeros(1, np.int64)]
         drafts = [folder / name for name in ("data", "indices")]
         with drafts[0].open("wb") as data, drafts[1].open("wb") as indices:
-            for chunk in checked_chunks(vectors, terms, whole=False):
+            for chunk in check_chunks(vectors, terms, whole=False):
                 data.write(chunk.data.astype("<f4").tobytes())
                 indices.write(chunk.indices.astype("<i4").tobytes())
                 ends.append(ends[-1][-1] + chunk.indptr[1:].astype(np.int64))
@@ -198,10 +104,6 @@ class VectorsFolder:
                 raise DataError(
                     f"{file}: no such file; expected {MATRIX}, {IDS} and {TERMS} in one folder"
                 )
-
-    def documents(self) -> Iterator[Document]:
-        """Yield the documents in order, without texts."""
-        return distinct(self._documents)
 
     def vectors(self, column: Column) -> Iterator[csr_array[Any]]:
         """Yield the documents' weights in order, some thousands of documents at a time."""
@@ -237,7 +139,7 @@ class VectorsFolder:
                             (data.take(count), indices.take(count), pointers - pointers[0]),
                             shape=(len(pointers) - 1, len(terms)),
                         )
-                        yield from checked_chunks(chunk, terms, whole=False)
+                        yield from check_chunks(chunk, terms, whole=False)
         except UNREADABLE as error:
             raise DataError(
                 f"{self.matrix}: not a CSR matrix of {IDS} and {TERMS} ({error}); write it again"
@@ -245,7 +147,8 @@ class VectorsFolder:
         except DataError as error:
             raise DataError(f"{self.matrix}: {error}") from None
 
-    def _documents(self) -> Iterator[tuple[str, Document]]:
+    def documents(self) -> Iterator[tuple[str, Document]]:
+        """Yield (place, document without texts) in order."""
         path = self.folder / IDS
         for number, name in enumerate(_read_names(path), 1):
             if not name:
@@ -335,3 +238,142 @@ def _read_names(path: Path) -> list[str]:
     if names[-1]:
         raise DataError(f"{path}:{len(names)}: the last line does not end; is the file complete?")
     return names[:-1]
+
+
+VECTORS: Final = Format("vectors", "sparse", VectorsFolder, write_vectors)
+
+
+CHUNK = 16_384  # documents of one matrix
+LARGEST = float(np.finfo(np.float32).max)
+EXPECTED = '{"id": ..., "contents": ..., "vector": {token: weight, ...}}'
+ENDINGS = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+
+
+class ImpactFiles:
+    """Reads files of impact JSON (``.gz`` too), or folders of them, as a stream.
+
+    Once for the documents, once for their vectors. Weights are any numbers from 0 up;
+    ``contents`` may be absent and is the document's text. Terms come in the order of their first
+    appearance. ``DataError`` names file and line.
+    """
+
+    def __init__(self, paths: Iterable[str | Path]) -> None:
+        self.paths = [file for path in paths for file in _files(Path(path))]
+
+    def vectors(self, column: Column) -> Iterator[csr_array[Any]]:
+        """Yield the documents' weights in order, 16,384 documents at a time."""
+        rows: list[tuple[list[int], list[float]]] = []
+        with progress("read vectors", None, "documents", show=len(self.paths) > 1) as advance:
+            for place, value in self._objects():
+                rows.append(_row(place, value, column))
+                if len(rows) == CHUNK:
+                    yield matrix_of(rows)
+                    advance(len(rows))
+                    rows = []
+            if rows:
+                yield matrix_of(rows)
+                advance(len(rows))
+
+    def _objects(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for path in self.paths:
+            for number, value in read_objects(path, EXPECTED):
+                yield f"{path}:{number}", value
+
+    def documents(self) -> Iterator[tuple[str, Document]]:
+        """Yield (place, document), checked."""
+        for place, value in self._objects():
+            contents = value.get("contents", "")
+            if not isinstance(contents, str):
+                raise DataError(f"{place}: 'contents' is not a text; expected {EXPECTED}")
+            weights_of(place, value)
+            yield place, Document(id_of(place, value), "", contents)
+
+
+def id_of(place: str, value: dict[str, Any], expected: str = EXPECTED) -> str:
+    """Return a line's id; a whole number is taken as its text."""
+    return id_text(f"{place}: 'id'", field_of(place, value, "id", expected))
+
+
+def weights_of(place: str, value: dict[str, Any], expected: str = EXPECTED) -> dict[str, float]:
+    """Return a line's weights by token, each a finite number that is not negative."""
+    weights = field_of(place, value, "vector", expected)
+    if not isinstance(weights, dict):
+        raise DataError(f"{place}: 'vector' is not an object of tokens; expected {expected}")
+    for token, weight in weights.items():
+        if not is_number(weight) or not 0 <= weight <= LARGEST:
+            nan = isinstance(weight, float) and math.isnan(weight)
+            shown = "NaN" if nan else repr(weight)
+            raise DataError(
+                f"{place}: token {token!r} has the weight {shown:.60}; expected a finite number "
+                "that is not negative"
+            )
+    return weights
+
+
+def _row(place: str, value: dict[str, Any], column: Column) -> tuple[list[int], list[float]]:
+    weights = weights_of(place, value)
+    return [column(token) for token in weights], list(weights.values())
+
+
+def matrix_of(rows: Sequence[tuple[list[int], list[float]]], width: int = 0) -> csr_array[Any]:
+    """Return (columns, weights) of each row as a matrix of ``width`` columns or what they need."""
+    import scipy.sparse as sp
+
+    ends = np.cumsum([0, *(len(columns) for columns, _ in rows)])
+    indices = np.fromiter((at for columns, _ in rows for at in columns), np.int64, ends[-1])
+    data = np.fromiter((weight for _, weights in rows for weight in weights), np.float32, ends[-1])
+    shape = (len(rows), max(width, int(indices.max(initial=-1)) + 1))
+    matrix = sp.csr_array((data, indices, ends), shape=shape)
+    matrix.sort_indices()
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def write_impact_json(
+    path: str | Path,
+    documents: Iterable[Document],
+    terms: Sequence[str],
+    vectors: csr_array[Any] | Iterable[csr_array[Any]],
+) -> int:
+    """Write documents and their whole-number weights, one per line; return how many.
+
+    ``vectors`` is a matrix ``[documents, terms]``, or matrices of consecutive documents;
+    ``contents`` is title and text. A name that ends in ``.gz`` is compressed.
+    """
+    refuse_repeated(terms)
+    remaining = iter(documents)
+    rows = written = 0
+    with (
+        packed_file(Path(path)) as stream,
+        progress(f"write {Path(path).name}", None, "documents") as advance,
+    ):
+        for chunk in check_chunks(vectors, terms, whole=True):
+            columns, weights = chunk.indices.tolist(), chunk.data.astype(np.int64).tolist()
+            ends = chunk.indptr.tolist()
+            for begin, end, document in zip(ends[:-1], ends[1:], remaining, strict=False):
+                tokens = (terms[at] for at in columns[begin:end])
+                line = {
+                    "id": document.id,
+                    "contents": document.full_text,
+                    "vector": dict(zip(tokens, weights[begin:end], strict=True)),
+                }
+                stream.write(json.dumps(line, ensure_ascii=False).encode("utf-8") + b"\n")
+                written += 1
+            rows += int(chunk.shape[0])
+            advance(int(chunk.shape[0]))
+        refuse_count(written + sum(1 for _ in remaining), rows)
+    return rows
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.name.endswith(ENDINGS))
+    if not files:
+        raise DataError(f"{path}: no file whose name ends in {', '.join(ENDINGS)}")
+    return files
+
+
+IMPACT_JSON: Final = Format(
+    "impact-json", "sparse", ImpactFiles, write_impact_json, several=True, scale=100.0
+)

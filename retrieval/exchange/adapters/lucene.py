@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.exchange.databases.form import (
+from sluice.retrieval.exchange.adapters.database_files import (
     Form,
     Record,
     Weights,
@@ -111,7 +111,7 @@ class LuceneForm(Form):
         if record.vector is not None:
             members.append(("vector", numbers(record.vector)))
         if record.terms is not None:
-            members.append(("impacts", weights(self._kept(record.terms))))
+            members.append(("impacts", weights(self._features(record.terms))))
         action = object_of([("index", object_of([("_id", text(key_of(document.id)))]))])
         return f"{action}\n{object_of(members)}\n"
 
@@ -126,7 +126,7 @@ class LuceneForm(Form):
             if value:
                 yield name, value
 
-    def _kept(self, terms: Weights) -> Iterator[tuple[str, float]]:
+    def _features(self, terms: Weights) -> Iterator[tuple[str, float]]:
         for term, weight in terms.items():
             name = feature(term)
             if weight < NORMAL or not name or len(name.encode()) > LONGEST_TERM:
@@ -145,9 +145,9 @@ class LuceneForm(Form):
             fields["vector"] = self._vector()
         if self.shape.terms:
             fields["impacts"] = {"type": "rank_features"}
-        made: dict[str, Any] = {"mappings": {"dynamic": "strict", "properties": fields}}
+        index: dict[str, Any] = {"mappings": {"dynamic": "strict", "properties": fields}}
         settings = self._settings()
-        return {"settings": settings, **made} if settings else made
+        return {"settings": settings, **index} if settings else index
 
     def _settings(self) -> dict[str, Any]:
         return {}

@@ -1,4 +1,4 @@
-"""Reads and writes vectors in parquet files, with ids and perhaps texts, by row group."""
+"""Vectors in parquet files, one or a list of them for each id, with texts, by row group."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import DataError
+from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.jsonl import missing_field
-from sluice.retrieval.exchange.dense.arrays import ID_COLUMNS
+from sluice.retrieval.exchange.formats.arrays import ID_COLUMNS
+from sluice.retrieval.exchange.formats.format import Entries, Format
 
 Chunk = TypeVar("Chunk", bound=Sized)  # the vectors of some texts
 
@@ -47,13 +49,13 @@ class ParquetDocuments(ABC):
         if not paths:
             raise DataError(f"{path}: a folder without parquet files")
         self._path = paths[0]
-        self._files = [_opened(path) for path in paths]
+        self._files = [_open_file(path) for path in paths]
         schema = self._files[0].schema_arrow
         self._id = _column(self._path, schema.names, ID_COLUMNS, "ids")
         self._vector = _column(self._path, schema.names, VECTOR_COLUMNS, "vectors")
         for path, file in zip(paths, self._files, strict=True):
             self._check_types(path, file.schema_arrow)
-        self._kept = [
+        self._document_columns = [
             name
             for name in schema.names
             if name in (self._id, *TEXT_COLUMNS) or not is_vectors(schema.field(name).type)
@@ -66,7 +68,7 @@ class ParquetDocuments(ABC):
         """Yield (place, document); other columns than id, title, text and vector are metadata."""
         metadata = MetadataReader()
         for path, file in zip(self._paths, self._files, strict=True):
-            names = [name for name in file.schema_arrow.names if name in self._kept]
+            names = [name for name in file.schema_arrow.names if name in self._document_columns]
             row = 0
             for batch in _batches(path, file, DOCUMENTS, names):
                 for values in _rows(path, batch):
@@ -160,27 +162,88 @@ class ParquetSource(ParquetDocuments):
             yield block
 
 
-def write_file(
-    path: Path,
-    entries: Iterable[str] | Iterable[Document],
-    chunks: Iterable[NDArray[np.float32]],
-    dim: int,
+class NestedSource(ParquetDocuments):
+    """Documents with a list of vectors each; see ``read_token_vectors``."""
+
+    expected = "lists of lists of floats: a vector for each token"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.dim = self.declared_width or self._first_width()
+
+    @staticmethod
+    def holds(kind: Any) -> bool:
+        """Return whether a column holds lists of vectors."""
+        return is_list(kind) and is_vector(kind.value_type)
+
+    def _first_width(self) -> int:
+        for _, column, _ in self.vector_columns(1):
+            lengths = column.flatten().value_lengths()
+            if len(lengths):
+                return int(lengths[0].as_py() or 0)
+        return 0
+
+    def blocks(self, size: int) -> Iterator[TokenVectors]:
+        """Yield the vectors; ``DataError`` for missing ones and for other widths."""
+        for place, column, row in self.vector_columns(size):
+            if column.null_count:
+                at = column.is_null().index(True).as_py()
+                raise DataError(f"{place}, row {row + at:,}: no list of vectors")
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+            bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            vectors = column.flatten()
+            widths = vectors.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False)
+            wrong = np.flatnonzero(widths != self.dim)
+            if len(wrong):
+                at = int(np.searchsorted(bounds, wrong[0], side="right")) - 1
+                raise DataError(
+                    f"{place}, row {row + at:,}: a vector of {max(0, int(widths[wrong[0]]))} "
+                    f"values, expected {self.dim} as in the first"
+                )
+            values = vectors.flatten()
+            if values.null_count:
+                at = values.is_null().index(True).as_py() // max(1, self.dim)
+                at = int(np.searchsorted(bounds, at, side="right")) - 1
+                raise DataError(f"{place}, row {row + at:,}: null among the values")
+            floats = values.to_numpy(zero_copy_only=False)
+            with np.errstate(over="ignore", invalid="ignore"):
+                matrix = floats.astype(np.float32).reshape(len(vectors), self.dim)
+            yield TokenVectors(matrix, bounds)
+
+
+def write_dense(
+    path: Path, entries: Entries, chunks: Iterable[NDArray[np.float32]], dim: int
 ) -> int:
     """Write columns ``id`` and ``embedding``; of documents ``title`` and ``text`` as well."""
+    return _write_columns(path, entries, chunks, _list_type(dim), lambda each: _lists(each, dim))
+
+
+def write_nested(path: Path, entries: Entries, chunks: Iterable[TokenVectors], dim: int) -> int:
+    """Write the same columns with a list of vectors for each id."""
     import pyarrow as pa
 
-    vector = pa.list_(pa.float32(), dim) if dim else pa.list_(pa.float32())
+    def column(chunk: TokenVectors) -> Any:
+        return pa.LargeListArray.from_arrays(pa.array(chunk.bounds), _lists(chunk.values, dim))
 
-    def column(chunk: NDArray[np.float32]) -> Any:
-        values = pa.array(np.ascontiguousarray(chunk).reshape(-1))
-        return pa.FixedSizeListArray.from_arrays(values, dim)
-
-    return write_columns(path, entries, chunks, vector, column)
+    return _write_columns(path, entries, chunks, pa.large_list(_list_type(dim)), column)
 
 
-def write_columns(
+def _list_type(dim: int) -> Any:
+    import pyarrow as pa
+
+    return pa.list_(pa.float32(), dim) if dim else pa.list_(pa.float32())
+
+
+def _lists(vectors: NDArray[np.float32], dim: int) -> Any:
+    import pyarrow as pa
+
+    values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(values, dim)
+
+
+def _write_columns(
     path: Path,
-    entries: Iterable[str] | Iterable[Document],
+    entries: Entries,
     chunks: Iterable[Chunk],
     kind: Any,
     column: Callable[[Chunk], Any],
@@ -230,7 +293,7 @@ def _strings(values: list[str]) -> Any:
         raise DataError(f"ids or texts: {error}; expected texts") from None
 
 
-def _opened(path: Path) -> Any:
+def _open_file(path: Path) -> Any:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -280,7 +343,7 @@ def is_nested_file(path: Path) -> bool:
     paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not paths or not paths[0].exists():
         return False
-    schema = _opened(paths[0]).schema_arrow
+    schema = _open_file(paths[0]).schema_arrow
     kinds = [schema.field(name).type for name in schema.names if name in VECTOR_COLUMNS]
     return any(is_list(kind) and is_vector(kind.value_type) for kind in kinds)
 
@@ -325,3 +388,11 @@ def _matrix(place: str, column: Any, row: int) -> NDArray[Any]:
         raise DataError(f"{place}, row {row + at:,}: null among the values; expected numbers")
     matrix: NDArray[Any] = values.to_numpy(zero_copy_only=False).reshape(len(column), widths[0])
     return matrix
+
+
+DENSE: Final = Format(
+    "parquet", "dense", ParquetSource, write_dense, (".parquet",), "*.parquet", texts=True
+)
+NESTED: Final = Format(
+    "parquet", "tokens", NestedSource, write_nested, (".parquet",), "*.parquet", texts=True
+)

@@ -12,27 +12,106 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.disk.arrays import map_array
 from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.ids import distinct
-from sluice.retrieval.exchange.sparse import ciff_wire as wire
-from sluice.retrieval.exchange.sparse.transposition import Transposition
-from sluice.retrieval.exchange.sparse.vectors_folder import (
+from sluice.retrieval.exchange.formats import ciff_wire as wire
+from sluice.retrieval.exchange.formats.format import (
     Column,
-    checked_chunks,
+    Format,
+    check_chunks,
     refuse_count,
     refuse_repeated,
 )
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+
+RUN = 1 << 21  # entries sorted at a time: 25 MB, and several times that while they are sorted
+PIECES = 4096  # small arrays held before they are joined
+Entries = tuple[NDArray[np.uint32], NDArray[np.uint32], NDArray[np.float32]]
+
+
+class Transposition:
+    """Takes (major, minor, value) entries in any order of majors and gives them by major.
+
+    The minors of one major must come in ascending order. Entries beyond ``RUN`` are sorted into
+    files of ``folder``, 12 bytes an entry; then the sorted runs are merged a range at a time.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.counts: NDArray[np.int64] = np.zeros(0, np.int64)  # of entries by major, once sorted
+        self._folder = folder
+        self._pieces: list[Entries] = []
+        self._held = 0
+        self._runs: list[Entries] = []
+
+    def add(self, majors: NDArray[Any], minors: NDArray[Any], values: NDArray[Any]) -> None:
+        """Take entries of any number; the arrays are copied."""
+        self._pieces.append(
+            (majors.astype(np.uint32), minors.astype(np.uint32), values.astype(np.float32))
+        )
+        self._held += len(majors)
+        if self._held >= RUN:
+            self._store(*self._sort())
+        elif len(self._pieces) >= PIECES:
+            self._pieces = [_join(self._pieces)]
+
+    def finish(self, majors: int) -> None:
+        """Sort what was added last; ``counts`` then has ``majors`` places."""
+        if self._held:
+            self._runs.append(self._sort())
+        self.counts = np.concatenate([self.counts, np.zeros(majors - len(self.counts), np.int64)])
+
+    def ranges(self, minors: int) -> Iterator[tuple[int, csr_array[Any]]]:
+        """Yield (first major, matrix ``[range, minors]``) for consecutive ranges of all majors."""
+        import scipy.sparse as sp
+
+        ends = np.cumsum(self.counts)
+        first, passed = 0, 0
+        while first < len(ends):
+            last = max(first + 1, int(np.searchsorted(ends, passed + RUN, side="right")))
+            parts = []
+            for run in self._runs:
+                begin, end = np.searchsorted(run[0], np.array([first, last], np.uint32))
+                parts.append((run[0][begin:end], run[1][begin:end], run[2][begin:end]))
+            rows, columns, values = _join(parts)
+            shape = (last - first, minors)
+            matrix = sp.coo_array((values, (rows.astype(np.int64) - first, columns)), shape=shape)
+            yield first, sp.csr_array(matrix)
+            first, passed = last, int(ends[last - 1])
+
+    def _sort(self) -> Entries:
+        majors, minors, values = _join(self._pieces)
+        self._pieces, self._held = [], 0
+        counts = np.bincount(majors)
+        counts[: len(self.counts)] += self.counts[: len(counts)]
+        self.counts = np.concatenate([counts, self.counts[len(counts) :]])
+        order = np.argsort(majors, kind="stable")
+        return majors[order], minors[order], values[order]
+
+    def _store(self, *arrays: NDArray[Any]) -> None:
+        mapped = []
+        for place, entries in enumerate(arrays):
+            path = self._folder / f"{len(self._runs)}-{place}.npy"
+            np.save(path, entries)
+            mapped.append(map_array(path))
+        self._runs.append((mapped[0], mapped[1], mapped[2]))
+
+
+def _join(parts: list[Entries]) -> Entries:
+    none = (np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.float32))
+    majors, minors, values = zip(none, *parts, strict=True)
+    return np.concatenate(majors), np.concatenate(minors), np.concatenate(values)
+
 
 VERSION = 1
 SHOWN = 100_000  # documents or postings lists from which on progress is shown
@@ -65,10 +144,6 @@ class CiffFile:
             self.header = _header(stream)
         self._docids: NDArray[np.int64] | None = None  # of the records in their order
 
-    def documents(self) -> Iterator[Document]:
-        """Yield the documents in the order of their records, without texts."""
-        return distinct(self._records)
-
     def vectors(self, column: Column) -> Iterator[csr_array[Any]]:
         """Yield the documents' weights in the order of ``documents``, some thousands at a time.
 
@@ -85,7 +160,8 @@ class CiffFile:
             for _, part in turned.ranges(width):
                 yield part
 
-    def _records(self) -> Iterator[tuple[str, Document]]:
+    def documents(self) -> Iterator[tuple[str, Document]]:
+        """Yield (place, document without texts) in the order of the records."""
         docids, header = array("q"), self.header
         with wire.MessageStream(self.path) as stream:
             stream.skip("the Header")
@@ -161,7 +237,7 @@ def _record(stream: wire.MessageStream, number: int) -> tuple[int, str]:
 def _postings(
     stream: wire.MessageStream, number: int
 ) -> tuple[str, NDArray[np.int64], NDArray[np.float32]]:
-    from sluice.retrieval.exchange.sparse.ciff_postings import decoded, outline
+    from sluice.retrieval.exchange.formats.ciff_postings import decoded, outline
 
     message = stream.read(f"PostingsList {number}")
     what = f"PostingsList {number}"
@@ -237,7 +313,7 @@ def write_ciff(
     rows = 0
     with TemporaryDirectory(prefix="sluice-") as folder:
         turned = Transposition(Path(folder))
-        for chunk in checked_chunks(vectors, terms, whole=True):
+        for chunk in check_chunks(vectors, terms, whole=True):
             count = int(chunk.shape[0])
             numbers = np.repeat(np.arange(rows, rows + count), np.diff(chunk.indptr))
             turned.add(rank[chunk.indices], numbers, chunk.data)
@@ -285,7 +361,7 @@ def _header_message(header: Header) -> bytes:
 
 
 def _list_messages(part: csr_array[Any], terms: Sequence[str]) -> Iterator[bytes]:
-    from sluice.retrieval.exchange.sparse.ciff_postings import encoded
+    from sluice.retrieval.exchange.formats.ciff_postings import encoded
 
     docids, weights = part.indices.astype(np.int64), part.data.astype(np.int64)
     ends = part.indptr.tolist()
@@ -310,3 +386,6 @@ def _record_message(docid: int, document: Document, lengths: NDArray[np.int64]) 
             wire.number_field(3, int(lengths[docid])),
         )
     )
+
+
+CIFF: Final = Format("ciff", "sparse", CiffFile, write_ciff, described=True, largest=255)

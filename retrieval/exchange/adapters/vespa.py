@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.retrieval.exchange.databases.form import (
+from sluice.retrieval.exchange.adapters.database_files import (
     Form,
     Record,
     Weights,
@@ -173,9 +173,9 @@ class VespaForm(Form):
         if record.vector is not None:
             fields.append(("vector", object_of([("values", numbers(record.vector))])))
         if record.terms is not None:
-            kept = dict(self._kept(record.terms))
-            fields.append(("terms", text(self._whole(kept))))
-            fields.append(("impacts", object_of([("cells", weights(kept.items()))])))
+            terms = dict(self._legal_weights(record.terms))
+            fields.append(("terms", text(self._whole(terms))))
+            fields.append(("impacts", object_of([("cells", weights(terms.items()))])))
         put = [("put", text(f"id:sluice:doc::{quote(document.id, safe='')}"))]
         return object_of([*put, ("fields", object_of(fields))]) + "\n"
 
@@ -183,15 +183,17 @@ class VespaForm(Form):
         """Return the body of ``POST /search/``."""
         if kind == "dense":
             near = f"{{targetHits: {k}}}nearestNeighbor(vector, vector)"
-            given: dict[str, Any] = {"input.query(vector)": value}
+            inputs: dict[str, Any] = {"input.query(vector)": value}
         else:
             gathered = k if isinstance(k, str) else max(GATHERED, 10 * k)
-            words = value if isinstance(value, str) else text(self._whole(dict(self._kept(value))))
+            words, tensor = value, "{{impacts}}"
+            if not isinstance(value, str):
+                words = text(self._whole(dict(self._legal_weights(value))))
+                tensor = literal(self._legal_weights(value))
             near = f"{{targetHits: {gathered}}}wand(terms, {words})"
-            tensor = "{{impacts}}" if isinstance(value, str) else literal(self._kept(value))
-            given = {"input.query(impacts)": tensor}
+            inputs = {"input.query(impacts)": tensor}
         select = f"select id, title, text from doc where {near}"
-        return {"yql": select, "ranking": kind, "hits": k, **given}
+        return {"yql": select, "ranking": kind, "hits": k, **inputs}
 
     def template(self, kind: str) -> str:
         """Return a request's body with ``{{query}}`` and ``{{size}}`` in the places of both."""
@@ -205,7 +207,7 @@ class VespaForm(Form):
         self.replaced += count
         return legal
 
-    def _kept(self, terms: Weights) -> Iterator[tuple[str, float]]:
+    def _legal_weights(self, terms: Weights) -> Iterator[tuple[str, float]]:
         for term, weight in terms.items():
             if weight > 0 and not ILLEGAL.search(term):
                 yield term, weight
