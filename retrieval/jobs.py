@@ -31,6 +31,7 @@ from sluice.retrieval.execution.group import refuse_within
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.preparation import check_output, prepare
+from sluice.retrieval.experiments.reuse import check_named
 from sluice.retrieval.experiments.suites.training_jobs import launched, training_job
 from sluice.retrieval.experiments.training.checks import check_shares, check_training
 from sluice.retrieval.experiments.training.job import train_model
@@ -38,11 +39,9 @@ from sluice.retrieval.experiments.training.tested_queries import refuse_tested_q
 from sluice.retrieval.retrievers.candidate_lists import (
     RANDOM,
     Sources,
-    check_lists,
     named_sources,
     open_lists,
 )
-from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.mining import (
     audit_negatives,
     mine_negatives,
@@ -293,11 +292,7 @@ def check_train(settings: TrainConfig) -> None:
     check_training(settings, "", with_dataset=bool(dataset or settings.datasets))
     if dataset is None and settings.datasets is None:
         check_without_dataset(settings)
-    for place, lists in named_sources(settings.negatives or {}, "negatives.retriever"):
-        if isinstance(lists, str):
-            check_lists(lists, place, ())
-    if isinstance(searched_with(settings.examples), str):
-        check_lists(str(searched_with(settings.examples)), "examples.retriever", ())
+    check_named(settings)
     check_teachers_exist(settings.teacher, "teacher")
     check_teachers_exist((settings.negatives or {}).get("judge"), "negatives.judge")
     if isinstance(dataset, dict) and dataset.get("split", "train") != "train":

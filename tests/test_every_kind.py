@@ -43,8 +43,6 @@ from sluice.indexing import (
 from sluice.retrieval import Retriever, load_pipeline
 from sluice.retrieval.pipelines.rerank import Rerank
 
-# Their models get parts by training that the model they start from has not; the check opens that.
-UNCHECKED = ("three_heads", "rrra")
 UNKNOWN = {"dsi": 4, "seal": 2}  # times of steps: nobody knows how long a model writes
 
 
@@ -61,11 +59,10 @@ def test_a_journey(kind: str, shell: Call, tmp_path: Path, models: Models) -> No
     )
     file, output = tmp_path / "x.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(facts, sort_keys=False), encoding="utf-8")
-    if kind not in UNCHECKED:
-        plan = sluice("config", "check", file)
-        assert all(f"train {name}" in plan for name in facts["train"])
-        if kind in UNKNOWN:
-            assert plan.count("time unknown") == UNKNOWN[kind], plan
+    plan = sluice("config", "check", file)
+    assert all(f"train {name}" in plan for name in facts["train"])
+    if kind in UNKNOWN:
+        assert plan.count("time unknown") == UNKNOWN[kind], plan
     sluice("run", file)
     systems = json.loads((output / "results.json").read_text())["systems"]
     assert {each["name"] for each in systems} == set(facts["pipelines"])

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.input.plain_yaml import load_yaml
 from sluice.retrieval.config.component_types import OWN_TYPE, Section
 from sluice.retrieval.config.faults import messages
-from sluice.retrieval.config.named_files import found_beside
+from sluice.retrieval.config.names import found_beside
 from sluice.retrieval.config.yaml_file import SUFFIXES, Loader, read_yaml, recipe_or_file, recipes
 
 ConfigSource = str | Path | Mapping[str, Any]  # a YAML file, or its content

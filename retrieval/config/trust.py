@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.trust import (
@@ -23,6 +23,7 @@ from sluice.encoders.foundation.trust import (
 )
 from sluice.encoders.model_files.locate import is_path, local_folder
 from sluice.indexing.table import DATABASES
+from sluice.retrieval.config.names import ROLES, Role, places
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.datasets.dataset import find_source
 from sluice.retrieval.evaluation.measures import own_measure
@@ -30,13 +31,11 @@ from sluice.retrieval.pipelines.expression import fetched_in, written_in
 from sluice.retrieval.pipelines.table import REMOTE
 
 Config = TypeVar("Config", bound=ExperimentConfig)
-Place = tuple[str, str, Any]  # of a value: its path of keys, its own key, the value
 
 MEASURES = ("measure", "measures")
 KEYS = ("api_key_env", "api_key_file")  # options that say where a server's key is
-# Keys of ``trainer`` that report or upload what is trained, or name files of settings.
+# Keys of ``trainer`` that report or upload what is trained.
 REPORTING = ("report_to", "push_to_hub", "hub_", "logging_dir", "project", "trackio_", "run_name")
-SETTINGS_FILES = ("deepspeed", "fsdp_config", "accelerator_config")
 
 
 def trusted(config: Config, allow: Allow, folder: Path, *, only_open: bool = False) -> Config:
@@ -50,20 +49,58 @@ def trusted(config: Config, allow: Allow, folder: Path, *, only_open: bool = Fal
     if allow is None:
         return config
     values = config.model_dump()
-    for where, key, value in list(_places(values)):
-        if key in MEASURES:
-            for text in value if isinstance(value, list) else [value]:
-                if name := own_measure(text):
-                    refuse_class(name, where, allow)
-        elif key == "cache" and not only_open and isinstance(value, str | Path):
-            refuse_writing(value, where, folder, allow)
-        elif isinstance(value, dict):
-            _check_component(value, where, allow)
-            if key == "trainer":
-                _silence(value, where)
+    for each in list(_questions(values, only_open=only_open)):
+        if each.about == "class":
+            refuse_class(each.word, each.where, allow)
+        elif each.about == "place":
+            refuse_writing(each.word, each.where, folder, allow)
+        elif each.about == "database":
+            refuse_database(each.word, each.where, allow)
+        elif each.about == "server":
+            place = refuse_server(str(each.spec.get("url")), each.where, allow)
+            for option in KEYS:
+                each.spec.pop(option, None)
+            each.spec.update(key_of(place))
+        elif each.about == "report":
+            _silence(each.spec, each.where)
     for name, text in config.pipelines.items():
         _check_pipeline(text, f"pipelines.{name}", folder, allow)
     return checked(values, type(config))
+
+
+class Question(NamedTuple):
+    """What a config asks for at a key, and the mapping ``spec`` that asks for it.
+
+    ``word`` is what lets it have that, as ``allow`` says it; none lets a training run report. Links
+    of a dataset are followed as far as they are allowed, and never refused here.
+    """
+
+    where: str
+    about: Literal["class", "server", "database", "place", "link", "report"]
+    word: str
+    spec: dict[str, Any]
+
+
+def _questions(values: Any, *, only_open: bool) -> Iterator[Question]:
+    """Yield what a config asks for, outer components first; its pipelines' places left out."""
+    for each in places(values):
+        where, key, value = each.where, each.key, each.value
+        if isinstance(value, dict):
+            if str(value.get("type")) in REMOTE:
+                yield Question(f"{where}.url", "server", word_for(value), value)
+            for option, address in addresses_in(value).items():
+                yield Question(f"{where}.{option}", "database", address, value)
+            if key == "trainer":
+                yield Question(where, "report", "", value)
+        elif each.role is Role.WRITTEN and not only_open:
+            yield Question(where, "place", str(value), {})
+        elif isinstance(value, str):
+            own = key == "type" and ":" in value
+            name = own_measure(value) if key in MEASURES else value if own else None
+            if name:
+                yield Question(where, "class", name, {})
+            elif key == "allow":
+                yield Question(where, "link", value, {})
 
 
 def _check_pipeline(text: str, where: str, folder: Path, allow: Allow) -> None:
@@ -75,31 +112,6 @@ def _check_pipeline(text: str, where: str, folder: Path, allow: Allow) -> None:
         refuse(source, where, allow)
 
 
-def _places(value: Any, where: str = "", key: str = "") -> Iterator[Place]:
-    """Yield every value of a config with its place, outer ones first."""
-    yield where, key, value
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _places(inner, f"{where}.{name}".lstrip("."), str(name))
-    elif isinstance(value, list | tuple):
-        for place, inner in enumerate(value):
-            yield from _places(inner, f"{where}[{place}]")
-
-
-def _check_component(spec: dict[str, Any], where: str, allow: Allow) -> None:
-    """Check ``{type: ..., ...}``, and put the reader's key in the place of the folder's."""
-    kind = spec.get("type")
-    if isinstance(kind, str) and ":" in kind:
-        refuse_class(kind, f"{where}.type", allow)
-    elif isinstance(kind, str) and kind in REMOTE:
-        for option in KEYS:
-            spec.pop(option, None)
-        spec.update(key_of(refuse_server(str(spec.get("url")), f"{where}.url", allow)))
-
-    for key, address in addresses_in(spec).items():
-        refuse_database(address, f"{where}.{key}", allow)
-
-
 def addresses_in(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings of an index that say which database it lies in, without empty ones."""
     keys = DATABASES.get(str(spec.get("type")), {})
@@ -108,8 +120,8 @@ def addresses_in(spec: Mapping[str, Any]) -> dict[str, str]:
 
 def databases_in(value: Any) -> set[str]:
     """Return the addresses of the databases that a component, or one inside it, lies in."""
-    found = (addresses_in(spec) for _, _, spec in _places(value) if isinstance(spec, Mapping))
-    return {address for each in found for address in each.values()}
+    asked = _questions(value, only_open=True)
+    return {each.word for each in asked if each.about == "database"}
 
 
 def without_keys(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,8 +132,8 @@ def without_keys(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _silence(trainer: dict[str, Any], where: str) -> None:
     for key in [key for key in trainer if key.startswith(REPORTING)]:
         del trainer[key]
-    for key in SETTINGS_FILES:
-        if trainer.get(key):
+    for key, value in trainer.items():
+        if value and ROLES.get(key) is Role.SETTING:
             raise ConfigError(
                 f"{where}.{key}: a folder's training is not repeated with settings of another "
                 "program; copy the config to a YAML file of your own, and run that"
@@ -134,21 +146,8 @@ def named_in(config: ExperimentConfig, *, only_open: bool = False) -> set[str]:
     With ``only_open``, for searching, there is neither the hub, from which all is here by now, nor
     a cache of vectors.
     """
-    named = set() if only_open else {HUB}
-    for _, key, value in _places(config.model_dump()):
-        if key == "type" and isinstance(value, str) and ":" in value:
-            named.add(value)
-        elif key in MEASURES:
-            texts = value if isinstance(value, list) else [value]
-            named.update(name for text in texts if (name := own_measure(text)))
-        elif key == "cache" and not only_open and isinstance(value, str | Path):
-            named.add(str(value))
-        elif key == "allow" and isinstance(value, list):  # where links of a dataset lead
-            named.update(map(str, value))
-        elif isinstance(value, dict) and value.get("type") in REMOTE:
-            named.add(word_for(value))
-        elif isinstance(value, dict):
-            named.update(addresses_in(value).values())
+    questions = _questions(config.model_dump(), only_open=only_open)
+    named = {*(each.word for each in questions if each.word), *([] if only_open else [HUB])}
     for name, text in config.pipelines.items():
         named.update(written_in(text, where=f"pipelines.{name}"))
     return named

@@ -24,14 +24,13 @@ from sluice.retrieval.config.components import (
 )
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.config.trust import refuse_unknown_model
-from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.reuse import Dependencies, check_named
 from sluice.retrieval.experiments.rules import PARTS, parts_of
 from sluice.retrieval.pipelines.expression import NAME, names_in, parse, writers_in
 from sluice.retrieval.pipelines.operators import Then
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, OF_TERMS, OF_VECTORS, SCORERS, STAGES
-from sluice.retrieval.retrievers.candidate_lists import check_lists, named_sources
 from sluice.retrieval.retrievers.corpus.late_chunks import check_one_process
 from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import (
     INSTEAD,
@@ -43,7 +42,6 @@ from sluice.retrieval.stages.abstain import Abstain
 from sluice.retrieval.stages.confidence_exit import Certainty, VarianceExit
 from sluice.retrieval.stages.feedback.dense import VectorFeedback
 from sluice.retrieval.stages.feedback.stage import TermFeedback
-from sluice.retrieval.training_data.example_sources import searched_with
 from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
 from sluice.training.rules import judge
 
@@ -94,12 +92,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
     for name, section in config.train.items():
         check_training(section, f"train.{name}", allow)
         negatives, key = section.negatives or {}, f"train.{name}.negatives"
-        for place, lists in named_sources(negatives, f"{key}.retriever"):
-            if isinstance(lists, str):
-                check_lists(lists, place, list_names(config))
-        searching = searched_with(section.examples)
-        if isinstance(searching, str):
-            check_lists(searching, f"train.{name}.examples.retriever", list_names(config))
+        check_named(section, f"train.{name}.", list_names(config))
         if negatives.get("judge") is not None:
             known = [*config.rerankers, *config.train]
             check_judge(negatives["judge"], f"{key}.judge", known=known)
@@ -129,6 +122,9 @@ def _check_parts(config: ExperimentConfig, allow: Allow) -> None:
         judge(PARTS, part)
         if part.prune is not None and part.prune.model not in (None, *config.train):
             _check_pruning_model(part.prune.model, f"{part.where}.prune.model", allow)
+    for kind in ("retrievers", "rerankers"):
+        for name, section in getattr(config, kind).items():
+            check_named(section, f"{kind}.{name}.", list_names(config))
 
 
 def _check_pruning_model(model: str, where: str, allow: Allow) -> None:

@@ -36,7 +36,6 @@ from sluice.retrieval.config.yaml_file import yaml_text
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.execution.executor import LOCAL
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
-from sluice.retrieval.experiments.dependencies import Dependencies, read_by
 from sluice.retrieval.experiments.fitting.stages import FittedStages
 from sluice.retrieval.experiments.output.changes import (
     differing_corpora,
@@ -47,14 +46,13 @@ from sluice.retrieval.experiments.output.folder import (
     INLINE,
     RETRIEVERS,
     SETTINGS,
-    check_saved,
-    is_built_of,
     loss_message,
     refuse_other_dataset,
     remove_other_dataset,
 )
 from sluice.retrieval.experiments.output.retrievers import ExperimentRetrievers
 from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
+from sluice.retrieval.experiments.reuse import Dependencies, check_saved, is_built_of, read_by
 from sluice.retrieval.experiments.training.job import TrainingJob, order_of, train_model
 from sluice.retrieval.experiments.training.parts import FOLDER, TrainingSet, names_of
 from sluice.retrieval.experiments.training.tested_queries import (
@@ -166,7 +164,7 @@ class Experiment:
         for name in names if not self.rebuild else ():
             path = self.output / RETRIEVERS / name
             changes = read_head(path).changes if (path / HEAD).exists() else None
-            keys = self.needs.built_keys(self.config.retrievers[name])
+            keys = self.needs.keys_of(self.config.retrievers[name].as_built)
             if changes is not None and not is_built_of(path, keys):
                 lost.append(f"{name} ({changes})")
         if lost:
@@ -402,7 +400,7 @@ class Experiment:
             return Sources([(n if isinstance(n, str) else p.name, p) for n, p in pairs])
         if isinstance(named, Mapping):
             section = checked(named, RetrieverSection)
-            keys = self.needs.built_keys(section)
+            keys = self.needs.keys_of(section.as_built)
             return self._retrievers.built(f"{INLINE}{keys.recipe[:8]}", section, keys)
         names = list_names(self.config)
         return self.stage(str(named)) if named in names else open_lists(str(named), where, names)

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, ModelError, SluiceError
 from sluice.encoders.model_files.locate import model_folder
-from sluice.encoders.table import KNOWN
-from sluice.retrieval.config.components import Allow, towers_in
+from sluice.retrieval.config.names import Place
 from sluice.retrieval.config.trust import refuse_unknown_model
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE, STORED
-
-# Types whose `model` is a folder or an id of the hub; that of `http`, say, is not.
-WITH_MODELS = (
-    *(name for name, each in KNOWN.items() if each.model), STORED,
-    *(name for name in LANGUAGE_MODELS if name not in REMOTE),
-)  # fmt: skip
+from sluice.retrieval.experiments.reuse import WITH_MODELS, section_names
 
 
 def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
@@ -44,8 +36,8 @@ def prepare(experiment: Experiment, nodes: Iterable[str] | None = None) -> None:
         below = needs.closure(f"{kind}.{name}")
         wanted.update(n for n in below if not (evaluated and n.startswith("rerankers.")))
     for node in sorted(wanted):
-        for key, component in _components(experiment, node):
-            _find(key, component, trained=config.train, allow=experiment.allow)
+        for each in _encoders(experiment, node):
+            _find(f"{node}.{each.where}".removesuffix(".model"), each, experiment)
 
 
 def check_output(output: Path) -> None:
@@ -59,32 +51,28 @@ def check_output(output: Path) -> None:
             return
 
 
-def _components(experiment: Experiment, node: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the components whose models a node needs before it is there, with their keys."""
+def _encoders(experiment: Experiment, node: str) -> Iterator[Place]:
+    """Yield the models of encoders and rerankers that a node needs before it is there."""
     kind, _, name = node.partition(".")
-    if kind == "pipelines":
+    if (
+        kind == "pipelines"
+        or (kind == "retrievers" and experiment.is_built(name))
+        or (kind == "train" and (experiment.output / "models" / name / MANIFEST).exists())
+    ):
         return
-    section = getattr(experiment.config, kind)[name]
-    if kind == "rerankers":
-        yield node, section
-    elif kind == "retrievers":
-        if not experiment.is_built(name):
-            yield f"{node}.encoder", section.encoder
-    elif not (experiment.output / "models" / name / MANIFEST).exists():
-        yield f"{node}.encoder", section.encoder
+    for each in section_names(getattr(experiment.config, kind)[name]):
+        encodes = kind == "rerankers" or each.where.startswith("encoder.")
+        if encodes and each.key == "model" and each.spec.get("type") in WITH_MODELS:
+            yield each
 
 
-def _find(key: str, component: Mapping[str, Any], *, trained: Iterable[str], allow: Allow) -> None:
-    """Find the models of a component and of its towers, and the device it asks for."""
-    for side, tower in towers_in(component).items():
-        _find(f"{key}.{side}", tower, trained=trained, allow=allow)
-    if component.get("type") not in WITH_MODELS:
-        return
-    model, device = component.get("model"), component.get("device", "auto")
-    if isinstance(model, str) and model not in trained:
-        refuse_unknown_model(model, f"{key}.model", allow)
+def _find(key: str, each: Place, experiment: Experiment) -> None:
+    """Find the model of a component, and the device it asks for."""
+    device = each.spec.get("device", "auto")
+    if each.role is not None and each.value not in experiment.config.train:
+        refuse_unknown_model(each.value, f"{key}.model", experiment.allow)
         try:
-            model_folder(model)
+            model_folder(each.value)
         except SluiceError as error:
             raise ModelError(f"{key}.model: {error}") from error
     if isinstance(device, str) and device not in ("auto", "cpu"):

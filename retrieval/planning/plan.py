@@ -28,14 +28,13 @@ from sluice.retrieval.config.sections import (
 )
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
-from sluice.retrieval.experiments.dependencies import read_by
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.reuse import read_by
 from sluice.retrieval.experiments.suites.suite import is_suite
 from sluice.retrieval.experiments.system import is_saved
 from sluice.retrieval.experiments.training.job import made_before
 from sluice.retrieval.pipelines.expression import depths_in
-from sluice.retrieval.planning.needs import LOADED, models, trained_here
-from sluice.retrieval.planning.problems import first_dataset, kind_of
+from sluice.retrieval.planning.problems import LOADED, first_dataset, kind_of, models, trained_here
 from sluice.retrieval.planning.rates import (
     CHECKPOINT,
     COUNTED_PER_SECOND,
@@ -342,6 +341,11 @@ def _measurable(
         return None
     if known is not None and known.scores and known.writes:  # for seconds if it is large
         return None
+    if known is not None and base["model"] != spec["model"]:  # it lacks what comes by training
+        if known.untrained:
+            return None
+        if known.heads:
+            base = {key: value for key, value in base.items() if key in SHARED} | {"type": "dense"}
     folder = local_folder(str(base["model"]))
     if folder is None or isinstance(base.get(START_KEY), Mapping):
         return None

@@ -16,19 +16,137 @@ from typing import Any
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.encoders.table import ROUTED, USUAL, USUAL_RANKER
+from sluice.encoders.model_files.locate import hub_reachable, local_folder, model_folder
+from sluice.encoders.table import KNOWN, ROUTED, USUAL, USUAL_RANKER
 from sluice.retrieval.config.component_types import EXAMPLES as SOURCES, Section
 from sluice.retrieval.config.faults import messages
+from sluice.retrieval.config.names import Role
 from sluice.retrieval.config.reading import find_own_modules
-from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig
+from sluice.retrieval.config.sections import (
+    ExperimentConfig,
+    TrainConfig,
+    TrainingSection,
+    TuneConfig,
+)
 from sluice.retrieval.datasets.beir import LooseFiles
 from sluice.retrieval.datasets.dataset import load_dataset
+from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.experiments.checks import SECTIONS, check_experiment
+from sluice.retrieval.experiments.reuse import models_in
 from sluice.retrieval.experiments.suites.suite import beir_datasets, is_suite
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
-from sluice.retrieval.planning.needs import missing_models, missing_splits
+from sluice.retrieval.pipelines.table import STORED
+from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 from sluice.training.losses import USUAL as USUAL_LOSS
 from sluice.training.rules import BrokenRules
+
+# Types whose `model` is loaded.
+LOADED = (*(name for name, each in KNOWN.items() if each.model == "network"), STORED)
+
+
+def models(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield the places and names of the models that a config loads, those it trains left out."""
+    sections: list[tuple[str, Any]] = [*trainings(config)]
+    if isinstance(config, ExperimentConfig):
+        sections += [(f"retrievers.{name}.", each) for name, each in config.retrievers.items()]
+        sections += [(f"rerankers.{name}.", each) for name, each in config.rerankers.items()]
+    for place, section in sections:
+        for each in models_in(section, place):
+            judges = getattr(config, "rerankers", ()) if each.role is Role.JUDGE else ()
+            if each.value not in (*judges, *trained_here(config)):
+                yield each.where, each.value
+
+
+def trained_here(config: Any) -> Mapping[str, TrainingSection]:
+    """Return the training runs of an experiment by the names of their models."""
+    return config.train if isinstance(config, ExperimentConfig) else {}
+
+
+def trainings(config: Any) -> Iterator[tuple[str, TrainingSection]]:
+    """Yield the training runs of a config and their places, which end in a dot."""
+    if isinstance(config, TrainConfig):
+        yield "", config
+    for name, section in trained_here(config).items():
+        yield f"train.{name}.", section
+
+
+def missing_models(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a problem for each model that is neither here nor on a hub that can be reached."""
+    seen = set()
+    for place, name in models(config):
+        if name in seen:
+            continue
+        seen.add(name)
+        if local_folder(name) is not None or hub_reachable():
+            continue
+        try:
+            model_folder(name)
+        except SluiceError as error:
+            yield f"{place}: {error}"
+
+
+def missing_splits(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a problem for each split that a config needs and its dataset has not."""
+    yield from _without_train(config)
+    named = values.get("dataset")
+    for dataset in named if isinstance(named, list) else [named]:
+        if not isinstance(dataset, (str, Mapping)):
+            continue
+        try:
+            splits = load_dataset(dataset, None).splits
+        except SluiceError:
+            continue  # reported already
+        listed = ", ".join(splits) or "no split with judgements"
+        for place, section in trainings(config):
+            if (
+                section.datasets is None
+                and section.examples is None
+                and sees_queries(section)
+                and "train" not in splits
+            ):
+                yield (
+                    f"{place}examples: the dataset has {listed}, and training needs train; give "
+                    "examples of your own: examples: pairs.csv"
+                )
+            spec = section.examples or {}
+            if spec.get("type") == "indexing" and spec.get("judgements") and "train" not in splits:
+                yield (
+                    f"{place}examples.judgements: the dataset has {listed}, and judgements to "
+                    "learn are those of train; leave judgements out"
+                )
+        if not isinstance(config, ExperimentConfig):
+            continue
+        evaluated = config.evaluate.split
+        searches = bool(config.pipelines or config.retrievers)
+        if splits and searches and find_split(evaluated, splits) is None:
+            yield f"evaluate.split: the dataset has {listed}, not {evaluated!r}"
+        tuning = config.tune if isinstance(config, TuneConfig) else None
+        if tuning is not None and find_split(tuning.split, [*splits, *_held_out(splits)]) is None:
+            yield f"tune.split: the dataset has {listed}, not {tuning.split!r}"
+
+
+def _without_train(config: Any) -> Iterator[str]:
+    """Yield a problem for each of a training run's datasets that has no train split."""
+    for place, section in trainings(config):
+        if section.examples is not None or not sees_queries(section):
+            continue
+        for number, each in enumerate(section.datasets or []):
+            try:
+                splits = load_dataset(each, None).splits
+            except SluiceError as error:
+                yield f"{place}datasets[{number}]: {error}"
+                continue
+            if "train" not in splits:
+                yield (
+                    f"{place}datasets[{number}]: it has {', '.join(splits) or 'no split'}, and "
+                    "training needs train; leave it out, or train on examples: corpus"
+                )
+
+
+def _held_out(splits: list[str]) -> list[str]:
+    """Return the dev split that is held out of train where a dataset has none."""
+    return ["dev"] if "train" in splits else []
+
 
 MOST = 60  # problems of one config
 MODEL = "stand-in"
@@ -175,7 +293,6 @@ class _Mended:
 
     def _note(self, text: str) -> bool:
         """Note a problem and mend its place; return whether anything could be mended."""
-        text = f"{self._training_of(text)}{text}"
         if self.is_new(text):
             self.found.append(text)
         place = text.partition(": ")[0]
@@ -197,18 +314,6 @@ class _Mended:
             return False
         section[near[1]] = section.pop(keys[-1])
         return True
-
-    def _training_of(self, text: str) -> str:
-        """Return the place of the training run that a message without one is about."""
-        place = text.partition(": ")[0]
-        trained = self.values.get("train")
-        if _keys(self.values, place) or not isinstance(trained, Mapping):
-            return ""
-        for name, section in trained.items():
-            keys = _keys(section, place)
-            if keys and (len(trained) == 1 or repr(_value(section, keys)) in text):
-                return f"train.{name}."
-        return ""
 
     def _mend(self, place: str) -> bool:
         keys = _keys(self.values, place)

@@ -159,7 +159,10 @@ def mining_of(spec: Mapping[str, Any], where: str) -> Mining:
     check_arguments(Mining, settings, where=where, kind=MINED)
     if spec.get("judge") is not None and settings.get("judge_gamma") is None:
         settings.setdefault("judge_margin", 0.01)
-    return Mining.in_mode(spec.get("mode", "percentage"), settings)
+    try:
+        return Mining.in_mode(spec.get("mode", "percentage"), settings)
+    except ConfigError as error:  # negatives.KEY: ...
+        raise ConfigError(f"{where.removesuffix('negatives')}{error}") from None
 
 
 def audit_negatives(

@@ -23,8 +23,8 @@ from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import Qrels, find_split
-from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.output.folder import RETRIEVERS
+from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.experiments.training.tested_queries import untested
 from sluice.retrieval.pipelines.expression import FITTED, count_calls, texts_in
 from sluice.retrieval.pipelines.fitting.query_fitter import Fit, QueryFitter, closed, read_fit

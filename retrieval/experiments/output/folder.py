@@ -16,7 +16,7 @@ from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.foundation.trust import word_for
 from sluice.encoders.model_files.registry import ASKING, REMOTE as BEHIND_HTTP
-from sluice.retrieval.config.file_keys import Keys, normalised_dataset
+from sluice.retrieval.config.file_keys import normalised_dataset
 from sluice.retrieval.config.output_names import short_name
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, load_config
 from sluice.retrieval.config.trust import databases_in
@@ -77,19 +77,6 @@ def retrievers_in(output: Path) -> list[Path]:
             "experiment's output (sluice index CONFIG makes one)"
         )
     return list(built.values())
-
-
-def check_saved(path: Path, saved: Any, recipe: str, file: str | Path | None) -> None:
-    """Raise ``IndexFormatError`` unless a part to be opened was made by this recipe.
-
-    ``saved`` is what it notes of its making, None without a part; ``file`` the configuration.
-    """
-    if not isinstance(saved, Mapping) or saved.get("recipe") != recipe:
-        state = "does not exist" if saved is None else "was made with other settings"
-        raise IndexFormatError(
-            f"{path}: {state}, and searching builds nothing; run `sluice run` with the "
-            f"experiment's YAML file (or with {file}) to make it"
-        )
 
 
 def open_built(
@@ -253,22 +240,6 @@ def _identity(dataset: str | Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and (path := expanded(value)).exists():
             facts[key] = str(path.resolve())
     return facts
-
-
-def saved_config(path: Path) -> dict[str, Any]:
-    """Return the config saved in a retriever's folder, keys included."""
-    config = read_head(path).origin.get("config")
-    return config if isinstance(config, dict) else {}
-
-
-def is_built_of(path: Path, keys: Keys) -> bool:
-    """Return whether a retriever was built from what ``keys`` hash, whatever was changed since.
-
-    Earlier versions took the key away with a change; the recipe stayed.
-    """
-    saved = saved_config(path)
-    key = saved.get("key", "")
-    return bool(saved.get("recipe") == keys.recipe if key is None else key == keys.key)
 
 
 def loss_message(output: Path, lost: Sequence[str]) -> str:

@@ -16,17 +16,14 @@ from sluice.retrieval.config.file_keys import Keys
 from sluice.retrieval.config.sections import CachedEncoding, ExperimentConfig, RetrieverSection
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.execution.executor import Executor
-from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.output.folder import (
     RETRIEVERS,
-    check_saved,
-    is_built_of,
     log_changes,
     loss_message,
     open_section,
     opening,
-    saved_config,
 )
+from sluice.retrieval.experiments.reuse import Dependencies, check_saved, is_built_of, saved_config
 from sluice.retrieval.retrievers.corpus.index_queries import measures
 from sluice.retrieval.retrievers.folder import HEAD, discard_leftovers, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
@@ -73,7 +70,7 @@ class ExperimentRetrievers:
             if self.only_open:
                 self.opened[name] = self._opened(name, section)
             else:
-                keys = self.needs.built_keys(section)
+                keys = self.needs.keys_of(section.as_built)
                 self.opened[name] = self.built(name, section, keys)
         return self.opened[name]
 
@@ -83,7 +80,7 @@ class ExperimentRetrievers:
         if name in self.opened:
             return True
         try:
-            keys = self.needs.built_keys(self.config.retrievers[name])
+            keys = self.needs.keys_of(self.config.retrievers[name].as_built)
             return (path / HEAD).exists() and self._is_kept(path, keys)
         except IndexFormatError:
             return False
@@ -95,7 +92,7 @@ class ExperimentRetrievers:
     def _opened(self, name: str, section: RetrieverSection) -> Retriever:
         path = self.output / RETRIEVERS / name
         saved = saved_config(path) if (path / HEAD).exists() else None
-        check_saved(path, saved, self.needs.built_recipe(section), self.file)
+        check_saved(path, saved, self.needs.recipe_of(section.as_built), self.file)
         log_changes(path, self._said)
         return open_section(path, section, quick=self.quick)
 

@@ -33,9 +33,9 @@ from sluice.retrieval.execution.executor import (
     run_plan,
 )
 from sluice.retrieval.execution.group import Group
-from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.evaluation import evaluate_experiment
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.experiments.training.job import (
     TrainingJob,
     made_before,

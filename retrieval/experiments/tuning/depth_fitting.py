@@ -269,7 +269,7 @@ def _origin(experiment: Experiment, dataset: Dataset, split: str, **facts: Any) 
 
 def _needed(config: ExperimentConfig, pipeline: str) -> set[str]:
     """Return the pipelines that a pipeline, and the models it searches with, are made from."""
-    from sluice.retrieval.experiments.dependencies import Dependencies
+    from sluice.retrieval.experiments.reuse import Dependencies
 
     kind = "pipelines" if pipeline in config.pipelines else "retrievers"
     nodes = Dependencies(config).closure(f"{kind}.{pipeline}")

@@ -23,7 +23,7 @@ from sluice.retrieval.datasets.source import Qrels, find_split
 from sluice.retrieval.evaluation.comparison import compare
 from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.experiments.checks import list_names
-from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.experiments.training.tested_queries import without_tested
 from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.pipelines.table import BLEND

@@ -9,7 +9,7 @@ import yaml
 
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.retrieval.config.sections import ExperimentConfig
-from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.retrievers.corpus.encoding import Reading
 from sluice.retrieval.retrievers.measurements import GatherRecall
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet

@@ -12,7 +12,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.vectors.cache import cached_keys
 from sluice.retrieval import Encoding, Retriever, index, load_dataset, run
 from sluice.retrieval.config.sections import ExperimentConfig, checked
-from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.jobs import estimate
 
 

@@ -18,8 +18,8 @@ from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, TuneConfig, checked
 from sluice.retrieval.config.trust import named_in
 from sluice.retrieval.config.yaml_file import recipes
-from sluice.retrieval.experiments.dependencies import Dependencies
-from sluice.retrieval.planning import needs
+from sluice.retrieval.experiments.reuse import Dependencies
+from sluice.retrieval.planning import problems
 
 GOLDEN = Path(__file__).with_name("golden_keys.json")
 SERVER = {"type": "http", "url": "http://localhost:1/v1", "model": "m", "api_key_env": "KEY"}
@@ -126,7 +126,7 @@ def facts_of(config: Any) -> dict[str, str]:
     if isinstance(config, TrainConfig):
         alone = checked({"dataset": "data", "output": "out"}, ExperimentConfig)
         keys = Dependencies(alone).keys_of(config)
-        facts = {"recipes": keys.recipe, "keys": keys.key, "models": list(needs.models(config))}
+        facts = {"recipes": keys.recipe, "keys": keys.key, "models": list(problems.models(config))}
         return hashes(facts)
     graph = Dependencies(config)
     nodes = [
@@ -138,7 +138,7 @@ def facts_of(config: Any) -> dict[str, str]:
         "recipes": [graph.recipe(node) for node in nodes],
         "keys": [graph.keys(node).key for node in nodes],
         "needs": [list(graph.needs(node)) for node in nodes],
-        "models": list(needs.models(config)),
+        "models": list(problems.models(config)),
         "trust": [sorted(named_in(config, only_open=searching)) for searching in (False, True)],
     })  # fmt: skip
 

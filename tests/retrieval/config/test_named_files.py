@@ -2,8 +2,6 @@
 
 import json
 import logging
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,11 @@ from command_line import Call
 from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.config.named_files import FILES, NAMES, PARTS, found_beside
+from sluice.retrieval.config.names import ROLES, Role, found_beside
 from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.config.sections import TuneConfig
-from sluice.retrieval.pipelines.table import READ, READ_BY_ALL, WRITTEN
 
-SCHEMA = Path(__file__).parents[3] / "configs" / "sluice.schema.json"
-# Described by the word file or folder, and no file to read: what is written (``path``: Qdrant's
-# engine), what is inside a model's folder, where to look for documents (``dataset``, tested in
-# test_loose_files).
-OTHERS = {
-    "output", "type", "body_length", "cache", "backend_file", "datasets", "name", "path", *PARTS
-}  # fmt: skip
+READ_KEYS = [key for key, role in ROLES.items() if role is not Role.WRITTEN]
 
 
 @pytest.fixture
@@ -41,7 +32,7 @@ def _values(folder: Path, values: dict[str, Any]) -> dict[str, Any]:
     return found_beside(values, folder / "x.yaml")
 
 
-@pytest.mark.parametrize("key", sorted({*FILES, *NAMES}))
+@pytest.mark.parametrize("key", sorted(READ_KEYS))
 def test_each_key_is_found_beside_the_file(away: Path, key: str) -> None:
     section = {"tower": {"type": "dense", "query": {key: "a.json"}}, key: ["deep/c.json", "no"]}
     for values in ({"train": {"t": section}}, section):
@@ -144,25 +135,6 @@ def test_templates_of_a_tuning(away: Path) -> None:
     assert found["pipelines"] == [f"d >> c(exit={str(away / '{e}.json')!r}, depth={{k}})"]
     tune["choices"]["e"] = ["a", "none"]
     assert _values(away, {"tune": tune})["tune"] == tune
-
-
-def test_every_setting_that_names_a_file_is_known() -> None:
-    named = set()
-    for key, described in _properties(json.loads(SCHEMA.read_text("utf-8"))):
-        text = re.split("[:;]", described.get("description", ""))[0]
-        if re.search(r"\b([Ff]iles?|[Ff]older)\b", re.sub("folder (says|was)", "", text)):
-            named.add(key)
-    stages = {option for _, option, *_ in (*READ, *WRITTEN)}
-    assert len(named) > 10
-    assert named - {*FILES, *NAMES, *OTHERS, *stages, *READ_BY_ALL} == set()
-
-
-def _properties(schema: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    for key, value in schema.items() if isinstance(schema, dict) else ():
-        if key == "properties":
-            yield from ((name, each) for name, each in value.items() if isinstance(each, dict))
-        for each in value if isinstance(value, list) else [value]:
-            yield from _properties(each)
 
 
 def test_a_config_runs_from_any_folder(away: Path, sluice: Call) -> None:

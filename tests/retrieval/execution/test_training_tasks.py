@@ -11,8 +11,8 @@ from sluice.retrieval import train
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
 from sluice.retrieval.execution import executor as executors
 from sluice.retrieval.execution.executor import planning
-from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.training_data.lists import list_tasks
 
 KINDS: list[str] = []

@@ -18,7 +18,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.indexing import FlatIndex, FmIndex, TrieIndex
 from sluice.retrieval import Dataset, Document, Passages, Retriever, load_dataset
 from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, checked
-from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.planning.problems import problems
 from sluice.retrieval.training_data.files.corpus_examples import IndexingExamples

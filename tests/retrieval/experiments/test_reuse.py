@@ -16,7 +16,7 @@ from sluice.retrieval import Retriever, index, load_pipeline, run, train
 from sluice.retrieval.config.file_keys import Keys, path_contents
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, checked
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.reuse import Dependencies
 
 TRAINER = {"max_steps": 1, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 BM25 = {"encoder": {"type": "bm25"}}

@@ -12,8 +12,8 @@ from small_world import write_beir
 from sluice.indexing import TokenIndex
 from sluice.retrieval import load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, checked
-from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.reuse import Dependencies
 
 
 def settings(folder: Path, bert: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sluice.encoders import SpladeEncoder, fit_idf
 from sluice.indexing import InvertedIndex
 from sluice.retrieval import Retriever, load_dataset, train
 from sluice.retrieval.config.sections import ExperimentConfig, checked
-from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.reuse import Dependencies
 
 TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 

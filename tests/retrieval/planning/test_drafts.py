@@ -18,7 +18,7 @@ from sluice.retrieval.config.yaml_file import EDITOR_LINE, SCHEMA, configs
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import MemorySource
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.planning import drafts, needs
+from sluice.retrieval.planning import drafts, problems as needs
 from sluice.retrieval.planning.drafts import Lengths, dataset_facts, draft, jobs, pair_facts
 from sluice.retrieval.planning.problems import problems
 from sluice.retrieval.planning.templates import JOBS

@@ -14,8 +14,8 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Dataset, Document, Rerank, Retriever, Run
 from sluice.retrieval.config.sections import ExperimentConfig, checked
-from sluice.retrieval.experiments.dependencies import Dependencies
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.jobs import audit, mine
 from sluice.retrieval.retrievers.candidate_lists import Sources
 from sluice.retrieval.training_data.mining import audit_negatives, mine_negatives

@@ -21,7 +21,7 @@ from sluice.retrieval import Document, Passages, Retriever
 from sluice.retrieval.cli import app
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.documents.document import document_input
-from sluice.retrieval.experiments.dependencies import Dependencies
+from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passage_indexing import mean_vectors
 

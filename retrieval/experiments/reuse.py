@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
+from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.model_files.registry import ASKING
+from sluice.encoders.table import KNOWN
 from sluice.encoders.vectors.forms import EXACT
-from sluice.indexing.table import KNOWN as INDEX_TYPES
+from sluice.indexing.table import KNOWN as INDEXES
 from sluice.retrieval.config.components import towers_in
 from sluice.retrieval.config.file_keys import (
     Keys,
@@ -18,19 +23,38 @@ from sluice.retrieval.config.file_keys import (
     path_contents,
     training_contents,
 )
+from sluice.retrieval.config.names import Place, Role, places
 from sluice.retrieval.config.sections import (
     ExperimentConfig,
-    PruneSection,
     RetrieverSection,
+    Section,
     TrainingSection,
 )
 from sluice.retrieval.config.trust import without_keys
 from sluice.retrieval.pipelines.expression import names_in
-from sluice.retrieval.pipelines.table import REMOTE, STORED
-from sluice.retrieval.retrievers.candidate_lists import NOT_OPENED, listed
-from sluice.retrieval.training_data.example_sources import example_source, searched_with
+from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE, STORED
+from sluice.retrieval.retrievers.candidate_lists import check_lists
+from sluice.retrieval.retrievers.folder import read_head
+from sluice.retrieval.training_data.example_sources import example_source
 from sluice.retrieval.training_data.refreshing.miner import decisive
 from sluice.retrieval.training_data.teachers.spec import teacher_spec
+
+# The order of what a section names, by how their places begin.
+ORDER = (
+    "prune", "examples", "loss", "answered", "encoder", "negatives.retriever",
+    "examples.retriever", "teacher", "negatives.judge",
+)  # fmt: skip
+LAST: Mapping[Role | None, int] = {Role.LISTS: 1, Role.JUDGE: 2}
+# The sections of a config whose parts a text may name, the first first.
+PARTS: Mapping[Role | None, tuple[str, ...]] = {
+    Role.MODEL: ("train",), Role.LISTS: ("pipelines", "retrievers"),
+    Role.JUDGE: ("rerankers", "train"),
+}  # fmt: skip
+# Types whose `model` is a folder or an id of the hub; that of `http`, say, is not.
+WITH_MODELS = (
+    *(name for name, each in KNOWN.items() if each.model), STORED,
+    *(name for name in LANGUAGE_MODELS if name not in REMOTE),
+)  # fmt: skip
 
 # Training settings that were added later, by their section ("" is the training's own).
 LATER: dict[str, dict[str, Any]] = {
@@ -41,11 +65,73 @@ LATER: dict[str, dict[str, Any]] = {
     "evaluate": {"shares": [], "margin": 1.0, "by": None},
 }  # fmt: skip
 
-# Indexes that are chosen by queries, or learn from them.
-OF_QUERIES = tuple(name for name, each in INDEX_TYPES.items() if each.by_queries)
-
 # Keys of `trainer` that decide what is reported, and nothing that is learnt.
 REPORTING = ("logging_", "log_", "report_to", "disable_tqdm", "run_name", "project")
+
+
+def section_names(section: Any, where: str = "", *, examples: bool = True) -> list[Place]:
+    """Return what a retriever, a training run or a reranker's component names, with its places.
+
+    An encoder without a model has a place too. The order is that in which keys hash them; datasets
+    are left out, and so are ``examples`` unless their source is to be asked, which imports it.
+    """
+    values = section.model_dump() if isinstance(section, Section) else section
+    named = [
+        each
+        for each in chain.from_iterable(map(_decisive, places(values)))
+        if not re.match(r"datasets?\b|examples\.(?!retriever\b)", each.where)
+    ]
+    if examples and isinstance(section, TrainingSection):
+        source = example_source(section.examples)
+        named += [Place("examples.file", "file", str(path), {}) for path in source.paths]
+        named += [Place("examples.model", "model", name, {}) for name in source.models]
+    return [each._replace(where=f"{where}{each.where}") for each in sorted(named, key=_order)]
+
+
+def models_in(section: Any, where: str = "") -> Iterator[Place]:
+    """Yield the models that a section opens from folders or a hub; some may be trained here."""
+    for each in section_names(section, where):
+        if each.role not in (Role.MODEL, Role.JUDGE):
+            continue
+        if each.key == "model" and "type" in each.spec:
+            opened = each.spec["type"] in WITH_MODELS and each.spec.get("start") in (None, True)
+        else:  # a name alone, which may be that of a run's file, or stand for no model
+            sources = teacher_spec(each.value).sources
+            opened = any(not expanded(name).is_file() and name[0] != "{" for name in sources)
+        if opened:
+            yield each
+
+
+def check_named(section: Any, where: str = "", lists: Sequence[str] = ()) -> None:
+    """Raise ``ConfigError`` for the first file or list that a section names and is not there.
+
+    ``lists`` are the names of those in its config.
+    """
+    for each in section_names(section, where):
+        path = expanded(each.value) if each.role is Role.FILE else None
+        if each.role is Role.LISTS:
+            check_lists(each.value, each.where, lists)
+        if path is not None and not path.exists():
+            near = suggest(path.name, [other.name for other in path.parent.glob("*")])
+            raise ConfigError(f"{each.where}: no file or folder {each.value}{near}")
+
+
+def _decisive(each: Place) -> Iterator[Place]:
+    """Yield a place that names what decides a section, or that of a model an encoder has not."""
+    if each.role in (Role.MODEL, Role.FILE, Role.LISTS, Role.JUDGE):
+        yield each
+    encodes = each.key in ("", "encoder", "ids_by", *towers_in(each.spec))
+    if encodes and isinstance(each.value, Mapping) and "type" in each.value:
+        model = Place(
+            f"{each.where}.model".lstrip("."), "model", each.value.get("model"), each.value
+        )
+        if model.role is None:
+            yield model._replace(value=None)
+
+
+def _order(each: Place) -> tuple[int, int]:
+    places_of = [place for place, start in enumerate(ORDER) if each.where.startswith(start)]
+    return LAST.get(each.role, 0), max(places_of, default=len(ORDER))
 
 
 class Dependencies:
@@ -90,21 +176,13 @@ class Dependencies:
     def recipe(self, node: str) -> str:
         """Return the hash of the settings that decide a node; no file is read."""
         if node not in self._recipes:
-            self._recipes[node] = self._recipe_of(self._section(node), self.needs(node))
+            self._recipes[node] = self.recipe_of(self._section(node), self.needs(node))
         return self._recipes[node]
-
-    def built_keys(self, section: RetrieverSection) -> Keys:
-        """Return the keys of a retriever's folder, which ``search`` does not change."""
-        return self.keys_of(section.as_built)
-
-    def built_recipe(self, section: RetrieverSection) -> str:
-        """Return the recipe of a retriever's folder; no file is looked at."""
-        return self._recipe_of(section.as_built, list(self._needs_of(section)))
 
     def keys_of(self, section: Any, needs: Iterable[str] | None = None) -> Keys:
         """Return the keys of a section: the config's own, an inline retriever, or training's."""
         needed = list(self._needs_of(section) if needs is None else needs)
-        recipe = self._recipe_of(section, needed)
+        recipe = self.recipe_of(section, needed)
         below = [self.keys(node).key for node in needed]
         return Keys(recipe, fingerprint_of(recipe, below, self._files(section)))
 
@@ -150,26 +228,22 @@ class Dependencies:
         return f"pipelines.{name}"
 
     def _needs_of(self, section: Any) -> Iterator[str]:
-        for encoder in _encoders(section):
-            if encoder.get("model") in self.config.train:
-                yield f"train.{encoder['model']}"
-        prune = section.prune if isinstance(section, RetrieverSection) else None
-        if prune is not None and prune.model in self.config.train:
-            yield f"train.{prune.model}"
-        for lists in _lists(section):
-            for kind in ("pipelines", "retrievers"):
-                if lists in getattr(self.config, kind):
-                    yield f"{kind}.{lists}"
-                    break
-        if isinstance(section, Mapping) and (read := read_by(section)) in self.config.retrievers:
-            yield f"retrievers.{read}"
-        for judge in _judges(section):
-            if judge in self.config.rerankers:
-                yield f"rerankers.{judge}"
-            elif judge in self.config.train:
-                yield f"train.{judge}"
+        named = section_names(section, examples=False)
+        for each in sorted(named, key=lambda each: each.where.startswith("prune")):
+            if node := self._node(each):
+                yield node
 
-    def _recipe_of(self, section: Any, needs: Iterable[str]) -> str:
+    def _node(self, each: Place) -> str:
+        """Return the part of this config that a place names; empty where it names another thing."""
+        kinds = PARTS.get(each.role, ())
+        if each.value == read_by(each.spec):
+            kinds = ("retrievers",)
+        found = (kind for kind in kinds if each.value in getattr(self.config, kind))
+        return next((f"{kind}.{each.value}" for kind in found), "")
+
+    def recipe_of(self, section: Any, needs: Iterable[str] | None = None) -> str:
+        """Return the hash of the settings of a section; no file is read."""
+        needs = self._needs_of(section) if needs is None else needs
         plain = section
         if isinstance(section, TrainingSection):  # without output and the like of a TrainConfig
             plain = section.model_dump(include=set(TrainingSection.model_fields))
@@ -202,35 +276,21 @@ class Dependencies:
         files: list[str | None] = []
         if isinstance(section, RetrieverSection):
             files.append(corpus_contents(self.config.dataset))
-            if (section.index or {}).get("type") in OF_QUERIES:
+            index = INDEXES.get(str((section.index or {}).get("type")))
+            if index is not None and index.by_queries:
                 files.append(training_contents(self.config.dataset))
-            files += [] if section.prune is None else [self._quality(section.prune)]
         elif isinstance(section, TrainingSection):
             dataset = self.config.dataset  # {}: of a training run without one
             trained = section.datasets or ([dataset] if dataset else [])
             files += [training_contents(each) for each in trained]
-            source = example_source(section.examples)
-            files += [path_contents(str(each)) for each in (*source.paths, *source.models)]
-            files += [path_contents(folder) for folder in _adapters(section.loss)]
-            if section.answered is not None:
-                files += [path_contents(file) for file in listed(section.answered)]
-        for encoder in _encoders(section):
-            model = encoder.get("model")
-            files.append(None if model in self.config.train else path_contents(model))
-            if encoder.get("vocabulary") is not None:
-                files.append(path_contents(encoder["vocabulary"]))
-        named = [*self.config.pipelines, *self.config.retrievers]
-        lists = _lists(section)
-        files += [path_contents(each) for each in lists if each not in named]
-        files += [None] if not lists else []
-        known = [*self.config.rerankers, *self.config.train]
-        files += [path_contents(judge) for judge in _judges(section) if judge not in known]
-        return files
-
-    def _quality(self, prune: PruneSection) -> str | None:
-        """Return a hash of what scores documents; None for a model trained here."""
-        named = prune.scores if prune.model is None else prune.model
-        return None if prune.model in self.config.train else path_contents(named)
+        named = [(each, self._node(each)) for each in section_names(section)]
+        for each, node in named:
+            if each.role not in LAST:
+                files.append(None if node else path_contents(each.value))
+        if isinstance(section, Mapping) or all(each.role is not Role.LISTS for each, _ in named):
+            files.append(None)
+        last = [each for each, node in named if each.role in LAST and not node]
+        return [*files, *(path_contents(each.value) for each in last)]
 
     def _section(self, node: str) -> Any:
         kind, _, name = node.partition(".")
@@ -249,62 +309,6 @@ def read_by(reranker: Mapping[str, Any]) -> str | None:
     return reranker.get("retriever") if reranker.get("type") == STORED else None
 
 
-def _lists(section: Any) -> list[str]:
-    """Return the names or paths that negatives are mined from and examples searched with."""
-    named = _named_lists(section)
-    return [each for each in named if isinstance(each, str) and each not in NOT_OPENED]
-
-
-def _judges(section: Any) -> list[str]:
-    """Return the names or paths of the judges of negatives."""
-    judges = _of_negatives(section, "judge")
-    return [each for each in judges if isinstance(each, str)]
-
-
-def _adapters(loss: Any) -> Iterator[str]:
-    """Yield the folders of adapters that a loss, or one inside it, begins with."""
-    parts = loss.values() if isinstance(loss, Mapping) else loss if isinstance(loss, list) else ()
-    if isinstance(loss, Mapping) and loss.get("adapter"):
-        yield str(loss["adapter"])
-    for part in parts:
-        yield from _adapters(part)
-
-
-def _named_lists(section: Any) -> list[Any]:
-    searching = searched_with(section.examples) if isinstance(section, TrainingSection) else None
-    return [*_of_negatives(section, "retriever"), *([] if searching is None else [searching])]
-
-
-def _of_negatives(section: Any, key: str) -> list[Any]:
-    """Return what a key of a section ``negatives`` names, as a list."""
-    negatives = section.negatives if isinstance(section, TrainingSection) else None
-    named = (negatives or {}).get(key)
-    return named if isinstance(named, list) else [] if named is None else [named]
-
-
-def _encoders(section: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the encoder components of a section (none in a pipeline), and their towers."""
-    for encoder in _components(section):
-        yield encoder
-        yield from towers_in(encoder).values()
-
-
-def _components(section: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(section, (RetrieverSection, TrainingSection)):
-        yield section.encoder
-    elif isinstance(section, Mapping):
-        yield section
-    if isinstance(section, TrainingSection):
-        if isinstance(section.encoder.get("ids_by"), Mapping):
-            yield section.encoder["ids_by"]
-        for lists in _named_lists(section):
-            if isinstance(lists, Mapping) and isinstance(lists.get("encoder"), Mapping):
-                yield lists["encoder"]  # a name alone, as bm25, has no model
-        judges = [each for each in _of_negatives(section, "judge") if isinstance(each, Mapping)]
-        for spec in [*([] if section.teacher is None else [section.teacher]), *judges]:
-            yield from ({"model": name} for name in teacher_spec(spec).sources)
-
-
 def _drop_later(plain: dict[str, Any]) -> None:
     """Leave out training settings that came later, where they are the default.
 
@@ -315,3 +319,32 @@ def _drop_later(plain: dict[str, Any]) -> None:
         for key, default in defaults.items():
             if key in section and section[key] == default:
                 del section[key]
+
+
+def saved_config(path: Path) -> dict[str, Any]:
+    """Return the config saved in a retriever's folder, keys included."""
+    config = read_head(path).origin.get("config")
+    return config if isinstance(config, dict) else {}
+
+
+def is_built_of(path: Path, keys: Keys) -> bool:
+    """Return whether a retriever was built from what ``keys`` hash, whatever was changed since.
+
+    Earlier versions took the key away with a change; the recipe stayed.
+    """
+    saved = saved_config(path)
+    key = saved.get("key", "")
+    return bool(saved.get("recipe") == keys.recipe if key is None else key == keys.key)
+
+
+def check_saved(path: Path, saved: Any, recipe: str, file: str | Path | None) -> None:
+    """Raise ``IndexFormatError`` unless a part to be opened was made by this recipe.
+
+    ``saved`` is what it notes of its making, None without a part; ``file`` the configuration.
+    """
+    if not isinstance(saved, Mapping) or saved.get("recipe") != recipe:
+        state = "does not exist" if saved is None else "was made with other settings"
+        raise IndexFormatError(
+            f"{path}: {state}, and searching builds nothing; run `sluice run` with the "
+            f"experiment's YAML file (or with {file}) to make it"
+        )

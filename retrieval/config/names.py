@@ -1,6 +1,8 @@
-"""Finds the files and folders that a YAML file names: from the current folder, then beside it.
+"""What the values of a config name: one walk, which says of each text what it means.
 
-Of what is written (``output``, caches) nothing is looked for: it is below the current folder.
+Keys, trust, needs and checks are read from it, so a key that names a file is declared once: here,
+for keys mean the same wherever they stand, in components of one's own too. Nothing is imported for
+it, since folders of strangers are walked as well.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.input.bounded import expanded
@@ -21,22 +24,90 @@ from sluice.retrieval.documents.readers.source import is_source
 from sluice.retrieval.pipelines.expression import place_in, text_options
 from sluice.retrieval.pipelines.table import READ, READ_BY_ALL, REMOTE, WRITTEN
 
+
+class Role(Enum):
+    """What the text of a key names."""
+
+    MODEL = "a model: one trained here, a folder, an id of the hub; of a teacher a run's file too"
+    FILE = "a file or folder, whose contents decide what is made"
+    LISTS = "ranked lists: a retriever or pipeline of this file, a folder, a run's file"
+    JUDGE = "a judge: a reranker of this file, or a model"
+    EXAMPLES = "training examples: a type, or a file"
+    SETTING = "a file that decides nothing that is made"
+    WRITTEN = "a file or folder that is written"
+
+
+ROLES: Final[Mapping[str, Role]] = {
+    **dict.fromkeys(("encoder", "model", "teacher", "teachers"), Role.MODEL),
+    **dict.fromkeys(
+        ("adapter", "answered", "file", "propensities", "queries", "scores", "vocabulary"),
+        Role.FILE,
+    ),
+    "retriever": Role.LISTS,
+    "judge": Role.JUDGE,
+    "examples": Role.EXAMPLES,
+    **dict.fromkeys(
+        ("api_key_file", "deepspeed", "fsdp_config", "accelerator_config"), Role.SETTING
+    ),
+    **dict.fromkeys(("cache", "path"), Role.WRITTEN),
+}
+# Texts of a key that name nothing; those of a key that is not listed all do.
+WORDS: Final[Mapping[str, Sequence[str]]] = {
+    "encoder": (*ENCODERS, *RERANKERS),
+    "teacher": ("bm25", "examples"),
+    "teachers": ("bm25", "examples"),
+    "retriever": ("self", "random"),
+}
+NOT_FOLDERS: Final = ("clicks", *REMOTE)  # types whose ``model`` is a name of another kind
+
+
+class Place(NamedTuple):
+    """A value of a config: its path of keys, its own key, and the mapping that it stands in."""
+
+    where: str
+    key: str
+    value: Any
+    spec: Mapping[str, Any]
+
+    @property
+    def role(self) -> Role | None:
+        """What its text names; None where it is not a text, or names nothing."""
+        text = self.value if isinstance(self.value, str | Path) else ""
+        if not text or text in WORDS.get(self.key, ()):
+            return None
+        other = self.key == "model" and self.spec.get("type") in NOT_FOLDERS
+        return None if other else ROLES.get(self.key)
+
+
+def places(
+    value: Any, where: str = "", key: str = "", spec: Mapping[str, Any] | None = None
+) -> Iterator[Place]:
+    """Yield every value of a config with its place, outer ones first.
+
+    Of a component its model comes first and parts of it last, in whichever order they are written;
+    an item of a list has the list's key.
+    """
+    spec = {} if spec is None else spec
+    yield Place(where, key, value, spec)
+    if isinstance(value, Mapping):
+        for name in sorted(value, key=lambda name: _rank(name, value[name])):
+            yield from places(value[name], f"{where}.{name}".lstrip("."), str(name), value)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from places(inner, f"{where}[{number}]", key, spec)
+
+
+def _rank(key: Any, value: Any) -> tuple[bool, bool, bool]:
+    return (key != "model", isinstance(value, Mapping | list | tuple), key == "document")
+
+
 log = logging.getLogger("sluice")
 PARTS = ("corpus", "queries", "qrels", "allow")  # of a dataset
 
-# Keys of components and training runs that name files to read. Those of NAMES may also be a name
-# of this file, a model of the hub, or one of WORDS.
-FILES = (
-    "adapter", "answered", "api_key_file", "file", "propensities", "queries", "scores",
-    "vocabulary", "deepspeed", "fsdp_config", "accelerator_config",
-)  # fmt: skip
-NAMES = ("encoder", "examples", "judge", "model", "retriever", "teacher", "teachers")
-WRITES = ("cache", "path")  # and of those that are written, or made
-WORDS = ("bm25", "examples", "random", "self", *EXAMPLES, *ENCODERS, *RERANKERS)
+NO_FILES = ("bm25", "examples", "random", "self", *EXAMPLES, *ENCODERS, *RERANKERS)
 NAMED_PARTS = ("train", "retrievers", "rerankers", "pipelines")
 OTHERS = ("datasets", "evaluate", "output", "ranker", "tune", "dataset", *NAMED_PARTS)
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
-NO_FOLDER = ("clicks", *REMOTE)  # types whose ``model`` is not a folder
 
 
 def found_beside(values: dict[str, Any], file: Path, *, variables: bool = False) -> dict[str, Any]:
@@ -54,7 +125,7 @@ class _Beside:
         self.file, self.folder, self.variables = file, file.parent, variables
         parts = [values.get(kind) for kind in NAMED_PARTS]
         own = {name for part in parts if isinstance(part, Mapping) for name in part}
-        self.names: Collection[str] = {*WORDS, *own}
+        self.names: Collection[str] = {*NO_FILES, *own}
         self.choices: Mapping[str, Any] = {}  # of a tuning's templates
 
     def found(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -94,7 +165,7 @@ class _Beside:
 
     def _section(self, section: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Return what a section holds but for its datasets, outputs and named parts."""
-        skipped = (*OTHERS, "model") if section.get("type") in NO_FOLDER else OTHERS
+        skipped = (*OTHERS, "model") if section.get("type") in NOT_FOLDERS else OTHERS
         return {
             key: self._value(value, f"{where}{key}", key)
             for key, value in section.items()
@@ -106,11 +177,11 @@ class _Beside:
             return {**value, **self._section(value, f"{where}.")}
         if isinstance(value, list):
             return [self._value(each, f"{where}[{place}]", key) for place, each in enumerate(value)]
-        if isinstance(value, str) and key in WRITES:
+        role = ROLES.get(key) if isinstance(value, str) else None
+        if role is Role.WRITTEN:
             return self._made(value, where)
-        if not isinstance(value, str) or key not in (*FILES, *NAMES):
-            return value
-        return value if key in NAMES and value in self.names else self._file(value, where)
+        named = role not in (Role.FILE, Role.SETTING) and value in self.names
+        return value if role is None or named else self._file(value, where)
 
     def _expression(self, text: Any, where: str) -> Any:
         if not isinstance(text, str):
