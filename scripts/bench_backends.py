@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
-import statistics
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import MODEL, interleaved, options
+from bench_encode import least_cosine, passages
+from harness import MODEL, interleaved, options, ratios
 
 GRAPH, INT8 = "onnx/model.onnx", "onnx/model_qint8.onnx"
 ROWS = (  # name, back end, dtype, file
@@ -33,20 +33,6 @@ ROWS = (  # name, back end, dtype, file
 )
 
 Encode = Callable[[list[str]], Any]
-
-
-def passages(count: int) -> list[str]:
-    """Return passages whose number of words is log-normal around 150."""
-    from sluice.retrieval.datasets.pydocs import PydocsSource
-
-    words = " ".join(document.text for document in PydocsSource().documents()).split()
-    rng = np.random.default_rng(13)
-    lengths = np.clip(rng.lognormal(np.log(150), 0.55, count), 12, 400).astype(int)
-    starts = rng.integers(0, len(words) - 400, count)
-    return [
-        " ".join(words[start : start + length])
-        for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
-    ]
 
 
 def rows(model: str, folder: Path) -> dict[str, Encode]:
@@ -89,19 +75,17 @@ def run(arguments: argparse.Namespace) -> None:
     texts = passages(arguments.passages)
     with tempfile.TemporaryDirectory() as folder:
         encoders = rows(arguments.model, Path(folder))
-        vectors = {name: encode(texts) for name, encode in encoders.items()}
+        vectors = {name: unit(encode(texts)) for name, encode in encoders.items()}
         calls = {name: partial(encode, texts) for name, encode in encoders.items()}
         seconds = interleaved(calls, arguments.rounds)
     reference = next(iter(encoders))
     print(f"{len(texts)} passages, {torch.get_num_threads()} threads, {arguments.rounds} rounds")
     print(f"{'':<24}{'docs/s':>8}{'ratio':>8}{'spread':>14}{'min cosine':>12}")
-    for name, times in seconds.items():
-        ratios = [theirs / ours for theirs, ours in zip(seconds[reference], times, strict=True)]
-        cosine = float((unit(vectors[name]) * unit(vectors[reference])).sum(axis=1).min())
+    for name, each in ratios(seconds, reference, len(texts)).items():
         print(
-            f"{name:<24}{len(texts) / statistics.median(times):>8.1f}"
-            f"{statistics.median(ratios):>8.2f}"
-            f"{f'{min(ratios):.2f}-{max(ratios):.2f}':>14}{cosine:>12.6f}"
+            f"{name:<24}{each['rate']:>8.1f}{each['ratio']:>8.2f}"
+            f"{each['least']:>9.2f}-{each['most']:.2f}"
+            f"{least_cosine(vectors[name], vectors[reference]):>12}"
         )
 
 

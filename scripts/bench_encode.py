@@ -24,7 +24,6 @@ import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import MODEL, interleaved, memory, options as parsed, write_record
+from harness import (
+    MODEL,
+    interleaved,
+    memory,
+    options as parsed,
+    printed_by,
+    ratios,
+    write_record,
+)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -74,16 +81,12 @@ def rows(
     label: str, unit: str, count: int, calls: dict[str, Callable[[], Any]], rounds: int, note: str
 ) -> Iterator[dict[str, Any]]:
     """Yield one row for each call after the first, which is the peer's."""
-    seconds = interleaved(calls, rounds)
     peer, *ours = calls
+    found = ratios(interleaved(calls, rounds), peer, count)
     for name in ours:
-        ratios = [b / a for a, b in zip(seconds[name], seconds[peer], strict=True)]
         yield {
-            "what": f"{label} {name}".strip(), "unit": unit,
-            "ours": count / statistics.median(seconds[name]),
-            "theirs": count / statistics.median(seconds[peer]),
-            "ratio": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
-            "note": note,
+            "what": f"{label} {name}".strip(), "unit": unit, **found[name],
+            "ours": found[name]["rate"], "theirs": found[peer]["rate"], "note": note,
         }  # fmt: skip
 
 
@@ -243,12 +246,10 @@ def peak(side: str, folder: str, count: int) -> None:
 
 def peaks(folder: str, count: int) -> dict[str, Any]:
     """Return the peak memory of both sides' SPLADE encoding, each in a process of its own."""
-    found = {}
-    for side in ("ours", "theirs"):
-        command = [sys.executable, __file__, "--peak", side, folder, "--texts", str(count)]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        found[side] = json.loads(printed.splitlines()[-1])
-    return found
+    return {
+        side: printed_by(__file__, "--peak", side, folder, "--texts", count)
+        for side in ("ours", "theirs")
+    }
 
 
 def verdict(row: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from harness import options
+from harness import options, printed_by
 
 MEASURES = {
     "nDCG@10": "ndcg_cut_10", "nDCG@100": "ndcg_cut_100", "R@10": "recall_10",
@@ -71,9 +71,7 @@ SIDES = {"sluice": with_sluice, "pytrec_eval": with_pytrec_eval}
 
 def apart(side: str, run: Path, qrels: Path) -> tuple[float, dict[str, float]]:
     """Return the seconds a side takes in a process of its own, and its means."""
-    words = [sys.executable, __file__, "--side", side, str(run), str(qrels)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
+    found = printed_by(__file__, "--side", side, run, qrels)
     return found["seconds"], found["means"]
 
 

@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import interleaved, options, write_record
+from harness import interleaved, options, ratios, write_record
 
 for _name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -81,15 +81,11 @@ def throughput(model: str, pairs: list[tuple[str, str]], rounds: int) -> dict[st
         calls[kind] = partial(ours.score, pairs)
     expected = calls["theirs"]()
     apart = {kind: float(np.abs(calls[kind]() - expected).max()) for kind in calls}
-    seconds = interleaved(calls, rounds)
-    found: dict[str, Any] = {"pairs": len(pairs)}
-    for kind, each in seconds.items():
-        ratios = [b / a for a, b in zip(each, seconds["theirs"], strict=True)]
-        found[kind] = {
-            "pairs/s": len(pairs) / statistics.median(each), "ratio": statistics.median(ratios),
-            "least": min(ratios), "most": max(ratios), "largest difference": apart[kind],
-        }  # fmt: skip
-    return found
+    found = ratios(interleaved(calls, rounds), "theirs", len(pairs))
+    return {"pairs": len(pairs), **{
+        kind: {"pairs/s": each.pop("rate"), **each, "largest difference": apart[kind]}
+        for kind, each in found.items()
+    }}  # fmt: skip
 
 
 class Ones:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_sparse_tasks import THREAD_VARIABLES, remove, stored_bytes
+from bench_sparse_tasks import remove, stored_bytes
+from harness import answer, task_of
 
 K = 10
 COLD = 100  # queries asked of files that are not in memory
@@ -287,16 +287,6 @@ def _recall(found: Any, hits: Path, kind: str) -> dict[str, Any]:
     return {"recall": round(float(np.mean(shares)), 4)}
 
 
-def run(task: str, temporary: Path, **given: Any) -> Any:
-    """Run one task above in a new process, on one thread; return its result."""
-    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "TMPDIR": str(temporary)}
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        words = [sys.executable, __file__, f"--{task}", json.dumps(given), str(answer)]
-        subprocess.run(words, env=environment, check=True)
-        return json.loads(answer.read_text())
-
-
 def measured(root: Path, kind: str, documents: int) -> None:
     """Build and search one size, unless its figures are there."""
     results = root / "results" / f"{kind}-{documents}.json"
@@ -309,8 +299,11 @@ def measured(root: Path, kind: str, documents: int) -> None:
     common: Any = {"kind": kind, "documents": documents, "path": str(path)}
     if not built.exists():
         remove(path)
-        built.write_text(json.dumps(run("build", temporary, **common)))
-    served = run("serve", temporary, hits=str(root / f"hits-{documents}.npy"), **common)
+        built.write_text(json.dumps(task_of(__file__, "build", common, TMPDIR=str(temporary))))
+    served = task_of(
+        __file__, "serve", {**common, "hits": str(root / f"hits-{documents}.npy")},
+        TMPDIR=str(temporary),
+    )  # fmt: skip
     figures = {"build": json.loads(built.read_text()), "serve": served}
     print(f"{kind} {documents:,}: {json.dumps(figures)}", flush=True)
     results.write_text(json.dumps(figures))
@@ -358,8 +351,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["--build"], ["--serve"]):
-        task: Any = {"--build": build, "--serve": serve}[sys.argv[1]]
-        Path(sys.argv[3]).write_text(json.dumps(task(**json.loads(sys.argv[2]))))
-    else:
+    if not answer(build, serve):
         main()

@@ -28,7 +28,8 @@ from typing import Any
 import bench_sparse_rows as table
 from bench_sparse_data import Collection, texts_folder
 from bench_sparse_peers import BMP_BYTES_PER_POSTING, ENGINES, OURS, SEISMICS
-from bench_sparse_tasks import TaskFailedError, remove, run
+from bench_sparse_tasks import remove, run
+from harness import TaskFailedError
 
 log = logging.getLogger("sluice")
 

@@ -7,12 +7,8 @@ because what one index leaves in memory must not slow the next. ``run`` starts o
 from __future__ import annotations
 
 import gc
-import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench_sparse_timing import DEPTHS, timing
-from harness import memory
+from harness import TaskFailedError, answer, memory, task_of
 
 if TYPE_CHECKING:
     from bench_sparse_data import Collection
@@ -28,29 +24,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("sluice")
 
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
-    "RAYON_NUM_THREADS",
-)  # fmt: skip
 WARM_UP_DOCUMENTS = 2000
 MEGABYTE = 1e6
 
 
-class TaskFailedError(RuntimeError):
-    """A measurement's process ended without a result."""
-
-
 def run(task: str, threads: int = 1, **given: Any) -> Any:
     """Run one task below in a new Python process and return its result."""
-    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        words = [sys.executable, __file__, task, json.dumps(given), str(answer)]
-        status = subprocess.run(words, env=environment, check=False).returncode
-        if status or not answer.exists():
-            what = f"{task} {given.get('engine', '')}".strip()
-            raise TaskFailedError(f"{what}: its process ended with status {status}")
-        return json.loads(answer.read_text())
+    return task_of(__file__, task, given, threads)
 
 
 def stored_bytes(path: Path) -> int:
@@ -273,5 +253,4 @@ TASKS: tuple[Callable[..., Any], ...] = (
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("bm25s").propagate = False  # it sets its own level
-    chosen_task = {task.__name__: task for task in TASKS}[sys.argv[1]]
-    Path(sys.argv[3]).write_text(json.dumps(chosen_task(**json.loads(sys.argv[2]))))
+    answer(*TASKS)

@@ -25,15 +25,13 @@ import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import MODEL, memory, options as parsed, refuse, write_record
+from harness import MODEL, memory, options as parsed, printed_by, refuse, write_record
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -275,12 +273,8 @@ def large_child(options: argparse.Namespace) -> dict[str, float]:
 
 def child(options: argparse.Namespace, *arguments: str) -> dict[str, float]:
     """Run a measurement in a process of its own."""
-    command = [
-        sys.executable, __file__, "--batch", str(options.batch), "--threads", str(options.threads),
-        *arguments,
-    ]  # fmt: skip
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+    settings = ("--batch", options.batch, "--threads", options.threads)
+    return dict(printed_by(__file__, *settings, *arguments))
 
 
 def masked_model(folder: str) -> None:

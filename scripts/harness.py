@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import random
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+STILL = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}  # a GPT-2 without dropout
 BM25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}  # a retriever
 
 
@@ -70,6 +76,60 @@ def interleaved(
     return seconds
 
 
+def ratios(
+    seconds: Mapping[str, Sequence[float]], peer: str, count: int
+) -> dict[str, dict[str, float]]:
+    """Return each call's rate a second, of ``count`` a call, and the peer's time over its own."""
+    found = {}
+    for name, own in seconds.items():
+        each = [theirs / ours for theirs, ours in zip(seconds[peer], own, strict=True)]
+        found[name] = {
+            "rate": count / statistics.median(own), "ratio": statistics.median(each),
+            "least": min(each), "most": max(each),
+        }  # fmt: skip
+    return found
+
+
+def printed_by(*words: object) -> Any:
+    """Return the JSON of the last line that Python prints: of a script and its words."""
+    command = [sys.executable, *map(str, words)]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(printed.splitlines()[-1])
+
+
+THREADS = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+)  # fmt: skip
+
+
+class TaskFailedError(RuntimeError):
+    """A measurement's process ended without a result."""
+
+
+def task_of(
+    script: str, task: str, given: Mapping[str, Any], threads: int = 1, **environment: str
+) -> Any:
+    """Run a task of a script in a new Python process, see ``answer``, and return its result."""
+    own = {**os.environ, **dict.fromkeys(THREADS, str(threads)), **environment}
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "answer.json"
+        words = [sys.executable, script, task, json.dumps(given), str(result)]
+        status = subprocess.run(words, env=own, check=False).returncode
+        if status or not result.exists():
+            what = f"{task} {given.get('engine', '')}".strip()
+            raise TaskFailedError(f"{what}: its process ended with status {status}")
+        return json.loads(result.read_text())
+
+
+def answer(*tasks: Callable[..., Any]) -> bool:
+    """Run the task that ``task_of`` names on the command line; False if it names none."""
+    task = {each.__name__: each for each in tasks}.get(sys.argv[1] if len(sys.argv) > 1 else "")
+    if task is not None:
+        Path(sys.argv[3]).write_text(json.dumps(task(**json.loads(sys.argv[2]))))
+    return task is not None
+
+
 def memory(kind: str) -> float:
     """Return this process's resident memory in MB: now (VmRSS), or at most so far (VmHWM).
 
@@ -118,6 +178,16 @@ def fresh_gpt2(
         eos_token_id=tokenizer.sep_token_id, bos_token_id=tokenizer.cls_token_id,
         pad_token_id=tokenizer.pad_token_id, **more,
     ))  # fmt: skip
+
+
+def random_decoder(work: Path, texts: Any, width: int, places: int, **more: Any) -> Path:
+    """Write a random GPT-2 with a vocabulary of the texts, once."""
+    home = work / f"gpt2-{width}"
+    if not (home / "config.json").exists():
+        words = words_of(iter(texts), work / "words", places, more.pop("vocabulary", 4_096))
+        words.save_pretrained(home)
+        fresh_gpt2(words, width, places, **more).save_pretrained(home)
+    return home
 
 
 def fresh_t5(tokenizer: Any, seed: int = 13, **more: Any) -> Any:

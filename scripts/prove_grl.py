@@ -11,7 +11,6 @@ mean log-probability of a token), and the mean cross-entropy of the document's t
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import fresh_gpt2, options, trainer, words_of
+from harness import options, random_decoder, trainer
 
 LENGTHS = {"query_length": 24, "document_length": 48}
 
@@ -30,16 +29,6 @@ OPTIONS = {
     "--queries": (200, "Test queries."), "--documents": (2_000, "Searched, beside theirs."),
     "--seeds": [13],
 }  # fmt: skip
-
-
-def decoder(asked: argparse.Namespace, corpus: Any) -> Path:
-    """Write a random GPT-2 with a vocabulary of the corpus."""
-    home: Path = asked.work / f"gpt2-{asked.width}"
-    if not (home / "config.json").exists():
-        words = words_of((each.full_text for each in corpus), asked.work / "words", 128)
-        words.save_pretrained(home)
-        fresh_gpt2(words, asked.width, 128).save_pretrained(home)
-    return home
 
 
 def with_negatives(split: Any, bm25: Any) -> list[Any]:
@@ -90,7 +79,7 @@ def main() -> None:
     asked = options(__doc__, OPTIONS)
     asked.work.mkdir(parents=True, exist_ok=True)
     train, test = load_dataset("pydocs", "train"), load_dataset("pydocs", "test")
-    model = decoder(asked, train.corpus)
+    model = random_decoder(asked.work, (e.full_text for e in train.corpus), asked.width, 128)
     bm25 = Retriever.build(BM25Encoder(), train.corpus)
     examples, held_out = with_negatives(train, bm25), with_negatives(test, bm25)
     names = sorted(test.qrels)

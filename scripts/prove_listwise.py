@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import fresh_gpt2, options, trainer, words_of
+from harness import STILL, options, random_decoder, trainer
 from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
@@ -32,17 +32,6 @@ OPTIONS = {
     "--lists": 4_000, "--documents": (5, "Of a list."), "--importance": [0.0, 1.0], "--seeds": [13],
     "--cost": False,
 }  # fmt: skip
-
-
-def decoder(asked: argparse.Namespace, texts: Sequence[str]) -> Path:
-    """Write a random GPT-2 with a vocabulary of the corpus."""
-    home: Path = asked.work / f"gpt2-{asked.width}"
-    if not (home / "config.json").exists():
-        words = words_of(iter(texts), asked.work / "words", LENGTH, 2_048)
-        words.save_pretrained(home)
-        still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        fresh_gpt2(words, asked.width, LENGTH, layers=3, **still).save_pretrained(home)
-    return home
 
 
 def lists(asked: argparse.Namespace, entries: Sequence[Any]) -> list[Any]:
@@ -141,8 +130,9 @@ def main() -> None:
     entries = [
         each for each in load_dataset("pydocs", "train").corpus if len(each.text.split()) > 3
     ]
-    start = decoder(
-        asked, [each.full_text for each in entries] + ["[ ] > : ranking 1 2 3 4 5"] * 50
+    texts = [each.full_text for each in entries] + ["[ ] > : ranking 1 2 3 4 5"] * 50
+    start = random_decoder(
+        asked.work, texts, asked.width, LENGTH, vocabulary=2_048, layers=3, **STILL
     )
     examples = lists(asked, entries)
     rows: dict[str, Any] = {}

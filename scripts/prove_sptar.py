@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from harness import MODEL, descend, figures, fresh_gpt2, options, trainer, words_of
+from harness import MODEL, STILL, descend, figures, fresh_gpt2, options, trainer, words_of
 
 MEASURES = ["nDCG@10", "R@100"]
 LENGTH = 24  # tokens of a query
@@ -76,8 +76,7 @@ def language_model(asked: argparse.Namespace, corpus: Any) -> Path:
         return home
     passages = [Passage(each.id, each.title, each.text) for each in corpus]
     tokenizer = words_of((each.text for each in passages), asked.work / "words", PLACES)
-    still = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    model = fresh_gpt2(tokenizer, asked.width, PLACES, seed=asked.seed, **still)
+    model = fresh_gpt2(tokenizer, asked.width, PLACES, seed=asked.seed, **STILL)
     end = tokenizer.sep_token_id
     prompt = QueryPrompt(tokenizer, "Document: {text}\nQuery:", BODY, special=False, end=end)
     maker, draw = PairMaker.from_passages(passages), random.Random(asked.seed)

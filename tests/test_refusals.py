@@ -33,8 +33,13 @@ def test_it_is_refused_before_any_work(
 ) -> None:
     (tmp_path / "log.jsonl").write_text(json.dumps(CLICK) + "\n")
     (tmp_path / "twice.txt").write_text("gold\ngold\n")
-    group = filled(GROUPS[name], tmp_path, models)
-    change, over = filled(change, tmp_path, models), group["over"]
+    group, change = (filled(each, tmp_path, models) for each in (GROUPS[name], change))
+    raised = pytest.raises(ConfigError, match=says) if says else nullcontext()
+    if "experiment" in group:
+        with raised:
+            check_experiment(checked({**group["experiment"], **change}, ExperimentConfig))
+        return
+    over = group["over"]
     kind, place, part = over if isinstance(over, list) else ("", "train", "a")
     facts = experiment(kind, tmp_path, models) if kind else {place: {part: over}}
     section = facts[place][part]
@@ -44,7 +49,7 @@ def test_it_is_refused_before_any_work(
     if encoder and ("type" not in encoder or None in encoder.values()):
         change = {**change, "encoder": changed(section["encoder"], encoder)}
     section = facts[place][part] = changed(section, change)
-    with pytest.raises(ConfigError, match=says) if says else nullcontext():
+    with raised:
         if place == "train":
             check_training(checked({"dataset": "d", "output": "o"} | section, TrainConfig), "")
         else:

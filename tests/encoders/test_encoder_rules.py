@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from itertools import count
@@ -16,6 +17,7 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.testing import BrokenRule, check_encoder
 from sluice.retrieval.testing.rules import TEXTS
@@ -38,7 +40,14 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
     "conv_knrm": [{"kernels": 5}, {"ngrams": 2}, {"filters": 16}, {"seed": 1}],
     "cross_encoder": [{"max_length": 12}],
     "csr": [{"top_k": 3}, {"normalize": True}, {"document_length": 12}],
-    "dense": [{"query_prompt": "query: "}, {"pooling": "cls"}, {"document_length": 12}],
+    "dense": [
+        {"query_prompt": "query: "},
+        {"pooling": "cls"},
+        {"document_length": 12},
+        {"top_layers": 2},
+        {"top_layers": 2, "projection": 8},
+        {"top_layers": 2, "dim": 24},
+    ],
     "drmm": [{"bins": 10}, {"hidden": 4}],
     "duet": [{"filters": 8}, {"query_terms": 4}, {"document_terms": 9}],
     "gaussian": [
@@ -49,6 +58,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"beta": 2.0},
         {"normalize": False},
         {"query_prompt": "query: "},
+        {"variance_token": "", "projection": {"dim": 8, "layers": 2}, "normalize": False},
+        {"pooling": "cls", "layers": 1, "query_length": 20},
     ],
     "concepts": [
         {"read": "tokens"},
@@ -79,6 +90,8 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"normalize": False},
         {"projection": 8},
         {"document_length": 12},
+        {"projection": {"dim": 8, "layers": 2}, "normalize": False},
+        {"layers": 1, "query_prompt": "query: ", "query_length": 20},
     ],
     "pyramid": [
         {"lower_layers": 0},
@@ -88,7 +101,12 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
         {"head": "similarity"},
     ],
     "rrra": [{"weight": 0.5}, {"weight": None}],
-    "splade": [{"pooling": "sum"}, {"document_top_k": 3}],
+    "splade": [
+        {"pooling": "sum"},
+        {"document_top_k": 3},
+        {"query_model": "bow", "query_length": 9},
+        {"term_frequency": {"k1": 1.5, "length": 60}},
+    ],
     "static": [
         {"normalize": True},
         {"dim": 4},
@@ -125,25 +143,56 @@ QUERIES_ONLY = ("precomputed", "vocabulary")
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_types_of_the_table(name: str, specs: dict[str, Any], bert: Path) -> None:
+def test_types_of_the_table(name: str, specs: dict[str, Any], bert: Path, tmp_path: Path) -> None:
     spec = specs.get(name, {"model": str(bert)})
 
     def make(**changes: Any) -> Any:
         merged = {
-            key: {**spec[key], **value} if isinstance(value, dict) else value
+            key: {**spec.get(key, {}), **value} if isinstance(value, dict) else value
             for key, value in changes.items()
         }
         encoder = build({"type": name, **spec, **merged}, TYPES, where="encoder")
         return encoder.fit(TEXTS) if isinstance(encoder, BM25Encoder) else encoder
 
     others = [make(**changes) for changes in CHANGES.get(name, [])]
+    made = make()
     check_encoder(
-        make(),
+        made,
         same=[make()],
         others=others,
         queries_only=name in QUERIES_ONLY,
         tolerance=1e-4,
     )
+    # No setting is lost, nor in saving what was opened; an adapter's weight is of the call alone.
+    for number, encoder in enumerate(others if name != "rrra" else ()):
+        for again in (f"{number}", f"{number} again"):
+            encoder.save_pretrained(tmp_path / again)
+            opened = open_encoder(tmp_path / again)
+            assert type(opened) is type(encoder)
+            assert opened.fingerprint == encoder.fingerprint, CHANGES[name][number]
+            compared(opened, encoder)
+            encoder = opened
+    if "batch_tokens" in vars(made) and name not in QUERIES_ONLY:
+        small = make()
+        small.batch_tokens = 40
+        compared(small, made, 1e-5)
+
+
+def compared(one: Any, other: Any, tolerance: float = 0.0) -> None:
+    """Check that two encoders make the same of the texts."""
+    if hasattr(one, "score"):
+        pairs = list(itertools.pairwise(TEXTS))
+        np.testing.assert_allclose(one.score(pairs), other.score(pairs), atol=tolerance)
+        return
+    for side in ("encode_queries", "encode_documents"):
+        ours, theirs = (getattr(each, side)(TEXTS) for each in (one, other))
+        for rows in zip(*map(plain, (ours, theirs)), strict=True):
+            np.testing.assert_allclose(*rows, atol=tolerance)
+
+
+def plain(vectors: Any) -> Any:
+    """Return rows that numpy compares: of sparse ones, and the vectors of each text's tokens."""
+    return vectors.toarray() if hasattr(vectors, "toarray") else vectors
 
 
 class Letters:

@@ -215,24 +215,6 @@ def test_every_index_of_inner_products_ranks_by_divergence(ranked: Ranked, index
         assert [hit.doc_id for hit in retriever.search(query, k=10)] == best
 
 
-@pytest.mark.parametrize("options", [
-    {"variance_token": "[VAR]", "query_prompt": "query: "},
-    {"variance_token": "", "projection": {"dim": 8, "layers": 2}, "normalize": False},
-    {"pooling": "cls", "beta": 2.0, "variance_floor": 0.02, "start_variance": 0.4, "layers": 1},
-], ids=str)  # fmt: skip
-def test_it_is_saved(bert: Path, texts: list[str], options: dict[str, Any], tmp_path: Path) -> None:
-    encoder = trained(bert, query_length=20, **options)
-    encoder.save_pretrained(tmp_path / "m")
-    again = open_encoder(tmp_path / "m")
-    assert isinstance(again, GaussianEncoder)
-    assert again.fingerprint == encoder.fingerprint
-    assert again.lengths == encoder.lengths
-    np.testing.assert_array_equal(again.encode_queries(texts), encoder.encode_queries(texts))
-    np.testing.assert_array_equal(again.encode_documents(texts), encoder.encode_documents(texts))
-    again.save_pretrained(tmp_path / "twice")
-    assert open_encoder(tmp_path / "twice").fingerprint == encoder.fingerprint
-
-
 def test_others_refuse_its_folder_and_it_refuses_damage(bert: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 

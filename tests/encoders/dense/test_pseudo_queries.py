@@ -15,7 +15,6 @@ from torch.autograd import gradcheck
 from sluice.encoders import DenseEncoder, GaussianEncoder, Hypencoder, PseudoQueryEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.own.pseudo_queries import assigned, centroids
 from sluice.indexing.own.pseudo_queries import attended
 
@@ -179,24 +178,6 @@ def test_the_order_of_centroids_does_not_matter(bert: Path, texts: list[str]) ->
         scores = attended(query, documents)
         np.testing.assert_allclose(attended(query, mixed), scores, rtol=1e-6)
         assert (scores <= [(text @ query).max() + 1e-5 for text in documents]).all()
-
-
-@pytest.mark.parametrize("options", [
-    {"centroids": 3, "rounds": 4, "query_prompt": "query: ", "query_length": 20},
-    {"projection": {"dim": 8, "layers": 2}, "normalize": False, "sharpness": 2.5},
-    {"pooling": "cls", "layers": 1},
-], ids=str)  # fmt: skip
-def test_it_is_saved(bert: Path, texts: list[str], options: dict[str, Any], tmp_path: Path) -> None:
-    encoder = PseudoQueryEncoder.from_pretrained(bert, **options)
-    encoder.save_pretrained(tmp_path / "m")
-    again = open_encoder(tmp_path / "m")
-    assert isinstance(again, PseudoQueryEncoder)
-    assert (again.fingerprint, again.lengths) == (encoder.fingerprint, encoder.lengths)
-    assert again.clustering == encoder.clustering
-    np.testing.assert_array_equal(again.encode_queries(texts), encoder.encode_queries(texts))
-    ours, theirs = (each.encode_documents(texts) for each in (encoder, again))
-    np.testing.assert_array_equal(ours.values, theirs.values)
-    np.testing.assert_array_equal(ours.bounds, theirs.bounds)
 
 
 def test_other_folders_and_damage_are_refused(bert: Path, tmp_path: Path) -> None:

@@ -52,20 +52,6 @@ def test_the_first_dimensions_are_the_last_layers(bert: Path, texts: list[str]) 
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"projection": 8}, {"dim": 24}])
-def test_it_is_saved(options: dict[str, Any], bert: Path, texts: list[str], tmp_path: Path) -> None:
-    encoder = DenseEncoder.from_pretrained(bert, top_layers=2, **options)
-    assert encoder.fingerprint != DenseEncoder.from_pretrained(bert, **options).fingerprint
-    encoder.save_pretrained(tmp_path / "m")
-    again = open_encoder(tmp_path / "m")
-    assert again.fingerprint == encoder.fingerprint
-    np.testing.assert_allclose(
-        again.encode_documents(texts), encoder.encode_documents(texts), atol=1e-6
-    )
-    again.save_pretrained(tmp_path / "again")
-    assert open_encoder(tmp_path / "again").fingerprint == encoder.fingerprint
-
-
 def test_token_vectors_are_as_wide(bert: Path) -> None:
     encoder = DenseEncoder.from_pretrained(bert, top_layers=2)
     assert token_states(encoder, ["gold river"], "document").values.shape[1] == 64

@@ -15,17 +15,6 @@ def pairs(texts: list[str]) -> list[tuple[str, str]]:
     return [(query, document) for query in texts[:3] for document in texts]
 
 
-def test_order_and_batches_do_not_change_a_score(
-    pair_bert: Path, pairs: list[tuple[str, str]]
-) -> None:
-    encoder = CrossEncoder.from_pretrained(pair_bert)
-    together = encoder.score(pairs)
-    encoder.batch_tokens = 80
-    np.testing.assert_allclose(encoder.score(pairs[::-1])[::-1], together, atol=1e-5)
-    assert together.dtype == np.float32
-    assert len(encoder.score([])) == 0
-
-
 def test_saved_folder_loads_in_sentence_transformers_and_back(
     pair_bert: Path, pairs: list[tuple[str, str]], tmp_path: Path
 ) -> None:

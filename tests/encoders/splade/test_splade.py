@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 
 from sluice.encoders import SpladeEncoder
@@ -76,17 +75,6 @@ def test_saved_folder_loads_in_sentence_transformers_and_back(
     )
 
 
-def test_batches_and_order_do_not_change_a_vector(masked_bert: Path, texts: list[str]) -> None:
-    encoder = SpladeEncoder.from_pretrained(masked_bert)
-    together = encoder.encode_documents(texts)
-    assert isinstance(together, sp.csr_array)
-    assert together.has_sorted_indices
-    assert together.dtype == np.float32
-    encoder.batch_tokens = 70
-    backwards = encoder.encode_documents(texts[::-1])[::-1]
-    np.testing.assert_allclose(backwards.toarray(), together.toarray(), rtol=1e-6, atol=1e-5)
-
-
 def test_top_k_keeps_the_heaviest_terms_per_side(masked_bert: Path, texts: list[str]) -> None:
     full = SpladeEncoder.from_pretrained(masked_bert).encode_queries(texts).toarray()
     encoder = SpladeEncoder.from_pretrained(masked_bert, query_top_k=5, document_top_k=9)
@@ -114,16 +102,6 @@ def test_splade_doc_counts_overlap_and_runs_no_network_for_queries(masked_bert: 
         document, torch.ones(1, 1), torch.eye(len(vocabulary)), torch.zeros(len(vocabulary))
     )
     assert float(weights[0] @ torch.tensor(vectors[0])) == pytest.approx(3.0, abs=1e-6)
-
-
-def test_settings_survive_saving(masked_bert: Path, tmp_path: Path) -> None:
-    encoder = SpladeEncoder.from_pretrained(
-        masked_bert, query_model="bow", document_top_k=7, query_length=9
-    )
-    encoder.save_pretrained(tmp_path / "model")
-    again = SpladeEncoder.from_pretrained(tmp_path / "model")
-    assert again.settings() == encoder.settings()
-    assert again.fingerprint == encoder.fingerprint
 
 
 def test_a_model_without_a_head_is_refused(bert: Path) -> None:

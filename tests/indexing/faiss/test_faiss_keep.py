@@ -61,6 +61,17 @@ def test_recall_at_every_selectivity(
             )
 
 
+@pytest.mark.parametrize("metric", ["ip", "l2"])
+def test_few_allowed_rows_are_scored_as_they_are_stored(metric: Any) -> None:
+    index, truth = FaissIndex("SQ8", metric=metric), FlatIndex(metric)
+    for each in (index, truth):
+        each.add(clustered(4000))
+    keep = np.arange(4000) % 400 == 0
+    found, expected = (each.search(clustered(5, seed=2), 5, keep=keep) for each in (index, truth))
+    assert recall(found, expected) == 1.0
+    np.testing.assert_allclose(found.scores, expected.scores, atol=0.05)
+
+
 def test_the_rule_of_selectivity() -> None:
     graph, lists, flat, codes = (
         made(factory, 4000)[0]._engine for factory in ("HNSW8", "IVF64,Flat", "Flat", "PQ4x4fs")

@@ -1,4 +1,4 @@
-"""DSI from YAML: trained, indexed, fused, explained, changed; and what is refused."""
+"""DSI from YAML: trained, indexed, fused, explained, changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts from YAML: one for each dataset, or by a gate; trained, searched with, refused."""
+"""Experts from YAML: one for each dataset, or by a gate; trained, searched with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listwise rerankers from YAML: trained on full rankings, measured, searched with; refused."""
+"""Listwise rerankers from YAML: trained on full rankings, measured, searched with."""
 
 from __future__ import annotations
 

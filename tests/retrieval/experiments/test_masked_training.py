@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import small_world
 import tiny_models
-import yaml
 
 from sluice.encoders import SpladeEncoder
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.experiments.experiment import Experiment
@@ -68,38 +67,6 @@ def test_middle_training_feeds_the_next(world: Path, model: Path, tmp_path: Path
     assert any("eval_nDCG@10" in line for line in lines)
     trained = next((tmp_path / "run").rglob("middle/**/model.safetensors")).parent
     assert SpladeEncoder.from_pretrained(trained, device="cpu").dim == len(tiny_models.vocabulary())
-
-
-def changed(config: dict[str, Any], training: str, **changes: Any) -> dict[str, Any]:
-    config["train"][training].update(changes)
-    return yaml.safe_load(yaml.safe_dump(config))
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"loss": {"type": "sum", "losses": [{"type": "masked_language"}]}},
-            "masked_language learns from texts alone and cannot be combined",
-        ),
-        ({"examples": {"type": "texts", "documents": 0}}, "documents is 0, expected a whole"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(
-    world: Path, model: Path, tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
-    config = changed(settings(world, model, tmp_path), "middle", **changes)
-    with pytest.raises(ConfigError, match=said):
-        Experiment(checked(config, ExperimentConfig))
-
-
-def test_dense_encoder_is_refused(world: Path, model: Path, tmp_path: Path) -> None:
-    encoder = {"type": "dense", "model": str(model)}
-    config = changed(settings(world, model, tmp_path), "middle", encoder=encoder, sparsity=None)
-    with pytest.raises(
-        ConfigError, match="masked_language trains splade; a dense encoder takes info_nce"
-    ):
-        Experiment(checked(config, ExperimentConfig))
 
 
 def test_texts_of_a_corpus(world: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pseudo-query encoders from YAML: trained, indexed in two steps, fused, changed; and refusals."""
+"""Pseudo-query encoders from YAML: trained, indexed in two steps, fused, changed."""
 
 from __future__ import annotations
 

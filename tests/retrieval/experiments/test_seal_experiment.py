@@ -1,4 +1,4 @@
-"""SEAL from YAML: trained, indexed, fused, explained, changed; and what is refused."""
+"""SEAL from YAML: trained, indexed, fused, explained, changed."""
 
 from __future__ import annotations
 

@@ -102,6 +102,9 @@ def test_latency_is_measured_on_the_same_question(bm25: Retriever) -> None:
     measure_latency(Noted(), SelfExcluding(QUERIES), sample=2)
     measure_latency(Noted(), QUERIES, sample=2)
     assert kinds == [SelfExcluding] * 4 + [dict] * 4
+    two = measure_latency(bm25 >> Rerank(LengthScorer(), 3), QUERIES, sample=2, traced=1)
+    assert two is not None
+    assert len(two.stages) == 2
 
 
 def test_mining_leaves_out_documents_that_are_not_there(

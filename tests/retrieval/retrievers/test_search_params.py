@@ -14,7 +14,6 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing import FaissIndex, InvertedIndex
 from sluice.retrieval import Retriever, load_pipeline
 from sluice.retrieval.config.sections import ExperimentConfig, checked
-from sluice.retrieval.experiments.checks import check_experiment
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.pipelines.operators import Cut
 from sluice.retrieval.stages.feedback.dense import prf
@@ -104,21 +103,6 @@ def test_yaml_sets_the_parameters_without_a_rebuild(tmp_path: Path) -> None:
     stage = load_pipeline(tmp_path / "out", "bm25")
     assert isinstance(stage, Retriever)
     assert stage.params == {"alpha": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("search", "message"),
-    [
-        ({"alpa": 0.9}, r"retrievers\.bm25\.search: unknown search parameter 'alpa'.*'alpha'"),
-        ({"alpha": 3}, r"retrievers\.bm25\.search: params\.alpha: 3"),
-        ({"engine": "blocs"}, r"retrievers\.bm25\.search: params\.engine: 'blocs'"),
-    ],
-)
-def test_yaml_refuses_what_the_index_does_not_take(
-    tmp_path: Path, search: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        check_experiment(checked(config(tmp_path, **search), ExperimentConfig))
 
 
 def test_the_command_line_gives_parameters(tmp_path: Path, sluice: Call) -> None:

@@ -138,9 +138,10 @@ def test_another_stage_ranks_the_candidates_among_all(bm25: Retriever) -> None:
 
 
 def test_the_stage_must_be_of_the_corpus(bm25: Retriever, caplog: pytest.LogCaptureFixture) -> None:
-    less = LocalTask(DOCUMENTS[:-1], ROWS, QRELS)
-    with pytest.raises(DataError, match=r"'twin' of its 42 is not in the task's corpus of 41"):
-        scores(bm25, less)
+    for part, foreign in ((DOCUMENTS[:-1], "twin"), (DOCUMENTS[1:], DOCUMENTS[0].id)):
+        says = f"'{foreign}' of its 42 is not in the task's corpus of 41"
+        with pytest.raises(DataError, match=says):
+            scores(bm25, LocalTask(part, ROWS, QRELS))
     pruned = Retriever.build(BM25Encoder(), DOCUMENTS[:-1], name="pruned")
     with caplog.at_level(logging.WARNING, "sluice"):
         scores(pruned, LocalTask(DOCUMENTS, ROWS, QRELS))
