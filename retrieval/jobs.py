@@ -375,7 +375,7 @@ def _with_rows_written(config: ConfigSource) -> ConfigSource:
     """Return a config whose training examples are files; rows in memory are written there."""
     if not isinstance(config, Mapping) or not isinstance(config.get("output", ""), (str, Path)):
         return config
-    from sluice.retrieval.training_data.files.in_memory import with_rows_written
+    from sluice.retrieval.training_data.example_sources import with_rows_written
 
     folder = Path(config.get("output") or ExperimentConfig.model_fields["output"].default)
     values = with_rows_written(config, folder / "training", "examples")

@@ -49,7 +49,7 @@ def sparse_retrievers(dataset: Any, splade: str | None, folder: Path) -> dict[st
 
 def four_ways(sparse: Any, dense: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pipelines by name; lists are fused by weighted min-max scores everywhere."""
-    from sluice.retrieval.pipelines.operators import weighted
+    from sluice.retrieval.pipelines.fusion_calls import weighted
     from sluice.retrieval.stages.feedback.dense import prf
 
     hybrid, again = weighted(sparse, dense), prf(dense, **options)

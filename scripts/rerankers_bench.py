@@ -310,8 +310,8 @@ def measured(lists: Lists, qrels: Mapping[str, Any], scores: Scores) -> Measured
     and scored on the other, and the reverse; the mean of ``HALVINGS`` random halvings. As in a
     fitted pipeline the choice is by smoothed bagging; depth 0 is taken where it is no better.
     """
+    from sluice.retrieval.pipelines.fitting.choice import bagged, kernel
     from sluice.retrieval.pipelines.fitting.rerank_fit import DEPTH_STEP, settings_up_to
-    from sluice.retrieval.pipelines.fusion.choice import bagged, kernel
 
     depth = max(map(len, scores.values()))
     search = searched(lists, qrels, scores)

@@ -53,7 +53,7 @@ def _pipeline(folder: Path) -> object:
 
 
 def _fusion(folder: Path) -> object:
-    from sluice.retrieval.pipelines.fusion.fit import FusionFit
+    from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit
 
     return FusionFit.load(folder / "fusion.json")
 
@@ -103,7 +103,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from sluice.encoders.dense.precomputed import PrecomputedEncoder
     from sluice.retrieval import Retriever
     from sluice.retrieval.evaluation.fitted_file import write_fitted
-    from sluice.retrieval.pipelines.fusion.fit import FusionFit
+    from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit
     from sluice.retrieval.pipelines.fusion.fusion import Fusion
     from sluice.retrieval.stages.adaptive_depth import PredictedDepth
     from sluice.retrieval.stages.confidence_exit import FILE

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
         calibration as calibration,
     )
     from sluice.retrieval.evaluation.comparison import compare as compare
-    from sluice.retrieval.evaluation.hub_counts import Hubness as Hubness, hubness as hubness
     from sluice.retrieval.evaluation.judgements import Judgements as Judgements
     from sluice.retrieval.evaluation.measures import (
+        Hubness as Hubness,
         Measure as Measure,
+        hubness as hubness,
         parse_measure as parse_measure,
     )
     from sluice.retrieval.evaluation.scores import Scores as Scores, evaluate as evaluate

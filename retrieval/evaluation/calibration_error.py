@@ -81,13 +81,13 @@ def calibration(
     counts = np.bincount(places, minlength=bins)
     predicted = np.bincount(places, weights=likely, minlength=bins)
     observed = np.bincount(places, weights=grades, minlength=bins)
-    found = tuple(
+    groups = tuple(
         Bin(b / bins, (b + 1) / bins, int(n), float(predicted[b] / n), float(observed[b] / n))
         for b, n in enumerate(counts.tolist())
         if n
     )
     error = float(np.abs(predicted - observed).sum() / len(scores))
-    return Calibration(error, float(scale), float(bias), len(scores), found)
+    return Calibration(error, float(scale), float(bias), len(scores), groups)
 
 
 def _pairs(

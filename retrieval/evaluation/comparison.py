@@ -73,8 +73,8 @@ class SignificanceTest:
         self, system: str, baseline: str, measure: str, one: Values, base: Values
     ) -> Comparison:
         """Test one system's values against the baseline's, query by query; nothing is corrected."""
-        found = effect(one, base, self.alpha)
-        low, high = (found.low, found.high) if len(one) > 1 else (None, None)
+        measured = effect(one, base, self.alpha)
+        low, high = (measured.low, measured.high) if len(one) > 1 else (None, None)
         if self.test == "t-test":
             p = paired_t_test(one, base)
         elif self.test == "fisher":
@@ -88,9 +88,9 @@ class SignificanceTest:
                 low, high = resampled.low, resampled.high
         better = one - base
         return Comparison(
-            system, baseline, measure, found.difference, p, p, p < self.alpha,
+            system, baseline, measure, measured.difference, p, p, p < self.alpha,
             int((better > 0).sum()), int((better == 0).sum()), int((better < 0).sum()),
-            found.size, low, high,
+            measured.size, low, high,
         )  # fmt: skip
 
     def corrected(self, family: Sequence[Comparison]) -> list[Comparison]:
@@ -159,7 +159,7 @@ def compare_scores(
     base = baseline_of(scores, baseline)
     names = list(scores[base].mean)
     table = Table(columns=dict.fromkeys(names, ".4f"))
-    table.rows = {system: {n: given.mean[n] for n in names} for system, given in scores.items()}
+    table.rows = {system: {n: own.mean[n] for n in names} for system, own in scores.items()}
     others = [system for system in scores if system != base]
     for measure in names:
         values = {system: aligned(scores[base], scores[system], measure) for system in scores}
@@ -168,7 +168,7 @@ def compare_scores(
             for system in others
         ]
         table.comparisons += testing.corrected(family)
-    mark_significant(table, table.to_dict()["comparisons"])
+    mark_significant(table)
     if others:
         table.caption = testing.table_caption(base, len(others), scores[base].queries)
     return table
@@ -203,15 +203,15 @@ def differences(comparisons: Sequence[Comparison]) -> Table:
     return table
 
 
-def _interval(found: Comparison) -> Value:
-    if found.low is None or found.high is None:
+def _interval(comparison: Comparison) -> Value:
+    if comparison.low is None or comparison.high is None:
         return None
-    return f"[{found.low:+.4f}, {found.high:+.4f}]"
+    return f"[{comparison.low:+.4f}, {comparison.high:+.4f}]"
 
 
-def aligned(base: Scores, given: Scores, measure: str) -> Values:
+def aligned(base: Scores, scores: Scores, measure: str) -> Values:
     """Return the values of one measure in the baseline's order of queries."""
-    expected, values = base.per_query[measure], given.per_query[measure]
+    expected, values = base.per_query[measure], scores.per_query[measure]
     if expected.keys() != values.keys():
         raise ConfigError(
             f"{measure}: the systems were scored on different queries ({len(expected):,} and "
@@ -255,8 +255,8 @@ def equivalences(scores: Mapping[str, Scores], share: float, baseline: str | Non
             if mean <= 0:
                 continue
             one, other = (aligned(scores[base], scores[s], name) for s in (system, base))
-            found = equivalence(one, other, share * mean)
-            row["difference"], row["bound"] = found.difference, share * mean
-            row["p (TOST)"] = found.p_value
+            test = equivalence(one, other, share * mean)
+            row["difference"], row["bound"] = test.difference, share * mean
+            row["p (TOST)"] = test.p_value
     table.caption = f"Equivalent to within {share:.0%} of {base}'s mean where p is small."
     return table

@@ -88,13 +88,13 @@ def _of_relevant(compute: Callable[[_Counts], Values]) -> Callable[[Judgements, 
     def values(judgements: Judgements, setting: Setting) -> Values:
         relevant_hit = judgements.hit_grade >= setting.level
         query = judgements.hit_query[relevant_hit]
-        found = np.bincount(query, minlength=len(judgements.retrieved))
+        counts = np.bincount(query, minlength=len(judgements.retrieved))
         return compute(
             _Counts(
                 query=query,
                 rank=judgements.hit_rank[relevant_hit],
-                nth=places_in_groups(found),
-                found=found,
+                nth=places_in_groups(counts),
+                found=counts,
                 relevant=relevant_counts(judgements, setting.level),
                 retrieved=judgements.retrieved,
                 cutoff=setting.cutoff,
@@ -261,9 +261,9 @@ def _expected_reciprocal_rank(judgements: Judgements, setting: Setting) -> Value
     inside = judgements.hit_grade > 0
     query, rank = judgements.hit_query[inside], judgements.hit_rank[inside]
     satisfied = (np.exp2(judgements.hit_grade[inside]) - 1) / 2.0**largest
-    found = np.bincount(query, minlength=queries)
-    nth = places_in_groups(found)
-    continuing = np.ones((queries, int(found.max(initial=0)) + 1))
+    counts = np.bincount(query, minlength=queries)
+    nth = places_in_groups(counts)
+    continuing = np.ones((queries, int(counts.max(initial=0)) + 1))
     continuing[query, nth + 1] = 1 - satisfied
     arrives = np.cumprod(continuing, axis=1)[query, nth]
     return sums_by_query(query, arrives * satisfied / (rank + 1), queries)

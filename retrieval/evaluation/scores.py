@@ -215,8 +215,8 @@ def _by_query(qrels: Any) -> Qrels:
     return judgements
 
 
-def _is_qrels(given: Any) -> bool:
-    return isinstance(given, Mapping) and all(isinstance(g, Mapping) for g in given.values())
+def _is_qrels(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(g, Mapping) for g in value.values())
 
 
 def _checked(qrels: Qrels) -> Qrels:

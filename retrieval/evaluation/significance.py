@@ -73,8 +73,8 @@ def _below(value: float, freedom: int, shift: float) -> float:
     """Return the noncentral t distribution at ``value``; scipy has nan where that is nearly 0."""
     from scipy.special import nctdtr
 
-    found = float(nctdtr(freedom, shift, value))
-    return 0.0 if math.isnan(found) else found
+    share = float(nctdtr(freedom, shift, value))
+    return 0.0 if math.isnan(share) else share
 
 
 _CELLS = 1 << 21  # signs drawn at a time

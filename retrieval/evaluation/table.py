@@ -180,12 +180,15 @@ def escaped_markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    return re.sub(r"[\\&%$#_{}~^†]", lambda found: _LATEX[found[0]], text)
+    return re.sub(r"[\\&%$#_{}~^†]", lambda match: _LATEX[match[0]], text)
 
 
-def mark_significant(table: Table, comparisons: Iterable[Mapping[str, Any]]) -> None:
-    """Mark the figures that differ significantly from the baseline's, by measure or by dataset."""
-    for each in comparisons:
+def mark_significant(table: Table, stored: Iterable[Mapping[str, Any]] = ()) -> None:
+    """Mark the figures that differ significantly from the baseline's, by measure or by dataset.
+
+    The tests are the table's own, and those that ``Table.to_dict`` gave.
+    """
+    for each in (*map(asdict, table.comparisons), *stored):
         column = each.get("dataset") or each["measure"]
         if each["significant"] and column in table.columns:
             table.marks[each["system"], column] = MARK

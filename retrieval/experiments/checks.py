@@ -39,10 +39,11 @@ from sluice.retrieval.retrievers.corpus.vectors.encoding_tasks import (
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.abstain import Abstain
-from sluice.retrieval.stages.confidence_exit import Certainty, VarianceExit
+from sluice.retrieval.stages.confidence import Certainty
+from sluice.retrieval.stages.confidence_exit import VarianceExit
 from sluice.retrieval.stages.feedback.dense import VectorFeedback
 from sluice.retrieval.stages.feedback.stage import TermFeedback
-from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
+from sluice.retrieval.training_data.teachers.judges import check_judge
 from sluice.training.rules import judge
 
 SECTIONS = ("train", "retrievers", "rerankers", "pipelines")

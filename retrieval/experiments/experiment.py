@@ -36,7 +36,7 @@ from sluice.retrieval.config.yaml_file import yaml_text
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.execution.executor import LOCAL
 from sluice.retrieval.experiments.checks import check_experiment, check_opened, list_names
-from sluice.retrieval.experiments.fitting.stages import FittedStages
+from sluice.retrieval.experiments.fitted_stages import FittedStages
 from sluice.retrieval.experiments.output.changes import (
     differing_corpora,
     undo_interrupted,
@@ -67,7 +67,7 @@ from sluice.retrieval.retrievers.folder import HEAD, read_head
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
-from sluice.retrieval.training_data.teachers.scoring_tasks import open_judge
+from sluice.retrieval.training_data.teachers.judges import open_judge
 
 if TYPE_CHECKING:
     from sluice.retrieval.retrievers.corpus.encoding import EncodingEstimate

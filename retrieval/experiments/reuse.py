@@ -36,7 +36,7 @@ from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE, STORED
 from sluice.retrieval.retrievers.candidate_lists import check_lists
 from sluice.retrieval.retrievers.folder import read_head
 from sluice.retrieval.training_data.example_sources import example_source
-from sluice.retrieval.training_data.refreshing.miner import decisive
+from sluice.retrieval.training_data.refreshing_miner import decisive
 from sluice.retrieval.training_data.teachers.spec import teacher_spec
 
 # The order of what a section names, by how their places begin.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import check_arguments, resolve
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.retrieval.pipelines.fitting.unfitted import RERANKED, UnfittedRerank
+from sluice.retrieval.pipelines.fitting.rerank_fit import RERANKED, UnfittedRerank
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import DEPTH_RULES, FETCHED, STAGES, WRITERS, WRITTEN

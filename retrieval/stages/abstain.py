@@ -8,34 +8,32 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number
-from sluice.retrieval.evaluation.fitted_file import damage_named, number, read_fitted, write_fitted
+from sluice.retrieval.evaluation.fitted_file import damage_named, write_fitted
 from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import note
 from sluice.retrieval.runs.queries import DEPTH, Queries
-from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.stages.adaptive_depth import (
+from sluice.retrieval.runs.run import Run
+from sluice.retrieval.stages.confidence import (
+    EMPTY,
     KINDS,
     TEMPERED,
     WIDTH,
+    Certainty,
     Confidence,
     Dividing,
     SignalKind,
     auroc,
-)
-from sluice.retrieval.stages.confidence_exit import (
-    VARIANCE,
-    Certainty,
     certainty,
     check_unsure,
+    confidences,
+    read_threshold,
     signal,
 )
 
 FILE = "no_answer"
-EMPTY = Ranking([], [])
 
 
 class Abstain(Around):
@@ -64,10 +62,8 @@ class Abstain(Around):
         depth = DEPTH if k is None else k
         run = self.stage.rank(queries, given, max(depth, self.confidence.width))
         rule = self.confidence
-        if isinstance(rule, Certainty):
-            values = certainty(queries, self.stage, "abstain")
-        else:
-            values = {query: rule.of(run.get(query, EMPTY)) for query in queries}
+        known = certainty(queries, self.stage, "abstain") if isinstance(rule, Certainty) else None
+        values = dict(zip(queries, confidences(rule, queries, run, known).tolist(), strict=True))
         note({"confidence": values})
         return Run(
             {
@@ -116,30 +112,20 @@ def fit_abstention(
 
     Both runs are of the same stage: of queries with relevant documents, and of queries without any.
     ``kind="variance"`` is of the queries and not of rankings: ``certain`` has their numbers, see
-    ``variance_exit.certainty``. ``DataError`` where one of the runs has no queries.
+    ``confidence.certainty``. ``DataError`` where one of the runs has no queries.
     """
     finite_number(refused, "refused", 0, 1)
-    if (certain is not None) != (kind == VARIANCE):
-        raise ConfigError(
-            f"kind: {kind}: expected certain=, the numbers of the queries, with kind='variance' "
-            "and with no other"
-        )
     rule = signal(kind, width, temperature)
     for name, run in (("answerable", answerable), ("unanswerable", unanswerable)):
         if not run:
             raise DataError(f"{name}: no queries; a threshold needs queries with and without one")
-    others = {
-        each: Confidence(each, width, temperature if each in TEMPERED else 1.0) for each in KINDS
+    pair = answerable, unanswerable
+    numbers = zip(pair, certain or (None, None), strict=True)
+    known, unknown = (confidences(rule, run, run, own) for run, own in numbers)
+    others = [Confidence(each, width, temperature if each in TEMPERED else 1.0) for each in KINDS]
+    aurocs: dict[SignalKind, float] = {
+        each.kind: auroc(*(confidences(each, run, run) for run in pair)) for each in others
     }
-    values: dict[SignalKind, list[NDArray[np.float64]]] = {
-        each: [np.array([predictor.of(ranking) for ranking in run.values()])
-               for run in (answerable, unanswerable)]
-        for each, predictor in others.items()
-    }  # fmt: skip
-    if certain is not None:
-        pairs = zip(certain, (answerable, unanswerable), strict=True)
-        values[VARIANCE] = [np.array([numbers[query] for query in run]) for numbers, run in pairs]
-    known, unknown = values[kind]
     # as many of the lowest may be refused: those strictly below the next one
     shares = np.arange(len(known)) / len(known)  # not refused * n, which is 28.99... of .29 and 100
     place = int(np.searchsorted(shares, refused, side="right")) - 1
@@ -151,7 +137,7 @@ def fit_abstention(
         caught=float((unknown < threshold).mean()),
         answerable=len(known),
         unanswerable=len(unknown),
-        auroc={each: auroc(*pair) for each, pair in values.items()},
+        auroc={**aurocs, kind: auroc(known, unknown)},
     )
 
 
@@ -175,15 +161,15 @@ def abstain(
 
     ``fitted`` is a file of `sluice fit no-answer`. Or ``threshold`` is set, with the ``kind`` of
     confidence (energy), its ``width`` and ``temperature``, see ``Confidence``; ``variance``, of the
-    query, has neither, see ``variance_exit.certainty``.
+    query, has neither, see ``confidence.certainty``.
     """
     if not isinstance(stage, Stage):
         raise ConfigError(
             f"abstain: {type(stage).__name__}; expected a retriever or pipeline, such as "
             "abstain(bm25 >> reranker, threshold=0.5)"
         )
-    given = {"threshold": threshold, "kind": kind, "width": width, "temperature": temperature}
-    named = [name for name, value in given.items() if value is not None]
+    options = {"threshold": threshold, "kind": kind, "width": width, "temperature": temperature}
+    named = [name for name, value in options.items() if value is not None]
     if (fitted is None) == (threshold is None) or (fitted is not None and named):
         raise ConfigError(
             f"abstain: {', '.join(named) or 'nothing'} and fitted={fitted!r}; expected either the "
@@ -196,11 +182,8 @@ def abstain(
             1.0 if temperature is None else temperature,
         )
         return Abstain(stage, finite_number(threshold, "threshold"), own)
-    found = read_fitted(fitted, FILE)
+    threshold, rule = read_threshold(fitted, FILE, "threshold")
+    if isinstance(rule, Certainty):
+        return Abstain(stage, threshold, rule)
     with damage_named(fitted, "threshold"):
-        threshold = number(found["threshold"])
-        if found["kind"] != VARIANCE:
-            rule = Confidence(found["kind"], found["width"], number(found["temperature"]))
-            return Abstain(stage, threshold, rule)
-        finite_number(threshold, "threshold")
-    return Abstain(stage, threshold, Certainty())
+        return Abstain(stage, threshold, rule)

@@ -1,148 +1,39 @@
-"""Early exit: queries skip the reranker whose ranking is certain, or whose encoder is of them."""
+"""Exits: queries that are already certain, by their ranking or by themselves, skip the reranker."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import finite_number, is_number
-from sluice.retrieval.evaluation.fitted_file import damage_named, number, read_fitted, write_fitted
+from sluice.retrieval.evaluation.fitted_file import damage_named, write_fitted
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
-from sluice.retrieval.stages.adaptive_depth import (
-    KINDS,
-    LEAST,
+from sluice.retrieval.stages.confidence import (
+    VARIANCE,
     WIDTH,
+    Certainty,
     Confidence,
     Dividing,
     Kind,
     SignalKind,
+    certainty,
+    check_unsure,
+    confidences,
+    read_threshold,
+    signal,
 )
-
-VARIANCE: Final = "variance"
-OTHERS: Final = {"exit": "margin", "abstain": "energy"}  # the usual kind of confidence
-
-
-@dataclass(frozen=True, slots=True)
-class Certainty:
-    """The confidence of ``certainty``: of the query, whatever the scores of its ranking."""
-
-    bounded: ClassVar[bool] = False
-    width: ClassVar[int] = 0  # scores that are looked at
-
-    kind: Literal["variance"] = VARIANCE
-
-
-def signal(kind: SignalKind, width: int, temperature: float) -> Confidence | Certainty:
-    """Return what a kind means; ``ConfigError`` for settings that it does not read."""
-    if kind != "variance":
-        return Confidence(kind, width, temperature)
-    if (width, temperature) != (WIDTH, 1.0):
-        raise ConfigError(
-            f"width {width}, temperature {temperature}: a variance is the query's and reads no "
-            "scores; leave both out"
-        )
-    return Certainty()
-
-
-@dataclass(frozen=True, slots=True)
-class VarianceExit:
-    """Skip the reranker for a query whose certainty is ``threshold`` or more.
-
-    A query's certainty is minus the mean logarithm of the variances that the encoder of a retriever
-    before the reranker gives it (``EncoderBase.uncertainty``): it is known of the query alone,
-    whatever the ranking. Queries are encoded once more for it. (Zamani and Bendersky 2023,
-    Multivariate Representation Learning for Information Retrieval, section on query performance.)
-    """
-
-    threshold: float
-    kind: Literal["variance"] = VARIANCE
-
-    def __post_init__(self) -> None:
-        finite_number(self.threshold, "exit")
-
-    def check(self, first: Stage) -> None:
-        """Raise ``ConfigError`` where no retriever in ``first``, or more than one, is unsure."""
-        check_unsure(first, "exit")
-
-    def sure(self, queries: Queries, first: Stage) -> Collection[str]:
-        """Return the queries that skip the reranker after ``first``."""
-        certain = certainty(queries, first)
-        return {query for query, value in certain.items() if value >= self.threshold}
-
-
-def certainty(queries: Queries, first: Stage, where: str = "exit") -> dict[str, float]:
-    """Return minus the mean log variance of each query; of blank ones the least number.
-
-    ``ConfigError`` as for ``unsure_retriever``.
-    """
-    encoder = unsure_retriever(first, where).state.encoder
-    uncertainty = hooks_of(encoder).uncertainty
-    found = dict.fromkeys(queries, LEAST)
-    with_text = [query for query, text in queries.items() if text.strip()]
-    if with_text and uncertainty is not None:
-        values = uncertainty(encoder.encode_queries([queries[query] for query in with_text]))
-        found.update(zip(with_text, (-values).tolist(), strict=True))
-    return found
-
-
-def check_unsure(first: Stage, where: str) -> None:
-    """Raise ``ConfigError`` where ``unsure_retriever`` would.
-
-    Stages of other classes that find documents are checked in each search.
-    """
-    if all(isinstance(part, Retriever) for part in _sources(first)):
-        unsure_retriever(first, where)
-
-
-def unsure_retriever(first: Stage, where: str = "exit") -> Retriever:
-    """Return the retriever in a stage whose encoder says how unsure it is of a query.
-
-    ``ConfigError`` where none does, or where several of different encoders do; ``where`` is what
-    asks, ``exit`` or ``abstain``.
-    """
-    found = {
-        each.state.head.encoder_fingerprint: each
-        for each in _sources(first)
-        if isinstance(each, Retriever) and hooks_of(each.state.encoder).uncertainty is not None
-    }
-    if not found:
-        raise ConfigError(
-            f"{where}: {VARIANCE}: no encoder of {first.name} has a variance of the query; search "
-            f"by a retriever of {{type: gaussian}}, or take another kind, such as {OTHERS[where]}"
-        )
-    if len(found) > 1:
-        names = ", ".join(each.name for each in found.values())
-        raise ConfigError(
-            f"{where}: {VARIANCE}: {names} have a variance of the query each; expected one such "
-            f"encoder in {first.name}"
-        )
-    return next(iter(found.values()))
-
-
-def _sources(stage: Stage) -> Iterator[Stage]:
-    """Yield the retrievers in a stage, and its other parts that have none."""
-    base = retriever_of(stage)
-    if base is not None:
-        yield base
-    elif not stage.inner and not stage.needs_candidates:
-        yield stage
-    for part in stage.inner if base is None else ():
-        yield from _sources(part)
-
 
 Bound = Literal["dev", "expected", "hoeffding"]
 FILE = "exit"
@@ -184,7 +75,33 @@ class ConfidenceExit:
 
     def confidence(self, ranking: Ranking) -> float:
         """Return how sure the order of a ranking's top is."""
-        return self._predictor.of(ranking)
+        return self._predictor.measure(ranking)
+
+
+@dataclass(frozen=True, slots=True)
+class VarianceExit:
+    """Skip the reranker for a query whose certainty is ``threshold`` or more.
+
+    A query's certainty is minus the mean logarithm of the variances that the encoder of a retriever
+    before the reranker gives it (``EncoderBase.uncertainty``): it is known of the query alone,
+    whatever the ranking. Queries are encoded once more for it. (Zamani and Bendersky 2023,
+    Multivariate Representation Learning for Information Retrieval, section on query performance.)
+    """
+
+    threshold: float
+    kind: Literal["variance"] = VARIANCE
+
+    def __post_init__(self) -> None:
+        finite_number(self.threshold, "exit")
+
+    def check(self, first: Stage) -> None:
+        """Raise ``ConfigError`` where no retriever in ``first``, or more than one, is unsure."""
+        check_unsure(first, "exit")
+
+    def sure(self, queries: Queries, first: Stage) -> Collection[str]:
+        """Return the queries that skip the reranker after ``first``."""
+        certain = certainty(queries, first)
+        return {query for query, value in certain.items() if value >= self.threshold}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +132,15 @@ def exit_rule(value: float | str) -> ConfidenceExit | VarianceExit:
     """Return the rule of ``exit=0.4`` (a margin) or ``exit='file.json'`` (what was fitted)."""
     if not isinstance(value, str):
         return ConfidenceExit(value)
-    found = read_fitted(value, FILE)
+    threshold, confidence = read_threshold(value, FILE, "exit")
     with damage_named(value, "exit"):
-        if found["kind"] == VARIANCE:
-            return VarianceExit(number(found["threshold"]))
-        tempered = found.get("temperature", 1.0)  # earlier files have none
-        return ConfidenceExit(
-            number(found["threshold"]), found["kind"], found["width"], number(tempered)
-        )
+        return _exit(threshold, confidence)
+
+
+def _exit(threshold: float, confidence: Confidence | Certainty) -> ConfidenceExit | VarianceExit:
+    if isinstance(confidence, Certainty):
+        return VarianceExit(threshold)
+    return ConfidenceExit(threshold, confidence.kind, confidence.width, confidence.temperature)
 
 
 def fit_exit(
@@ -249,7 +167,7 @@ def fit_exit(
     full cascade, which is then what runs. Queries of equal confidence exit together.
 
     ``kind="variance"`` is of the queries and not of rankings: ``certain`` has the number of each,
-    see ``variance_exit.certainty``; width and temperature are not for it.
+    see ``confidence.certainty``; width and temperature are not for it.
 
     ``bound`` chooses what stays within epsilon:
 
@@ -262,16 +180,13 @@ def fit_exit(
 
     ``DataError`` if no query has judgements.
     """
-    rule = _never(kind, width, temperature, certain)
+    sure = signal(kind, width, temperature)
+    rule = _exit(NEVER if sure.bounded else sys.float_info.max, sure)
     _check_bounds(epsilon, bound, delta)
-    values = [_values(run, qrels, measure) for run in (before, after)]
+    values = [evaluate(run, qrels, [measure]).per_query[measure] for run in (before, after)]
     queries = list(values[0])
-    empty = Ranking([], [])
-    if isinstance(rule, ConfidenceExit):
-        confidence = np.array([rule.confidence(before.get(query, empty)) for query in queries])
-    else:
-        confidence = np.array([(certain or {}).get(query, LEAST) for query in queries])
-    one, full = (np.array([found[query] for query in queries]) for found in values)
+    confidence = confidences(sure, queries, before, certain)
+    one, full = (np.array([own[query] for query in queries]) for own in values)
     losses = np.maximum(full - one, 0.0)
     order = np.argsort(-confidence, kind="stable")
     count = len(queries)
@@ -297,26 +212,6 @@ def fit_exit(
     )
 
 
-def _never(
-    kind: SignalKind, width: int, temperature: float, certain: Mapping[str, float] | None
-) -> ConfidenceExit | VarianceExit:
-    """Return the rule of a kind by which no query exits."""
-    if kind not in (*KINDS, VARIANCE):
-        known = (*KINDS, VARIANCE)
-        raise ConfigError(f"kind: {kind!r}; expected {', '.join(known)}{suggest(str(kind), known)}")
-    if (certain is not None) != (kind == VARIANCE):
-        raise ConfigError(
-            f"kind: {kind}: expected certain=, the number of each query, with kind='variance' and "
-            "with no other"
-        )
-    rule = signal(kind, width, temperature)
-    if isinstance(rule, Certainty):
-        return VarianceExit(sys.float_info.max)
-    return ConfidenceExit(
-        NEVER if rule.bounded else sys.float_info.max, rule.kind, width, temperature
-    )
-
-
 def _upper(
     risks: NDArray[np.float64], count: int, bound: Bound, delta: float
 ) -> NDArray[np.float64]:
@@ -325,11 +220,6 @@ def _upper(
     if bound == "hoeffding":
         return risks + math.sqrt(math.log(1 / delta) / (2 * count))
     return risks
-
-
-def _values(run: Run, qrels: Qrels, measure: str) -> Mapping[str, float]:
-    values: Mapping[str, float] = evaluate(run, qrels, [measure]).per_query[measure]
-    return values
 
 
 def _check_bounds(epsilon: Any, bound: Any, delta: Any) -> None:

@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.studies.compatibility import (
-        Compatibility as Compatibility,
-        compatibility_matrix as compatibility_matrix,
-    )
     from sluice.retrieval.studies.plots import (
         plot_cascades as plot_cascades,
         plot_depths as plot_depths,
@@ -21,6 +17,11 @@ if TYPE_CHECKING:
         plot_tradeoff as plot_tradeoff,
         plot_training as plot_training,
     )
-    from sluice.retrieval.studies.upgrades import Upgrade as Upgrade, upgrade as upgrade
+    from sluice.retrieval.studies.upgrades import (
+        Compatibility as Compatibility,
+        Upgrade as Upgrade,
+        compatibility_matrix as compatibility_matrix,
+        upgrade as upgrade,
+    )
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -19,7 +19,7 @@ from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.config.sections import ExperimentConfig, RetrieverSection, checked
 from sluice.retrieval.evaluation.comparison import baseline_of
 from sluice.retrieval.evaluation.measures import parse_measure
-from sluice.retrieval.evaluation.plots.tradeoff import (
+from sluice.retrieval.evaluation.plots import (
     Point,
     draw_depths,
     draw_differences,
@@ -107,13 +107,13 @@ def plot_cascades(
     front = place / "front.json"
     if not front.is_file():
         raise DataError(f"{folder}: no front.json here; expected the output folder of sluice tune")
-    found: Any = read_json(front)
+    facts: Any = read_json(front)
     try:
         with (place / "trials.csv").open(encoding="utf-8", newline="") as lines:
             trials = [_trial(row) for row in csv.DictReader(lines)]
         return draw_cascades(
-            trials, measure=str(found["measure"]), cost=str(found["cost"]),
-            front=[_trial(each) for each in found["front"]], chosen=_trial(found["chosen"]), ax=ax,
+            trials, measure=str(facts["measure"]), cost=str(facts["cost"]),
+            front=[_trial(each) for each in facts["front"]], chosen=_trial(facts["chosen"]), ax=ax,
         )  # fmt: skip
     except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
         raise DataError(

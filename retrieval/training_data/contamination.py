@@ -123,9 +123,9 @@ def contamination_of(examples: Iterable[Example], tested: Sequence[Dataset]) -> 
     texts = {(n, query): text for n, d in enumerate(tested) for query, text in d.queries.items()}
     names = {f"{n}:{query}": (n, query) for n, query in texts}
     known = QueryNgrams({name: texts[key] for name, key in names.items()})
-    asked, answered = _texts_of(examples)
+    queries, answered = _texts_of(examples)
     in_queries: dict[str, str] = {}
-    for text in asked:
+    for text in queries:
         for name in {*known.same_as(text), *known.found_in(text)}:
             in_queries.setdefault(name, text)
     in_documents: dict[str, str] = {}
@@ -174,14 +174,14 @@ def training_examples(source: str) -> list[Example]:
 
 def _texts_of(examples: Iterable[Example]) -> tuple[dict[str, None], dict[str, None]]:
     """Return the distinct texts of training queries, negative ones too, and of positives."""
-    asked: dict[str, None] = {}
+    queries: dict[str, None] = {}
     answered: dict[str, None] = {}
     for example in examples:
-        asked.update(dict.fromkeys([example.query.text, *example.negative_queries]))
+        queries.update(dict.fromkeys([example.query.text, *example.negative_queries]))
         for document, label in zip(example.documents, example.labels, strict=True):
             if label > 0:
                 answered[document.text] = None
-    return asked, answered
+    return queries, answered
 
 
 def _relevant(tested: Sequence[Dataset], answered: Iterable[str]) -> tuple[int, int]:

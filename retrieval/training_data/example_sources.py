@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import filecmp
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from sluice.encoders.foundation.build import build
+from sluice.encoders.foundation.disk.files import commit, new_draft, writable
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.retrieval.config.component_types import EXAMPLES
+from sluice.retrieval.documents.readers.fields import is_missing
+from sluice.retrieval.documents.readers.frames import rows_in_frame
 from sluice.retrieval.training_data.files.rows import ExampleSource, as_source
 from sluice.training.losses import loss_traits
 
@@ -20,6 +26,105 @@ if TYPE_CHECKING:
     from sluice.retrieval.pipelines.stage import Stage
     from sluice.retrieval.runs.run import Run
     from sluice.training import Example
+
+
+PAIRS: Final = "pairs.jsonl"  # in the work folder of the training run
+EXPECTED: Final = (
+    "expected a data frame, a dataset, or a list of (query, positive), of (query, positive, "
+    "negative, ...), of (query, positive, [negative, ...]), of (query, document, label), or of "
+    "{'query': ..., 'positive': ...}"
+)
+
+
+def with_rows_written(section: Mapping[str, Any], folder: Path, where: str) -> dict[str, Any]:
+    """Return a training section whose ``examples`` are files, written into ``folder`` if need be.
+
+    Rows are a pandas or polars frame, an Arrow table, a Hugging Face dataset, or an iterable of
+    tuples or mappings, as ``examples`` or as ``examples.file``. A file with the same rows stays as
+    it is, so that the same call reuses the model.
+    """
+    spec = section.get("examples")
+    if _are_rows(spec):
+        spec = {"type": "file", "file": spec}
+    if not isinstance(spec, Mapping) or not _are_rows(spec.get("file")):
+        return dict(section)
+    path = folder / PAIRS
+    _write(spec["file"], path, where)
+    return {**section, "examples": {**spec, "file": str(path)}}
+
+
+def _are_rows(value: Any) -> bool:
+    """Return whether a value holds rows rather than names of files or settings."""
+    if value is None or isinstance(value, (str, bytes, Path, Mapping, int, float)):
+        return False
+    return not (isinstance(value, list) and value and all(isinstance(t, str) for t in value))
+
+
+def _write(rows: Any, path: Path, where: str) -> None:
+    with new_draft(writable(path)) as draft:
+        with draft.open("w", encoding="utf-8") as stream:
+            lines = (json.dumps(each, ensure_ascii=False) for each in _records(rows, where))
+            stream.writelines(f"{line}\n" for line in lines)
+        if not draft.stat().st_size:
+            raise DataError(f"{where}: no rows; {EXPECTED}")
+        if not (path.exists() and filecmp.cmp(draft, path, shallow=False)):
+            commit(draft, path)
+
+
+def _records(rows: Any, where: str) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(_iterated(rows, where)):
+        record = _record(row, f"{where}: row {number:,}")
+        if all(value is None for value in record.values()):
+            raise DataError(f"{where}: row {number:,}: {row!r:.60} has no value; remove it")
+        if not number and isinstance(rows, Sequence):  # a column that only later rows have
+            names = (str(name) for one in rows if isinstance(one, Mapping) for name in one)
+            record = {**record, **{name: None for name in names if name not in record}}
+        yield record
+
+
+def _iterated(rows: Any, where: str) -> Iterable[Any]:
+    held = rows_in_frame(rows, where)
+    if held is not None:
+        return held
+    if not isinstance(rows, Iterable):
+        raise DataError(f"{where}: of type {type(rows).__name__}; {EXPECTED}")
+    return rows
+
+
+def _record(row: Any, place: str) -> dict[str, Any]:
+    if isinstance(row, Mapping):
+        return {str(name): _plain(value) for name, value in row.items()}
+    if not isinstance(row, (tuple, list)) or len(row) < 2:
+        raise DataError(f"{place}: {row!r:.60}; {EXPECTED}")
+    query, document, *others = map(_plain, row)
+    fields = {"query": query, "positive": document}
+    if len(others) == 1 and isinstance(others[0], list):
+        fields["negative"] = _negatives(others[0], place)
+    elif len(others) == 1 and not isinstance(others[0], str):
+        fields["label"] = others[0]
+    else:
+        fields |= {f"negative_{number}": text for number, text in enumerate(others, 1)}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _negatives(value: list[Any], place: str) -> list[str]:
+    texts = [text for text in value if text is not None]
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError(
+            f"{place}: the third part is {value!r:.60}; expected a negative, a list of negatives, "
+            "or a label, which is one number"
+        )
+    return texts
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it; what is missing (None, NaN) is None."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    value = value.tolist() if hasattr(value, "tolist") else value  # numpy
+    if is_missing(value):
+        return None
+    return value if isinstance(value, (str, int, float, list, Mapping)) else str(value)
 
 
 NEGATIVE = "a negative"

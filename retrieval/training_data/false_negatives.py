@@ -86,7 +86,7 @@ def _decisions(
     queries: list[NDArray[np.int64]] = []
     documents: list[NDArray[np.int64]] = []
     relevant: list[NDArray[np.bool_]] = []
-    found: list[NDArray[np.bool_]] = []
+    retrieved: list[NDArray[np.bool_]] = []
     known = 0
     for number, (query, positives) in enumerate(judged.items()):
         own = store.rows(sorted(positives))
@@ -98,10 +98,10 @@ def _decisions(
         queries.append(np.full(len(rows), number, np.int64))
         documents.append(rows)
         relevant.append(np.isin(rows, own))
-        found.append(np.isin(rows, hits[:top]))
+        retrieved.append(np.isin(rows, hits[:top]))
     if not known:
         raise DataError(
             f"{retriever.path}: none of the documents that are relevant to the {len(judged):,} "
             "queries is in it; do the judgements belong to this corpus?"
         )
-    return Decisions(*map(np.concatenate, (queries, documents, relevant, found)))  # type: ignore[arg-type]
+    return Decisions(*map(np.concatenate, (queries, documents, relevant, retrieved)))  # type: ignore[arg-type]

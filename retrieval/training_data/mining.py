@@ -29,9 +29,8 @@ from sluice.retrieval.retrievers.candidate_lists import (
 )
 from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.lists.list_tasks import INPUTS, LISTS, SOURCE, Asked, lists_of
-from sluice.retrieval.training_data.teachers.judge_tasks import JUDGED, judged_by_tasks
-from sluice.retrieval.training_data.teachers.scoring_tasks import open_judge
+from sluice.retrieval.training_data.list_tasks import INPUTS, LISTS, SOURCE, Asked, lists_of
+from sluice.retrieval.training_data.teachers.judges import JUDGED, judged_by_tasks, open_judge
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
@@ -125,10 +124,10 @@ def _recorded(
     """Have the judge score, by tasks, all pairs that the miner will ask it about."""
     from sluice.training.negatives.mining import pairs_to_judge
 
-    asked = pairs_to_judge(
+    pairs = pairs_to_judge(
         inputs.lists, dataset.qrels, mining, positive_scores=inputs.scores, texts=inputs.texts
     )
-    return judged_by_tasks(judge, list(asked), dataset.queries, inputs.texts, work, executor, key)
+    return judged_by_tasks(judge, list(pairs), dataset.queries, inputs.texts, work, executor, key)
 
 
 def _refuse_foreign(work: Path) -> None:

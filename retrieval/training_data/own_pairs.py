@@ -158,8 +158,8 @@ def _documents_held_out(
             "dev takes two documents at least: leave evaluate out"
         )
     left_out = frozenset(documents[: max(1, round(len(documents) / SHARE))])
-    asked = [each for each in examples if not each.relevant.isdisjoint(left_out)]
-    if len(asked) == len(examples):
+    held = [each for each in examples if not each.relevant.isdisjoint(left_out)]
+    if len(held) == len(examples):
         raise DataError(
             f"{where}evaluate: each of the {plural(len(examples), 'pair')} has to do with one of "
             f"the documents that are held out for dev (such as {min(left_out)!r}), and none is "
@@ -167,8 +167,8 @@ def _documents_held_out(
         )
     dev = Dataset.from_memory(
         (),
-        {each.query.id: each.query.text for each in asked},
-        {each.query.id: dict.fromkeys(sorted(each.relevant), 1) for each in asked},
+        {each.query.id: each.query.text for each in held},
+        {each.query.id: dict.fromkeys(sorted(each.relevant), 1) for each in held},
         name=corpus.name,
         split="dev",
     )
@@ -177,11 +177,11 @@ def _documents_held_out(
     log.log(
         level,
         "%sevaluate: %s has no judged dev queries: %s from %s that are not trained on (a tenth, by "
-        "seed) %s", where, corpus.name, plural(len(asked), "pair"),
+        "seed) %s", where, corpus.name, plural(len(held), "pair"),
         plural(len(left_out), "document"), role,
     )  # fmt: skip
-    kept = [each for each in examples if each.relevant.isdisjoint(left_out)] if once else []
-    return TrainingData(corpus, dev, kept, held_out=True, left_out=left_out)
+    rest = [each for each in examples if each.relevant.isdisjoint(left_out)] if once else []
+    return TrainingData(corpus, dev, rest, held_out=True, left_out=left_out)
 
 
 def _role(section: TrainingSection) -> tuple[int, str]:

@@ -17,9 +17,9 @@ from struck_scorer import StruckScorer
 from sluice.retrieval import Dataset, Retriever
 from sluice.retrieval.execution import Executor, ProcessExecutor
 from sluice.retrieval.execution.executor import LOCAL
-from sluice.retrieval.training_data.lists import list_tasks
+from sluice.retrieval.training_data import list_tasks
 from sluice.retrieval.training_data.mining import mine_negatives, write_mined
-from sluice.retrieval.training_data.teachers import judge_tasks
+from sluice.retrieval.training_data.teachers import judges as judge_tasks
 from sluice.retrieval.training_data.teachers.teachers import ModelTeacher
 
 SPEC = {"per_query": 3, "judge_margin": 0.01, "judge_depth": 6}

@@ -9,7 +9,7 @@ from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.training_data.example_sources import (
     file_examples,
 )
-from sluice.retrieval.training_data.teachers.score_files import read_scores
+from sluice.retrieval.training_data.teachers.scoring_tasks import read_scores
 from sluice.training.example import Example
 from sluice.training.negatives.judge import JudgedPair
 

@@ -30,7 +30,7 @@ from sluice.retrieval.cli.terminal.options import (
 from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 if TYPE_CHECKING:
-    from sluice.retrieval.evaluation.hub_counts import Hubness
+    from sluice.retrieval.evaluation.measures import Hubness
     from sluice.retrieval.experiments.experiment import Experiment
 
 
@@ -56,7 +56,7 @@ def hubness(
       sluice diagnose hubness run.trec -k 10 --documents 5183
       sluice diagnose hubness runs/x/retrievers/dense --dataset scifact
     """
-    from sluice.retrieval.evaluation.hub_counts import hubness as hubness_of
+    from sluice.retrieval.evaluation.measures import hubness as hubness_of
     from sluice.retrieval.runs.run import Run
 
     if source.is_dir():
@@ -81,7 +81,7 @@ def _hubness_of_retriever(
     folder: Path, dataset: str | None, split: str, k: int, allow: Collection[str]
 ) -> Hubness:
     from sluice.retrieval.datasets.dataset import load_dataset
-    from sluice.retrieval.evaluation.hub_counts import hubness as hubness_of
+    from sluice.retrieval.evaluation.measures import hubness as hubness_of
     from sluice.retrieval.retrievers.candidate_lists import run_on
     from sluice.retrieval.retrievers.retriever import Retriever
 
@@ -114,7 +114,7 @@ def compatibility(
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.retrievers.retriever import Retriever
-    from sluice.retrieval.studies.compatibility import compatibility_matrix
+    from sluice.retrieval.studies.upgrades import compatibility_matrix
 
     if len(retrievers) < 2:
         raise ConfigError("compatibility: expected at least two retrievers, the oldest first")

@@ -140,7 +140,7 @@ ANSWERS, NONE, ALL = Shown("OUTPUT.answers.sqlite"), Shown("none"), Shown("all")
 
 
 @takes(
-    "sluice.retrieval.training_data.written.full_rankings:rewrite_corpus",
+    "sluice.retrieval.training_data.written.written_corpus:rewrite_corpus",
     LIMITS,
     replace=Shown(names=("--replace/--no-replace",)),
     documents=ALL,
@@ -168,7 +168,7 @@ def rewrite(
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.written.full_rankings import (
+    from sluice.retrieval.training_data.written.written_corpus import (
         open_language_model,
         rewrite_corpus,
     )
@@ -181,7 +181,7 @@ def rewrite(
 
 
 @takes(
-    "sluice.retrieval.training_data.written.descriptions:describe_corpus",
+    "sluice.retrieval.training_data.written.written_corpus:describe_corpus",
     LIMITS,
     documents=ALL,
     cache=ANSWERS,
@@ -207,8 +207,10 @@ def describe(
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.written.descriptions import describe_corpus
-    from sluice.retrieval.training_data.written.full_rankings import open_language_model
+    from sluice.retrieval.training_data.written.written_corpus import (
+        describe_corpus,
+        open_language_model,
+    )
 
     report = describe_corpus(
         open_language_model(model, "MODEL"), load_dataset(dataset, None), output,
@@ -250,11 +252,8 @@ def rank(
     """
     from sluice.retrieval.datasets.dataset import load_dataset
     from sluice.retrieval.stages.transforms.writer import Limits
-    from sluice.retrieval.training_data.written.full_rankings import (
-        Windows,
-        open_language_model,
-        rank_dataset,
-    )
+    from sluice.retrieval.training_data.written.full_rankings import Windows, rank_dataset
+    from sluice.retrieval.training_data.written.written_corpus import open_language_model
 
     report = rank_dataset(
         open_language_model(model, "MODEL"), load_dataset(dataset, split), candidates, output,

@@ -25,7 +25,7 @@ from sluice.retrieval.pipelines.saving import FORMAT, GIVEN, HALF, PIPELINE, VER
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.table import OF_TRANSFORMS, SAVED, WRITES
 from sluice.retrieval.retrievers.retriever import Retriever
-from sluice.retrieval.stages.adaptive_depth import Confidence
+from sluice.retrieval.stages.confidence import Confidence
 from sluice.retrieval.stages.transforms.writer import Writes
 
 if TYPE_CHECKING:

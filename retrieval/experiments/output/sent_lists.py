@@ -13,7 +13,7 @@ from sluice.retrieval.execution.executor import Facts
 from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.retriever import Retriever
-from sluice.retrieval.training_data.lists.list_tasks import Asked, find_lists, write_lists
+from sluice.retrieval.training_data.list_tasks import Asked, find_lists, write_lists
 
 if TYPE_CHECKING:
     pass

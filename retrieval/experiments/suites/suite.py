@@ -237,7 +237,7 @@ def _table(
         averages = {s: sum(c[s] for c in datasets) / len(datasets) for s in systems}
         table.add_column(AVERAGE, dict(averages), ".4f")
     table.comparisons = testing.corrected(family)
-    mark_significant(table, table.to_dict()["comparisons"])
+    mark_significant(table)
     caption = []
     if others:
         over = f"{plural(len(others), 'system')} on {plural(len(found), 'dataset')}"

@@ -46,9 +46,9 @@ from sluice.retrieval.training_data.example_sources import (
     searched_with,
 )
 from sluice.retrieval.training_data.mining import mining_of
-from sluice.retrieval.training_data.refreshing.miner import RefreshSettings
+from sluice.retrieval.training_data.refreshing_miner import RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
-from sluice.retrieval.training_data.teachers.scoring_tasks import JUDGE, check_judge
+from sluice.retrieval.training_data.teachers.judges import JUDGE, check_judge
 from sluice.retrieval.training_data.teachers.spec import teacher_spec
 from sluice.training.losses.base import compares_own, taught_by_batch
 from sluice.training.rules import judge
@@ -224,7 +224,7 @@ def check_negatives(spec: Mapping[str, Any], where: str, allow: Allow) -> None:
         check_live(spec, where)
         return
     if "refresh" in spec:
-        RefreshSettings.of(spec["refresh"], f"{where}.refresh")
+        RefreshSettings.read(spec["refresh"], f"{where}.refresh")
     if "retriever" not in spec:
         raise ConfigError(f"{where}: needs 'retriever': {RETRIEVER}")
     for place, lists in named_sources(spec, f"{where}.retriever"):

@@ -52,7 +52,7 @@ from sluice.retrieval.training_data.contamination import (
 )
 from sluice.retrieval.training_data.example_sources import example_source, refuse_unlearnable
 from sluice.retrieval.training_data.examples import OpenJudge
-from sluice.retrieval.training_data.refreshing.miner import COPIES, OtherMiner, RefreshSettings
+from sluice.retrieval.training_data.refreshing_miner import COPIES, OtherMiner, RefreshSettings
 from sluice.retrieval.training_data.teachers.batch_teacher import make_batch_teacher
 from sluice.training.losses.base import compares_own, taught_by_batch
 from sluice.training.protocol import ListWriter, PairEncoder
@@ -402,7 +402,7 @@ def _refreshed(job: TrainingJob, encoder: Any, parts: Sequence[Part]) -> Iterato
         yield {}
         return
     where = f"{job.where}negatives.refresh"
-    settings = RefreshSettings.of("epoch" if value is None else value, where)
+    settings = RefreshSettings.read("epoch" if value is None else value, where)
     if not settings.beside:
         refresh = lambda step: made_examples(parts, encoder, step)  # noqa: E731
         yield {"refresh": refresh, "refresh_every": settings.steps}

@@ -192,7 +192,7 @@ class PairCost(NamedTuple):
     fixed: float
     each: float
 
-    def of(self, pairs: Costs) -> Costs:
+    def milliseconds(self, pairs: Costs) -> Costs:
         """Return the milliseconds for numbers of pairs; 0 for no pair."""
         return np.where(pairs > 0, self.fixed + self.each * pairs, 0.0)
 
@@ -229,7 +229,7 @@ class CostModel:
 
     def time_scorer(self, name: str, scorer: Any, lists: Run, documents: Texts) -> PairCost:
         """Time a scorer on the first documents of the timed queries' lists, and fit a line."""
-        asked: list[tuple[int, float]] = []
+        timings: list[tuple[int, float]] = []
         queries = [query for query in self.timed if len(lists.get(query, ()))]
         rounds = [(query, count) for query in queries[: 4 * WARM] for count in COUNTS]
         with progress(f"time {name}", len(rounds), unit="lists") as advance:
@@ -239,9 +239,9 @@ class CostModel:
                 start = time.perf_counter()
                 scorer.score(pairs)
                 if place >= WARM:
-                    asked.append((len(pairs), (time.perf_counter() - start) * 1000))
+                    timings.append((len(pairs), (time.perf_counter() - start) * 1000))
                 advance(1)
-        self.pairs[name] = fitted_line(asked)
+        self.pairs[name] = fitted_line(timings)
         return self.pairs[name]
 
     def of_span(self, span: Span) -> Spent:
@@ -290,7 +290,7 @@ class CostModel:
         name = _scorer_name(span)
         if name in self.pairs:
             counts = np.array([span.facts["pairs"].get(query, 0) for query in self.timed])
-            return self.pairs[name].of(counts.astype(np.float64))
+            return self.pairs[name].milliseconds(counts.astype(np.float64))
         if isinstance(span.stage, Feedback) and span.result is not None:
             depth = max([1, *map(len, span.result.values())])
             alone = self._one_by_one()
@@ -328,7 +328,7 @@ def _mean_pairs(span: Span) -> float:
     return float(sum(pairs.values()) / max(1, len(pairs)))
 
 
-def _milliseconds(stage: Stage, query: Queries, k: int | None, given: Run | None = None) -> float:
+def _milliseconds(stage: Stage, query: Queries, k: int | None, run: Run | None = None) -> float:
     start = time.perf_counter()
-    stage.run(query, given, k)
+    stage.run(query, run, k)
     return (time.perf_counter() - start) * 1000

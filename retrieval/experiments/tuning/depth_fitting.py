@@ -17,10 +17,9 @@ from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.evaluation.measures import at_level, parse_measure
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.training.tested_queries import untested
-from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter
-from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
-from sluice.retrieval.pipelines.fitting.unfitted import RERANKED, UnfittedRerank
-from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
+from sluice.retrieval.pipelines.fitting.fitter import QueryFitter
+from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit, fit_fusion
+from sluice.retrieval.pipelines.fitting.rerank_fit import RERANKED, RerankFit, UnfittedRerank
 from sluice.retrieval.pipelines.operators import Then
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.search import TextsOf
@@ -34,7 +33,8 @@ from sluice.retrieval.stages.adaptive_depth import (
     depth_report,
     fit_cut_off,
 )
-from sluice.retrieval.stages.confidence_exit import VARIANCE, FittedExit, certainty, fit_exit
+from sluice.retrieval.stages.confidence import VARIANCE, certainty
+from sluice.retrieval.stages.confidence_exit import FittedExit, fit_exit
 from sluice.retrieval.stages.hubs import bank_queries
 
 
@@ -54,7 +54,7 @@ def fit_experiment_fusion(
     ``split`` is ``dev`` (a tenth of train where there is none) or ``train``, ``depth`` how many
     hits of each part are fused. ``rebuild`` is as for ``sluice.run``.
     """
-    experiment, dataset = _opened(config, pipelines, overrides, split, rebuild)
+    experiment, dataset = _experiment_and_split(config, pipelines, overrides, split, rebuild)
     runs, parts = [], []
     for name in pipelines:
         stage = experiment.stage(name)
@@ -81,7 +81,7 @@ def fit_experiment_rerank(
     The pipeline must end in a reranker, ``first >> cross(depth=50)``, or an open one,
     ``first >> fitted(cross)``. Up to ``depth`` documents are tried, by default the reranker's own.
     """
-    experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
+    experiment, dataset = _experiment_and_split(config, [pipeline], overrides, split, rebuild)
     stage = experiment.open_stage(pipeline)
     last = stage.second if isinstance(stage, Then) else None
     if not isinstance(stage, Then) or not isinstance(last, Rerank | UnfittedRerank):
@@ -120,7 +120,7 @@ def fit_experiment_cut_off(
     ``split`` is ``dev`` (a tenth of train where there is none) or ``train``. Returns the rule, and
     its report on the queries it was fitted to.
     """
-    experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
+    experiment, dataset = _experiment_and_split(config, [pipeline], overrides, split, rebuild)
     run = run_on(experiment.stage(pipeline), dataset, depth).top(depth)
     level = dataset.level
     rule = fit_cut_off(run, dataset.qrels, level=level, **options)
@@ -141,7 +141,7 @@ def fit_experiment_exit(
 
     The pipeline must end in a reranker, ``first >> cross(depth=50)``, without an exit of its own.
     """
-    experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
+    experiment, dataset = _experiment_and_split(config, [pipeline], overrides, split, rebuild)
     stage = experiment.stage(pipeline)
     if not isinstance(stage, Then) or not isinstance(stage.second, Rerank):
         raise ConfigError(
@@ -179,7 +179,7 @@ def fit_experiment_abstention(
     other judged queries, and those that ``unanswerable`` names, see ``bank_queries``: of another
     collection, so that nothing here answers them.
     """
-    experiment, dataset = _opened(config, [pipeline], overrides, split, rebuild)
+    experiment, dataset = _experiment_and_split(config, [pipeline], overrides, split, rebuild)
     source = str(experiment.config.dataset)
     if unanswerable is not None and (
         unanswerable in (source, dataset.name)
@@ -216,7 +216,7 @@ def fit_experiment_abstention(
     )
 
 
-def _opened(
+def _experiment_and_split(
     config: ConfigSource,
     pipelines: Sequence[str],
     overrides: Sequence[str],
@@ -262,9 +262,9 @@ def _opened(
 
 def _origin(experiment: Experiment, dataset: Dataset, split: str, **facts: Any) -> dict[str, Any]:
     """Return what a fit's file says of where it was made."""
-    made = {k: v for k, v in provenance({}).items() if k not in ("config", "seconds")}
+    machine = {k: v for k, v in provenance({}).items() if k not in ("config", "seconds")}
     seed = experiment.config.seed
-    return {**facts, "dataset": dataset.name, "split": split, "seed": seed, **made}
+    return {**facts, "dataset": dataset.name, "split": split, "seed": seed, **machine}
 
 
 def _needed(config: ExperimentConfig, pipeline: str) -> set[str]:

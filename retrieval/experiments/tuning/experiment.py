@@ -22,7 +22,7 @@ from sluice.retrieval.config.sections import ExperimentConfig, TuneConfig
 from sluice.retrieval.config.yaml_file import yaml_text
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.evaluation.measures import parse_measure
-from sluice.retrieval.evaluation.plots.tradeoff import Point, draw_tradeoff
+from sluice.retrieval.evaluation.plots import Point, draw_tradeoff
 from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.significance import paired_t_test
 from sluice.retrieval.evaluation.table import Table, Value
@@ -103,11 +103,11 @@ def sweeps(trials: Sequence[Trial]) -> dict[str, list[Trial]]:
             last = places[-1]
             name = f"{trial.pipeline[: last.start()]}depth=…{trial.pipeline[last.end() :]}"
             by_name.setdefault(name, []).append(trial)
-    found = {name: group for name, group in by_name.items() if len(group) >= SWEPT}
+    groups = {name: group for name, group in by_name.items() if len(group) >= SWEPT}
     best: dict[str, str] = {}
-    for name in sorted(found, key=lambda name: -max(trial.value for trial in found[name])):
+    for name in sorted(groups, key=lambda name: -max(trial.value for trial in groups[name])):
         best.setdefault(name.partition("depth=…")[0], name)
-    return {name: found[name] for name in list(best.values())[:LINES]}
+    return {name: groups[name] for name in list(best.values())[:LINES]}
 
 
 def _point(trial: Trial, cost: str, label: str = "") -> Point:
@@ -302,39 +302,43 @@ def _settings(config: TuneConfig, systems: dict[str, Trial]) -> str:
     return yaml_text(settings)
 
 
-def _report(config: TuneConfig, dataset: Dataset, found: Tuning, table: Table) -> str:
+def _report(config: TuneConfig, dataset: Dataset, tuning: Tuning, table: Table) -> str:
     lines = [
         f"# Tuning of {Path(config.output).name}",
         "",
-        f"{len(found.trials):,} pipelines on {dataset.name}, split {dataset.split}; "
-        f"{found.measure} against {found.cost}.",
+        f"{len(tuning.trials):,} pipelines on {dataset.name}, split {dataset.split}; "
+        f"{tuning.measure} against {tuning.cost}.",
         "",
         "## The front",
         "",
-        f"| pipeline | {found.measure} | p50 ms | p95 ms | price |",
+        f"| pipeline | {tuning.measure} | p50 ms | p95 ms | price |",
         "|---|---|---|---|---|",
         *(
             f"| `{trial.pipeline.replace('|', chr(92) + '|')}` | {trial.value:.4f} | "
             f"{trial.p50_ms:,.1f} | {trial.p95_ms:,.1f} | {trial.price:g} |"
-            for trial in found.front
+            for trial in tuning.front
         ),
         "",
         "## Promised and measured on the test",
         "",
         table.to_markdown().rstrip(),
         "",
-        f"tuned: `{found.chosen.pipeline}`",
+        f"tuned: `{tuning.chosen.pipeline}`",
         "",
-        f"best: `{found.best.pipeline}`",
+        f"best: `{tuning.best.pipeline}`",
         "",
-        f"full: `{found.full.pipeline}`",
+        f"full: `{tuning.full.pipeline}`",
     ]
     return "\n".join(lines) + "\n"
 
 
-def plot_front(found: Tuning, path: str | Path) -> Path:
+def plot_front(tuning: Tuning, path: str | Path) -> Path:
     """Draw all trials and the front into a file; ``MissingPackageError`` without matplotlib."""
     figure = draw_cascades(
-        found.trials, measure=found.measure, cost=found.cost, front=found.front, chosen=found.chosen
+        tuning.trials,
+        measure=tuning.measure,
+        cost=tuning.cost,
+        front=tuning.front,
+        chosen=tuning.chosen,
     )
     return save_figure(figure, path)

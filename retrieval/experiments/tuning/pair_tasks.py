@@ -39,7 +39,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span
 from sluice.retrieval.runs.queries import Queries, SelfExcluding
 from sluice.retrieval.stages.rerankers.score_cache import Cached, ScoreCache, Scores
-from sluice.retrieval.training_data.lists.list_tasks import stage_identity
+from sluice.retrieval.training_data.list_tasks import stage_identity
 
 SLICE = 25  # queries of a task
 PARTS = "parts"  # below the folder of the tuning
@@ -220,7 +220,7 @@ def score_pairs(
 def pairs_task(*, config: str, file: str | None, inputs: str, known: str, output: str) -> Facts:
     """Score the pairs of a slice with the parts of the saved experiment; see ``score_pairs``."""
     path = Path(config)
-    settings, experiment = _opened(path.read_text(encoding="utf-8"), file)
+    settings, experiment = _open_experiment(path.read_text(encoding="utf-8"), file)
     names = parts_of(settings, experiment)
     with contextlib.closing(ScoreCache(Path(known))) as before:
         score_pairs(names, settings, read_json(Path(inputs)), before, Path(output))
@@ -228,7 +228,7 @@ def pairs_task(*, config: str, file: str | None, inputs: str, known: str, output
 
 
 @lru_cache(maxsize=1)
-def _opened(text: str, file: str | None) -> tuple[TuneConfig, Experiment]:
+def _open_experiment(text: str, file: str | None) -> tuple[TuneConfig, Experiment]:
     """Open the experiment of a config; the last one stays open."""
     values = json.loads(text)
     find_own_modules(values, None if file is None else Path(file))

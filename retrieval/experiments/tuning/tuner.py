@@ -199,8 +199,9 @@ class Tuner:
 
     def _by_cost(self, rerankers: Sequence[str]) -> list[str]:
         """Return rerankers by the time of twenty pairs, untimed rerankers of lists first."""
-        known, few = self.costs.pairs, np.array([20.0])
-        return sorted(rerankers, key=lambda n: float(known[n].of(few)[0]) if n in known else 0.0)
+        few = np.array([20.0])
+        times = {n: float(cost.milliseconds(few)[0]) for n, cost in self.costs.pairs.items()}
+        return sorted(rerankers, key=lambda name: times.get(name, 0.0))
 
     def _store(self) -> Texts:
         stages = (part for part in self._open.values() if isinstance(part, Stage))
@@ -272,9 +273,9 @@ def chosen_of(trials: Sequence[Trial], budget: BudgetSection) -> Trial:
     cost = cost_of(budget)
     if not within:
         cheapest = min(trials, key=lambda trial: (getattr(trial, cost), -trial.value))
-        wanted = ", ".join(f"{key} {limit:g}" for key, limit in limits.items())
+        budgets = ", ".join(f"{key} {limit:g}" for key, limit in limits.items())
         raise ConfigError(
-            f"tune.budget: no pipeline costs {wanted} or less; the cheapest, {cheapest.pipeline}, "
+            f"tune.budget: no pipeline costs {budgets} or less; the cheapest, {cheapest.pipeline}, "
             f"has p50 {cheapest.p50_ms:g} ms, p95 {cheapest.p95_ms:g} ms, price {cheapest.price:g}"
         )
     if budget.share_of_best is not None:

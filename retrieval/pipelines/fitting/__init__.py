@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.pipelines.fitting.query_fitter import fit_on as fit_on
+    from sluice.retrieval.pipelines.fitting.fitter import fit_on as fit_on, fitted as fitted
     from sluice.retrieval.pipelines.fitting.rerank_fit import (
         RerankFit as RerankFit,
         fit_rerank as fit_rerank,
     )
-    from sluice.retrieval.pipelines.fitting.unfitted import fitted as fitted
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
-from sluice.retrieval.evaluation.fitted_file import FittedFile
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.encoders.objects import as_scorer
 from sluice.retrieval.evaluation.judgements import Judgements
 from sluice.retrieval.evaluation.measures import Measure, compute, parse_measure, settled
 from sluice.retrieval.evaluation.scores import Qrels
-from sluice.retrieval.pipelines.fitting.unfitted import called
-from sluice.retrieval.pipelines.fusion.choice import (
+from sluice.retrieval.pipelines.fitting.choice import (
     WIDTH,
     Gain,
-    bagged,
+    QueryFit,
+    Sample,
+    Settings,
+    Unfitted,
     gain_over,
-    held_out,
-    kernel,
+    judged_queries,
 )
+from sluice.retrieval.pipelines.rerank import Rerank
+from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike
+from sluice.retrieval.pipelines.stage import Stage, Texts
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Ranking, Run
 
@@ -33,6 +38,89 @@ Setting = tuple[int, float]  # depth, share of the earlier score
 
 DEPTHS = (5, 10, 15, 20, 30, 50, 75, 100, 150, 200)
 SHARES = tuple(round(0.1 * step, 1) for step in range(10))
+
+
+RERANKED = 50  # documents that a reranker is tried on, at most
+
+
+class UnfittedRerank(Unfitted):
+    """A reranker whose depth, at most ``depth``, and share of the earlier score are open."""
+
+    needs_candidates = True
+    most_queries = 300  # whose pairs are scored
+
+    def __init__(
+        self,
+        scorer: ScorerLike,
+        measure: str = "nDCG@10",
+        *,
+        depth: int = RERANKED,
+        queries: int | None = None,
+        documents: Texts | None = None,
+        label: str = "",
+    ) -> None:
+        self.scorer: Any = as_scorer(scorer)
+        self.measure, self.depth, self.queries = measure, depth, queries
+        self._documents = documents
+        self.label = label or ScorerHooks(self.scorer).name
+        self.name = f"fitted({self.label})"
+
+    def attached(self, documents: Texts) -> UnfittedRerank:
+        """Return the open reranker with a store, unless it has its own."""
+        stage = copy.copy(self)
+        stage._documents = self._documents or documents
+        return stage
+
+    def labelled(self, label: str) -> UnfittedRerank:
+        """Return it with the name that its scorer has in the pipeline."""
+        stage = copy.copy(self)
+        stage.label, stage.name = label, f"fitted({label})"
+        return stage
+
+    def with_settings(self, depth: int, interpolate: float = 0.0) -> Rerank:
+        """Return the reranker with these settings."""
+        return Rerank(
+            self.scorer, depth, interpolate=interpolate, documents=self._documents,
+            name=called(self.label, depth, interpolate),
+        )  # fmt: skip
+
+    def fit(self, sample: Sample, measure: Measure, first: Stage | None) -> RerankFit:
+        """Return the settings that the judged queries support; each of its pairs is scored once."""
+        stage = self._after(first)
+        run = sample.run(stage)
+        head = run.top(self.depth)
+        scored = self.with_settings(self.depth).rank(sample.queries, head, self.depth)
+        steps = not ScorerHooks(self.scorer).scores_lists
+        fit = fit_rerank(
+            run, scored, sample.qrels, measure, depth=self.depth, steps=steps, name=self.label
+        )
+        return replace(fit, parts=tuple(sorted(stage.leaves)))
+
+    def unjudged(self, measure: Measure, reason: str, first: Stage | None) -> RerankFit:
+        """Return depth 0: the first stage as it is."""
+        stage = self._after(first)
+        why = f"kept the first stage as it is, without {self.label}: {reason}"
+        parts = tuple(sorted(stage.leaves))
+        return RerankFit(
+            0, 0.0, self.label, stage.name, str(measure), why=why, judged=False, parts=parts
+        )
+
+    def closed(self, fit: QueryFit) -> Stage | None:
+        """Return the reranker with the settings of a fit."""
+        return (
+            self.with_settings(fit.depth, fit.interpolate) if isinstance(fit, RerankFit) else None
+        )
+
+    def _after(self, first: Stage | None) -> Stage:
+        if first is None:
+            raise ConfigError(f"{self.name}: a reranker needs candidates; write first >> fitted()")
+        return first
+
+
+def called(scorer: str, depth: int, interpolate: float) -> str:
+    """Return the call of a reranker: ``cross(depth=20)``, ``dot(bm25, depth=20)``."""
+    options = f"depth={depth}" + (f", interpolate={interpolate:g}" if interpolate else "")
+    return f"{scorer[:-1]}, {options})" if scorer.endswith(")") else f"{scorer}({options})"
 
 
 def settings_up_to(depth: int, *, steps: bool = True) -> list[Setting]:
@@ -130,7 +218,7 @@ DEPTH_STEP = WIDTH / 2  # how far neighbouring depths are from each other, for t
 
 
 @dataclass(frozen=True, slots=True)
-class RerankFit(FittedFile):
+class RerankFit(QueryFit):
     """A reranker's depth and share of the earlier score, and how well it does with them.
 
     ``value`` is the mean of ``measure`` with them, ``first`` that of the candidates as they are,
@@ -150,12 +238,12 @@ class RerankFit(FittedFile):
     scorer: str
     candidates: str
     measure: str
-    value: float | None
-    held_out: float | None
-    first: float | None
-    full: float | None
-    queries: int
-    tried: int
+    value: float | None = None
+    held_out: float | None = None
+    first: float | None = None
+    full: float | None = None
+    queries: int = 0
+    tried: int = 0
     gain: Gain | None = None
     why: str = ""
     judged: bool = True
@@ -167,21 +255,17 @@ class RerankFit(FittedFile):
         """The choice in a few words: ``cross(depth=20, interpolate=0.4)``."""
         return called(self.scorer, self.depth, self.interpolate)
 
-    def with_origin(self, origin: Mapping[str, Any]) -> Self:
-        """Return the fit with where it was made."""
-        return replace(self, origin=dict(origin))
-
     @classmethod
     def _parsed(cls, values: dict[str, Any]) -> dict[str, Any]:
-        parts, gain = tuple(values.get("parts", ())), values.get("gain")
+        parsed = QueryFit._parsed(values)
         whole_number(values["depth"], "depth", 0)
         if not (isinstance(values["scorer"], str) and isinstance(values.get("origin", {}), dict)):
             raise ConfigError("scorer and origin: expected a name and a mapping")
-        if not all(isinstance(part, str) for part in parts):
-            raise ConfigError(f"parts: {parts!r}; expected names")
+        if not all(isinstance(part, str) for part in parsed["parts"]):
+            raise ConfigError(f"parts: {parsed['parts']!r}; expected names")
         if finite_number(share := values["interpolate"], "interpolate", 0) > 1:
             raise ConfigError(f"interpolate: {share!r}; expected a share from 0 to 1")
-        return {**values, "parts": parts, "gain": None if gain is None else Gain(*gain)}
+        return parsed
 
 
 def fit_rerank(
@@ -200,16 +284,14 @@ def fit_rerank(
     (by default as many as it has): ``Rerank(scorer, depth).run(queries, first.top(depth))``. Every
     pair is scored once; each depth up to it (unless ``steps`` is false: the largest only) is tried
     with the shares 0, 0.1 ... 0.9 of the earlier score. What is taken is found by smoothed bagging
-    (``fusion.choice``), and kept only if its mean is more than one standard error above that of
+    (``fitting.choice``), and kept only if its mean is more than one standard error above that of
     the first stage, and the held-out mean above it; otherwise the depth is 0. Give the queries of a
     dev or train split.
 
     Raises ``ConfigError`` for an unknown measure and ``DataError`` if no query is judged.
     """
     measure = parse_measure(measure)
-    judged = {query: grades for query, grades in qrels.items() if grades}
-    if not any(query in first for query in judged):
-        raise DataError("fit_rerank: no query of the run has judgements; are the ids the same?")
+    judged = judged_queries(qrels, [first], "fit_rerank")
     if depth is None:
         depth = max((len(scored[query]) for query in judged if query in scored), default=0)
     settings = settings_up_to(whole_number(depth, "depth", 1), steps=steps)
@@ -217,17 +299,9 @@ def fit_rerank(
     values = np.array([search.values(*setting) for setting in settings])
     depths = sorted({depth for depth, _ in settings[1:]})
     points = np.array([(DEPTH_STEP * depths.index(d), share) for d, share in settings[1:]])
-    smoothing = kernel(points)
-
-    def choose(values: Array) -> int:
-        place = 1 + bagged(values[1:], points, smoothing)
-        return place if supported(values[place] - values[0]) else 0
-
-    held = held_out(values, choose)
-    place = choose(values)
-    if held is None or held.mean() <= values[0].mean():
-        place = 0
+    place, held = Settings(values, points, or_none=True).chosen()
     means = values.mean(axis=1).tolist()
+    full = means[settings.index((depth, 0.0))]
     fit = RerankFit(
         depth=settings[place][0],
         interpolate=settings[place][1],
@@ -237,47 +311,12 @@ def fit_rerank(
         value=means[place],
         held_out=None if held is None else float(held.mean()),
         first=means[0],
-        full=means[settings.index((depth, 0.0))],
+        full=full,
         queries=len(judged),
         tried=len(settings),
         gain=gain_over(held, values[0]),
     )
-    return replace(fit, why=_why(fit))
-
-
-def supported(differences: Array) -> bool:
-    """Return whether the mean difference is more than one standard error above 0."""
-    count = len(differences)
-    if count < 2:
-        return False
-    mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(count)
-    return bool(mean > 0 and mean > error)
-
-
-def unjudged_rerank(name: str, candidates: str, measure: Measure, reason: str) -> RerankFit:
-    """Return depth 0, the first stage as it is, which is taken without judgements."""
-    return RerankFit(
-        depth=0,
-        interpolate=0.0,
-        scorer=name,
-        candidates=candidates,
-        measure=str(measure),
-        value=None,
-        held_out=None,
-        first=None,
-        full=None,
-        queries=0,
-        tried=0,
-        why=f"kept the first stage as it is, without {name}: not fitted on judgements ({reason})",
-        judged=False,
-    )
-
-
-def _why(fit: RerankFit) -> str:
-    """Return in a sentence what was chosen and how it compares."""
-    queries = plural(fit.queries, "judged query")
-    kept = f"chose {fit.shown}" if fit.depth else f"kept the first stage as it is, no {fit.scorer},"
-    facts = [f"the first stage {fit.first:.4f}", f"all by {fit.scorer} {fit.full:.4f}"]
-    if fit.held_out is not None:
-        facts.insert(0, f"held out {fit.held_out:.4f}")
-    return f"{kept} on {queries}: {fit.measure} {fit.value:.4f} ({', '.join(facts)})"
+    choice = f"chose {fit.shown}"
+    if not fit.depth:
+        choice = f"kept the first stage as it is, no {fit.scorer},"
+    return fit.explained(choice, {"the first stage": means[0], f"all by {fit.scorer}": full})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.pipelines.fusion.fit import (
+    from sluice.retrieval.pipelines.fitting.fusion_fit import (
         FusionFit as FusionFit,
         fit_fusion as fit_fusion,
     )

@@ -105,11 +105,11 @@ class GenerativeJudge:
         self.models = (*models, model.fingerprint)
         lowest = 1 if method == "binary_first" else 0
         self.grades = list(range(lowest, self.highest + 1))
-        asked = [*self.grades] if order == "ascending" else self.grades[::-1]
-        lines = [f"{grade} = {definitions[grade]}" for grade in asked]
+        scale = [*self.grades] if order == "ascending" else self.grades[::-1]
+        lines = [f"{grade} = {definitions[grade]}" for grade in scale]
         if method == "criteria":
-            lines = [str(grade) for grade in asked]
-        self._names = ", ".join(map(str, asked[:-1])) + f" or {asked[-1]}"
+            lines = [str(grade) for grade in scale]
+        self._names = ", ".join(map(str, scale[:-1])) + f" or {scale[-1]}"
         self._scale = "\n".join(lines)
         question = prompt or (TEXT_PROMPT if answer == "text" else PROMPT)
         self.templates = [self._template(question)]
@@ -133,23 +133,23 @@ class GenerativeJudge:
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
         """Return expected grades; NaN if the model gave no usable answer."""
-        found = np.zeros(len(pairs))
-        asked = list(pairs)
+        scores = np.zeros(len(pairs))
+        listed = list(pairs)
         places = np.arange(len(pairs))
         if self.method == "binary_first":
-            shares = known_chances(self.model, self._filled(self._binary, asked), YES_NO)[:, 0]
-            found[np.isnan(shares)] = np.nan
+            shares = known_chances(self.model, self._filled(self._binary, listed), YES_NO)[:, 0]
+            scores[np.isnan(shares)] = np.nan
             places = np.flatnonzero(shares >= 0.5)
-            asked = [pairs[place] for place in places.tolist()]
-        grades = [self._graded(self._filled(template, asked)) for template in self.templates]
-        found[places] = np.mean(grades, axis=0)
-        silent = int(np.isnan(found).sum())
+            listed = [pairs[place] for place in places.tolist()]
+        grades = [self._graded(self._filled(template, listed)) for template in self.templates]
+        scores[places] = np.mean(grades, axis=0)
+        silent = int(np.isnan(scores).sum())
         if silent:
             log.warning(
                 "judge %s: %s of %s pairs got no usable answer and have no label",
                 self.name, f"{silent:,}", f"{len(pairs):,}",
             )  # fmt: skip
-        return found
+        return scores
 
     def _graded(self, prompts: Sequence[Prompt]) -> Grades:
         if self.answer == "text" and prompts:

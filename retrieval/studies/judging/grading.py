@@ -28,7 +28,7 @@ from sluice.retrieval.studies.judging.generative_judge import (
     Method,
     Order,
 )
-from sluice.retrieval.training_data.teachers.ensemble import Teacher
+from sluice.retrieval.training_data.teachers.teachers import Teacher
 from sluice.training.negatives.judge import JudgedPair, judged
 
 if TYPE_CHECKING:
@@ -180,10 +180,10 @@ def fit_thresholds(scores: Grades, grades: NDArray[np.integer]) -> list[float]:
     labels = np.maximum(np.asarray(grades, np.int64), 0)
     highest = int(labels.max(initial=0))
     if not len(values) or highest < 1 or (labels > 0).all():
-        found = ", ".join(f"{n:,} of grade {g}" for g, n in enumerate(np.bincount(labels)) if n)
+        counts = ", ".join(f"{n:,} of grade {g}" for g, n in enumerate(np.bincount(labels)) if n)
         raise DataError(
-            f"thresholds: the labels to fit on are {found or 'none'}; expected some of grade 0 and "
-            "some above, or give the thresholds"
+            f"thresholds: the labels to fit on are {counts or 'none'}; expected some of grade 0 "
+            "and some above, or give the thresholds"
         )
     values = np.sort(values)
     steps = np.flatnonzero(values[1:] > values[:-1]) + 1  # a cut before each of these
@@ -211,8 +211,8 @@ class LabelFile:
 
     def scores(self, pairs: Sequence[JudgedPair]) -> Grades:
         """Return the file's grades, NaN for a pair without one."""
-        found = [self._labels.get(pair.query_id, {}).get(pair.document_id) for pair in pairs]
-        return np.array([math.nan if grade is None else max(grade, 0) for grade in found])
+        labels = [self._labels.get(pair.query_id, {}).get(pair.document_id) for pair in pairs]
+        return np.array([math.nan if grade is None else max(grade, 0) for grade in labels])
 
 
 def _is_cut(value: float) -> bool:

@@ -87,13 +87,13 @@ def circular(judge: GradingJudge | Names, systems: Mapping[str, Stage | Names]) 
 
 def rankers_in(stage: Stage) -> set[str]:
     """Return the fingerprints of the models that a pipeline retrieves and reranks by."""
-    found: set[str] = set()
+    models: set[str] = set()
     retriever = None if stage.inner else retriever_of(stage)
     if retriever is not None:
-        found.add(str(retriever.head.encoder_fingerprint))
+        models.add(str(retriever.head.encoder_fingerprint))
     for scorer in stage.ranking_models:
-        found |= set(_fingerprints(scorer))
-    return found.union(*(rankers_in(part) for part in stage.inner))
+        models |= set(_fingerprints(scorer))
+    return models.union(*(rankers_in(part) for part in stage.inner))
 
 
 def rankers_of_run(path: Path) -> set[str]:
@@ -111,17 +111,17 @@ def rankers_of_run(path: Path) -> set[str]:
         return set()
     config = read_yaml(settings)
     system = path.name.removesuffix(".gz").removesuffix(".trec")
-    found: set[str] = set()
+    models: set[str] = set()
     for part in _parts(system, config):
         for section in ("rerankers", "retrievers"):
             for model in _models(_section(config, section).get(part)):
                 trained = model in _section(config, "train")
-                found |= set(known_as(str(output / "models" / model) if trained else model))
+                models |= set(known_as(str(output / "models" / model) if trained else model))
     results = output / "results.json"
     for each in _systems(read_json(results)) if results.is_file() else []:
         if each.get("name") == system:
-            found |= set(map(str, _section(each, "fingerprints").values()))
-    return found
+            models |= set(map(str, _section(each, "fingerprints").values()))
+    return models
 
 
 def _fingerprints(scorer: Any) -> Iterator[str]:
@@ -150,15 +150,15 @@ def _systems(results: Any) -> list[Mapping[str, Any]]:
 def _parts(system: str, config: Mapping[str, Any]) -> set[str]:
     """Return the retrievers and rerankers in a pipeline, including those of pipelines it names."""
     pipelines = _section(config, "pipelines")
-    found, waiting = set[str](), [system]
+    parts, waiting = set[str](), [system]
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in parts:
             continue
-        found.add(name)
+        parts.add(name)
         if name in pipelines:
             waiting += names_in(str(pipelines[name]), where=f"pipelines.{name}")
-    return found
+    return parts
 
 
 def _models(spec: Any) -> Iterator[str]:

@@ -63,14 +63,14 @@ class LabelAgreement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything for JSON; an undefined figure is null."""
-        found = asdict(self)
+        values = asdict(self)
         for kind in ("kappa", "binary"):
-            found[kind] = {
+            values[kind] = {
                 str(key): {name: _number(part) for name, part in estimate._asdict().items()}
                 for key, estimate in getattr(self, kind).items()
             }
-        found["alpha"] = {scale: _number(value) for scale, value in self.alpha.items()}
-        return found
+        values["alpha"] = {scale: _number(value) for scale, value in self.alpha.items()}
+        return values
 
     def __str__(self) -> str:
         width = max(6, *(len(f"{n:,}") for row in self.confusion for n in row)) + 1
@@ -193,11 +193,11 @@ def krippendorff_alpha(ratings: Sequence[Sequence[float]] | Floats, scale: Scale
     if len(values) < 2:
         return math.nan
     # How many raters gave each unit each value [units, values].
-    given = np.stack([(counted == value).sum(axis=0) for value in values], axis=1).astype(float)
-    raters = given.sum(axis=1)
-    share = given / (raters - 1.0)[:, None]
-    coincidences = given.T @ share - np.diag(share.sum(axis=0))
-    totals = given.sum(axis=0)
+    counts = np.stack([(counted == value).sum(axis=0) for value in values], axis=1).astype(float)
+    raters = counts.sum(axis=1)
+    share = counts / (raters - 1.0)[:, None]
+    coincidences = counts.T @ share - np.diag(share.sum(axis=0))
+    totals = counts.sum(axis=0)
     weight = _disagreement(values, totals, scale)
     observed = float((coincidences * weight).sum())
     expected = float(totals @ weight @ totals)

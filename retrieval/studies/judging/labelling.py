@@ -212,10 +212,12 @@ def pairs_to_label(
         if not grades:
             continue
         tops = [run[query].doc_ids[:k] for run in runs if query in run]
-        found = dict.fromkeys(doc for top in tops for doc in top) if runs else dict(grades)
-        kept = [doc for doc in found if which == "all" or (doc in grades) == (which == "judged")]
-        if kept:
-            wanted[query] = kept
+        documents = dict.fromkeys(doc for top in tops for doc in top) if runs else dict(grades)
+        chosen = [
+            doc for doc in documents if which == "all" or (doc in grades) == (which == "judged")
+        ]
+        if chosen:
+            wanted[query] = chosen
     return wanted
 
 
@@ -223,12 +225,12 @@ def pairs_with_texts(
     wanted: Mapping[str, Sequence[str]], queries: Mapping[str, str], texts: Texts
 ) -> list[JudgedPair]:
     """Return the pairs whose query and document have texts, query by query."""
-    found = texts(list(dict.fromkeys(doc for docs in wanted.values() for doc in docs)))
+    text_of = texts(list(dict.fromkeys(doc for docs in wanted.values() for doc in docs)))
     return [
-        JudgedPair(query, queries[query], document, found[document])
+        JudgedPair(query, queries[query], document, text_of[document])
         for query, documents in wanted.items()
         for document in documents
-        if query in queries and document in found
+        if query in queries and document in text_of
     ]
 
 

@@ -12,7 +12,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.evaluation.comparison import aligned
 from sluice.retrieval.evaluation.scores import Qrels, Scores, evaluate
-from sluice.retrieval.evaluation.table import MARK, Comparison
+from sluice.retrieval.evaluation.table import MARK, Comparison, Table, add_costs
 from sluice.retrieval.studies.report.data import short
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets
 from sluice.retrieval.studies.report.origin import origin_of
@@ -20,7 +20,7 @@ from sluice.retrieval.studies.report.page import escaped, file_text, script_free
 from sluice.retrieval.studies.report.queries import QUERY, cut
 
 CHANGED = 5  # queries of each system that gained most, and as many that lost most
-COSTS = (("p50 ms", 1), ("p95 ms", 1), ("index MB", 2))
+COSTS = (("p50 ms", ",.1f"), ("p95 ms", ",.1f"), ("index MB", ",.2f"))
 Row = Sequence[Any]
 
 
@@ -118,16 +118,16 @@ def _set_parts(pair: Pair, names: tuple[str, str]) -> Iterator[str]:
         {name: evaluate(each.runs[name], pair.qrels, measures, level=level) for name in pair.common}
         for each in (pair.one, pair.two)
     ]
-    found = _comparisons(pair, measures, *scores) if pair.common else []
+    comparisons = _comparisons(pair, measures, *scores) if pair.common else []
     yield f"<h2>{escaped(pair.one.name)}, split {escaped(pair.one.results['split'])}</h2>"
-    yield f'<p class="lead">{escaped(_sentence(pair, found, names))}</p>'
+    yield f'<p class="lead">{escaped(_sentence(pair, comparisons, names))}</p>'
     for note in _notes(pair, names):
         yield f'<p class="quiet small">{escaped(note)}</p>'
-    if found:
+    if comparisons:
         yield _table(
             ["system", "measure", *names, "difference", "confidence interval", "p corrected",
              "wins / ties / losses"],
-            (_row(each, *scores) for each in found),
+            (_row(each, *scores) for each in comparisons),
         )  # fmt: skip
         yield (
             f'<p class="quiet small">{escaped(_caption(pair, names))} '
@@ -156,7 +156,7 @@ def _comparisons(
 ) -> list[Comparison]:
     """Return a test for each common system and measure, corrected over the systems."""
     testing = pair.one.config.evaluate.testing
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for measure in one[pair.common[0]].mean:
         family = [
             testing.compared(
@@ -165,9 +165,9 @@ def _comparisons(
             )
             for name in pair.common
         ]  # fmt: skip
-        found += testing.corrected(family)
+        comparisons += testing.corrected(family)
     order = {name: place for place, name in enumerate(pair.common)}
-    return sorted(found, key=lambda each: order[each.system])
+    return sorted(comparisons, key=lambda each: order[each.system])
 
 
 def _caption(pair: Pair, names: tuple[str, str]) -> str:
@@ -175,18 +175,18 @@ def _caption(pair: Pair, names: tuple[str, str]) -> str:
     return f"{pair.one.config.evaluate.testing.caption(names[0], count)}."
 
 
-def _sentence(pair: Pair, found: Sequence[Comparison], names: tuple[str, str]) -> str:
-    if not found:
+def _sentence(pair: Pair, comparisons: Sequence[Comparison], names: tuple[str, str]) -> str:
+    if not comparisons:
         return "No system of this dataset is in both."
-    measure = found[0].measure
-    of_measure = [each for each in found if each.measure == measure]
+    measure = comparisons[0].measure
+    of_measure = [each for each in comparisons if each.measure == measure]
     sure = [each for each in of_measure if each.significant]
     count = plural(len(of_measure), "system")
     if not sure:
         return (
             f"{measure}: none of {count} differs significantly between {names[0]} and {names[1]}."
         )
-    told = "; ".join(
+    differences = "; ".join(
         f"{each.system} {short(each.difference, '+')}"
         + (
             ""
@@ -196,7 +196,7 @@ def _sentence(pair: Pair, found: Sequence[Comparison], names: tuple[str, str]) -
         for each in sorted(sure, key=lambda each: -each.difference)
     )
     verb = "differs" if len(sure) == 1 else "differ"
-    return f"{measure}: {len(sure)} of {count} {verb} significantly from {names[0]}: {told}."
+    return f"{measure}: {len(sure)} of {count} {verb} significantly from {names[0]}: {differences}."
 
 
 def _notes(pair: Pair, names: tuple[str, str]) -> Iterator[str]:
@@ -219,43 +219,31 @@ def _notes(pair: Pair, names: tuple[str, str]) -> Iterator[str]:
         yield f"The judgements of these queries differ; both are scored by those of {names[0]}."
 
 
-def _row(found: Comparison, one: Mapping[str, Scores], two: Mapping[str, Scores]) -> Row:
-    kind = "same" if not found.significant else "better" if found.difference > 0 else "worse"
+def _row(test: Comparison, one: Mapping[str, Scores], two: Mapping[str, Scores]) -> Row:
+    kind = "same" if not test.significant else "better" if test.difference > 0 else "worse"
     interval = ""
-    if found.low is not None and found.high is not None:
-        interval = f"{_signed(found.low)} … {_signed(found.high)}"
+    if test.low is not None and test.high is not None:
+        interval = f"{_signed(test.low)} … {_signed(test.high)}"
     return [
-        found.system,
-        found.measure,
-        f"{one[found.system].mean[found.measure]:.4f}",
-        f"{two[found.system].mean[found.measure]:.4f}",
-        Cell(_signed(found.difference) + (MARK if found.significant else ""), kind),
+        test.system,
+        test.measure,
+        f"{one[test.system].mean[test.measure]:.4f}",
+        f"{two[test.system].mean[test.measure]:.4f}",
+        Cell(_signed(test.difference) + (MARK if test.significant else ""), kind),
         interval,
-        f"{found.p_corrected:.2g}",
-        f"{found.wins:,} / {found.ties:,} / {found.losses:,}",
+        f"{test.p_corrected:.2g}",
+        f"{test.wins:,} / {test.ties:,} / {test.losses:,}",
     ]
 
 
 def _costs(pair: Pair) -> Iterator[Row]:
-    systems = [{str(s["name"]): s for s in each.systems} for each in (pair.one, pair.two)]
+    tables = [Table(rows={name: {} for name in pair.common}) for _ in (pair.one, pair.two)]
+    for table, each in zip(tables, (pair.one, pair.two), strict=True):
+        systems = {str(system["name"]): system for system in each.systems}
+        add_costs(table, {name: systems[name] for name in pair.common})
     for name in pair.common:
-        costs = [_costs_of(each[name]) for each in systems]
-        cells = [
-            "–" if cost[what] is None else f"{cost[what]:,.{digits}f}"
-            for what, digits in COSTS
-            for cost in costs
-        ]
-        yield [name, *cells]
-
-
-def _costs_of(system: Mapping[str, Any]) -> dict[str, float | None]:
-    latency = system.get("latency_ms") or {}
-    size = system.get("index_bytes")
-    return {
-        "p50 ms": latency.get("p50"),
-        "p95 ms": latency.get("p95"),
-        "index MB": None if size is None else size / 1e6,
-    }
+        values = ((table.rows[name].get(cost), form) for cost, form in COSTS for table in tables)
+        yield [name, *("–" if value is None else format(value, form) for value, form in values)]
 
 
 def _changes(pair: Pair) -> Iterator[Row]:
@@ -279,10 +267,10 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     """Return nested settings by dotted key."""
     if not isinstance(value, Mapping):
         return {name: value}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, part in value.items():
-        found |= _flat(part, f"{name}.{key}" if name else str(key))
-    return found
+        values |= _flat(part, f"{name}.{key}" if name else str(key))
+    return values
 
 
 def _queries(

@@ -127,12 +127,12 @@ COSTS: Final = {
 
 def meanings(columns: Iterable[str]) -> dict[str, str]:
     """Return what each of the columns means; a user's own measures are left out."""
-    found = {}
+    texts = {}
     for column in columns:
         text = COSTS.get(column) or _of_measure(column)
         if text:
-            found[column] = text
-    return found
+            texts[column] = text
+    return texts
 
 
 def _of_measure(column: str) -> str:

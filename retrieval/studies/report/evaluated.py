@@ -82,13 +82,13 @@ class EvaluatedSet:
     @cached_property
     def retrievers(self) -> dict[str, Retriever]:
         """The retrievers that can be opened, by name; their models load on first use."""
-        found = {}
+        retrievers = {}
         for head in sorted((self.folder / "retrievers").glob(f"*/{HEAD}")):
             try:
-                found[head.parent.name] = Retriever.open(head.parent, allow=self.allow)
+                retrievers[head.parent.name] = Retriever.open(head.parent, allow=self.allow)
             except SluiceError as error:
                 self.failed(f"retriever {head.parent.name}", error)
-        return found
+        return retrievers
 
     def failed(self, part: str, error: Exception) -> None:
         """Log and record that a part of the report is left out, and why."""
@@ -98,15 +98,15 @@ class EvaluatedSet:
     def documents(self, doc_ids: Iterable[str]) -> dict[str, Document]:
         """Return documents by id, from the stores or, if there are none, from the corpus."""
         left = dict.fromkeys(doc_ids)
-        found: dict[str, Document] = {}
+        documents: dict[str, Document] = {}
         for retriever in self.retrievers.values():
-            ids = [name for name in left if name not in found]
+            ids = [name for name in left if name not in documents]
             if ids:
-                found.update(_stored(retriever, ids))
-        missing = {name for name in left if name not in found}
+                documents.update(_stored(retriever, ids))
+        missing = {name for name in left if name not in documents}
         if missing and not self.retrievers:
-            found.update({each.id: each for each in self.dataset.corpus if each.id in missing})
-        return found
+            documents.update({each.id: each for each in self.dataset.corpus if each.id in missing})
+        return documents
 
 
 def _renamed(scores: Scores, names: list[str]) -> Scores:
@@ -134,12 +134,12 @@ def open_sets(folder: Path, allow: Collection[str] = ()) -> list[EvaluatedSet]:
     results = read_results(folder, allow)
     names = results.get("datasets")
     if names is None:
-        return [_opened(str(results["dataset"]), folder, results, allow)]
+        return [_open_set(str(results["dataset"]), folder, results, allow)]
     parts = {str(name): folder / "datasets" / str(name) for name in names}
-    return [_opened(name, part, read_results(part, allow), allow) for name, part in parts.items()]
+    return [_open_set(name, part, read_results(part, allow), allow) for name, part in parts.items()]
 
 
-def _opened(
+def _open_set(
     name: str, folder: Path, results: dict[str, Any], allow: Collection[str]
 ) -> EvaluatedSet:
     settings = folder / SETTINGS
@@ -320,15 +320,15 @@ def _pairs(name: str, retriever: Retriever, text: str, doc_ids: Sequence[str]) -
     matches = retriever.state.token_reader.matches(text, doc_ids)
     if not matches:
         return {}
-    own = {doc: [each for each in met if each.in_query] for doc, met in matches.items()}
-    rest = {doc: [each for each in met if not each.in_query] for doc, met in matches.items()}
+    own = {doc: [each for each in tokens if each.in_query] for doc, tokens in matches.items()}
+    rest = {doc: [each for each in tokens if not each.in_query] for doc, tokens in matches.items()}
     first = next(iter(own))
-    sums = figures([sum(each.similarity for each in met) for met in rest.values()], 3)
+    sums = figures([sum(each.similarity for each in tokens) for tokens in rest.values()], 3)
     return {
         name: {
             "tokens": [_cut(match.query_token) for match in own[first][:PAIRS]],
             "count": len(own[first]),
-            "documents": {doc: _row(met[:PAIRS]) for doc, met in own.items()},
+            "documents": {doc: _row(tokens[:PAIRS]) for doc, tokens in own.items()},
             "others": len(rest[first]),
             "rest": dict(zip(rest, sums, strict=True)),
         }

@@ -32,8 +32,8 @@ def judged(run: Run, qrels: Qrels, query: str, level: int = 1) -> Judged:
     """Look up the grade of every hit of a query."""
     grades = qrels[query]
     ids = run.get(query, _EMPTY).doc_ids
-    found = np.array([grades.get(doc_id, -1) for doc_id in ids], dtype=np.int64)
-    return Judged(found, sum(grade >= level for grade in grades.values()))
+    ranked = np.array([grades.get(doc_id, -1) for doc_id in ids], dtype=np.int64)
+    return Judged(ranked, sum(grade >= level for grade in grades.values()))
 
 
 def judges_few(qrels: Qrels) -> bool:

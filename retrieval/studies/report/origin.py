@@ -58,7 +58,7 @@ def _parts(evaluated: EvaluatedSet) -> Iterator[list[str]]:
     spent = {part["part"]: part for part in evaluated.results.get("parts") or ()}
     for node in nodes:
         section, _, name = node.partition(".")
-        took = _took(spent.get(node, {}))
+        took = _cost(spent.get(node, {}))
         if section == "retrievers":
             yield [name, _retriever(evaluated, name) + took]
         elif section == "rerankers":
@@ -67,13 +67,13 @@ def _parts(evaluated: EvaluatedSet) -> Iterator[list[str]]:
             yield [name, _training(config, name) + took]
 
 
-def _took(part: Mapping[str, Any]) -> str:
+def _cost(part: Mapping[str, Any]) -> str:
     """Return how long a part took to make, and the memory of the process meanwhile."""
     seconds, memory = part.get("seconds"), part.get("peak_memory_bytes")
-    found = [] if seconds is None else [f"made in {duration(seconds)}"]
+    facts = [] if seconds is None else [f"made in {duration(seconds)}"]
     if memory is not None:
-        found.append(f"at most {memory / 1e6:,.0f} MB of memory")
-    return f"; {', '.join(found)}" if found else ""
+        facts.append(f"at most {memory / 1e6:,.0f} MB of memory")
+    return f"; {', '.join(facts)}" if facts else ""
 
 
 def _retriever(evaluated: EvaluatedSet, name: str) -> str:
@@ -103,9 +103,9 @@ def _training(config: ExperimentConfig, name: str) -> str:
     if section.tuning is not None:
         parts.append(f"tuning {_component(section.tuning)}")
     trainer = section.trainer
-    told = [f"{what} {trainer[key]}" for key, what in TRAINED if key in trainer]
+    facts = [f"{what} {trainer[key]}" for key, what in TRAINED if key in trainer]
     arithmetic = [kind for kind in ("bf16", "fp16") if trainer.get(kind)]
-    return "; ".join([*parts, *([", ".join([*told, *arithmetic])] if told or arithmetic else [])])
+    return "; ".join([*parts, *([", ".join([*facts, *arithmetic])] if facts or arithmetic else [])])
 
 
 def _component(value: Any) -> str:

@@ -92,12 +92,12 @@ def build_report(
     shown = min(SHOWN_OF_SET, SHOWN // len(sets)) if queries is None else queries
     shown = whole_number(shown, "queries", 0)
     parts: dict[str, Any] = {}
-    told = []
+    static = []
     for place, evaluated in enumerate(sets):
         data, parts[f"details-{place}"] = set_data(evaluated, shown)
         parts[f"set-{place}"] = data
         sentence, origin = data["conclusion"], data["origin"]
-        told.append((evaluated.name, sentence, results_table(evaluated), origin))
+        static.append((evaluated.name, sentence, results_table(evaluated), origin))
     results = read_results(folder, allow)
     origin = results.get("origin") or sets[0].results.get("origin") or {}
     stored = results.get("tables") or {}
@@ -115,7 +115,7 @@ def build_report(
         raise ConfigError(f"report: {path}; expected a file that ends in .html")
     path.parent.mkdir(parents=True, exist_ok=True)
     title = f"{folder.resolve().name}: retrieval report"
-    write_text(path, page(title, parts, static_report(told, tables)))
+    write_text(path, page(title, parts, static_report(static, tables)))
     return path
 
 
@@ -153,7 +153,7 @@ def as_json(value: Any) -> str:
     become null.
     """
     text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return _SPECIAL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _SPECIAL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _finite(value: Any) -> Any:

@@ -234,10 +234,10 @@ class Texts:
 
     def stored(self, evaluated: EvaluatedSet) -> list[list[str]]:
         """Return id, title and snippet by number, or only the id if the text is not available."""
-        found = evaluated.documents(self.numbers)
+        documents = evaluated.documents(self.numbers)
         return [
-            [name, cut(found[name].title, TITLE), cut(found[name].text, SNIPPET)]
-            if name in found
+            [name, cut(documents[name].title, TITLE), cut(documents[name].text, SNIPPET)]
+            if name in documents
             else [name]
             for name in self.numbers
         ]
@@ -270,14 +270,14 @@ def details(
     return {"documents": texts.stored(evaluated), "queries": queries}, counts
 
 
-def _numbered(texts: Texts, found: Mapping[str, Any]) -> dict[str, Any]:
+def _numbered(texts: Texts, terms: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of scores with their documents by number."""
     numbered = {
-        key: {texts.number(doc): part for doc, part in found[key].items()}
+        key: {texts.number(doc): part for doc, part in terms[key].items()}
         for key in ("documents", "rest")
-        if key in found
+        if key in terms
     }
-    return {**found, **numbered}
+    return {**terms, **numbered}
 
 
 def _relevant(evaluated: EvaluatedSet, query: str) -> list[tuple[str, int, list[int]]]:
@@ -289,19 +289,19 @@ def _relevant(evaluated: EvaluatedSet, query: str) -> list[tuple[str, int, list[
         else {}
         for run in evaluated.runs.values()
     ]
-    found = [
+    relevant = [
         (doc, grade, [of_system.get(doc, 0) for of_system in ranks])
         for doc, grade in grades.items()
         if grade > 0
     ]
-    return sorted(found, key=lambda each: (-each[1], min(filter(None, each[2]), default=10**9)))
+    return sorted(relevant, key=lambda each: (-each[1], min(filter(None, each[2]), default=10**9)))
 
 
 def _documents(evaluated: EvaluatedSet, query: str) -> list[str]:
     """Return the documents shown for a query, each once."""
-    found = [run[query].doc_ids[:SHOWN] for run in evaluated.runs.values() if query in run]
-    found.append([doc for doc, _, _ in _relevant(evaluated, query)[:RELEVANT]])
-    return list(dict.fromkeys(doc for documents in found for doc in documents))
+    lists = [run[query].doc_ids[:SHOWN] for run in evaluated.runs.values() if query in run]
+    lists.append([doc for doc, _, _ in _relevant(evaluated, query)[:RELEVANT]])
+    return list(dict.fromkeys(doc for documents in lists for doc in documents))
 
 
 def _shown(evaluated: EvaluatedSet, query: str, texts: Texts) -> dict[str, Any]:

@@ -132,8 +132,8 @@ class AlteredRetriever(Stage):
         tied = np.flatnonzero(ranking.scores == ranking.scores[depth])
         rows = self._retriever.store.rows([ranking.doc_ids[place] for place in tied.tolist()])
         first = tied[np.argsort(rows)][: depth - tied[0]]
-        kept = np.sort(np.concatenate([np.arange(tied[0]), first])).tolist()
-        return Ranking([ranking.doc_ids[place] for place in kept], ranking.scores[kept])
+        places = np.sort(np.concatenate([np.arange(tied[0]), first])).tolist()
+        return Ranking([ranking.doc_ids[place] for place in places], ranking.scores[places])
 
 
 class RememberedScores:
@@ -192,9 +192,9 @@ class AlteredPipeline:
         if stage.needs_candidates and not stage.inner:
             return self._own_reranker(stage)
         if stage.inner:
-            made = stage.over([self._altered(part) for part in stage.inner])
-            if made is not stage:
-                return made
+            altered = stage.over([self._altered(part) for part in stage.inner])
+            if altered is not stage:
+                return altered
         if (retriever := retriever_of(stage)) is not None:
             leaf = AlteredRetriever(stage, retriever, self.scene)
             return self._leaves.setdefault(id(stage), leaf)
@@ -206,26 +206,26 @@ class AlteredPipeline:
     def _reranker(self, stage: Rerank) -> Rerank:
         if stage.inner:
             raise _looking(stage)
-        made = copy.copy(stage)
-        made.deadline_ms = None
-        if made._documents is not None:
-            made._documents = AlteredTexts(made._documents, self.scene)
-        if not made._of_lists:
+        reranker = copy.copy(stage)
+        reranker.deadline_ms = None
+        if reranker._documents is not None:
+            reranker._documents = AlteredTexts(reranker._documents, self.scene)
+        if not reranker._of_lists:
             known = self._scorers.setdefault(id(stage.scorer), RememberedScores(stage.scorer))
-            made.scorer = known
-        return made
+            reranker.scorer = known
+        return reranker
 
     def _own_reranker(self, stage: Stage) -> Stage:
         """Attach a reranker other than ``Rerank`` to the altered store."""
         texts = self._documents
-        made = stage if texts is None else stage.attached(AlteredTexts(texts, self.scene))
-        if made is stage:
+        reranker = stage if texts is None else stage.attached(AlteredTexts(texts, self.scene))
+        if reranker is stage:
             raise ConfigError(
                 f"{stage.name}: a {type(stage).__name__} cannot run with a replaced document; "
                 "expected its method attached(documents) to return another reranker, which reads "
                 "texts from these documents"
             )
-        return made
+        return reranker
 
 
 def _looking(stage: Stage) -> ConfigError:
@@ -272,8 +272,8 @@ def _emptied(index: Index, vectors: Any) -> Index:
     if isinstance(vectors, np.ndarray):
         return FlatIndex(inner.metric or "ip")
     if inner.metric is None and issparse(vectors):
-        made: Index = inner.empty()
-        return made
+        empty: Index = inner.empty()
+        return empty
     raise ConfigError(
         f"{type(inner).__name__}: cannot score vectors of type {type(vectors).__name__}; expected "
         "a dense or a sparse retriever"
@@ -282,9 +282,9 @@ def _emptied(index: Index, vectors: Any) -> Index:
 
 def _placed(ranking: Ranking, doc_id: str, score: float | None) -> Ranking:
     """Return a ranking with one document at the rank of its new score."""
-    kept = [place for place, name in enumerate(ranking.doc_ids) if name != doc_id]
-    doc_ids = [ranking.doc_ids[place] for place in kept]
-    scores = ranking.scores[kept]
+    places = [place for place, name in enumerate(ranking.doc_ids) if name != doc_id]
+    doc_ids = [ranking.doc_ids[place] for place in places]
+    scores = ranking.scores[places]
     if score is None:
         return Ranking(doc_ids, scores)
     doc_ids.append(doc_id)

@@ -147,15 +147,15 @@ class _Runner:
     def query_outcomes(self, perturbations: Sequence[str]) -> dict[str, Outcome]:
         """Return the clean outcome and those of the perturbations of queries."""
         chosen = list(self.queries)
-        made = {CLEAN: Outcome(chosen, self.values(self.clean), [1.0] * len(chosen))}
+        outcomes = {CLEAN: Outcome(chosen, self.values(self.clean), [1.0] * len(chosen))}
         for full in (each for each in perturbations if each.startswith("query:")):
             name = full.removeprefix("query:")
             texts = {q: perturbed_query(text, name, self.seed) for q, text in self.queries.items()}
             run = self.stage.run(self._texts(texts), None, self.limit).top(self.limit)
             overlaps = [self.overlap(query, run[query]) for query in chosen]
             values = self.values({query: run[query] for query in chosen})
-            made[full] = Outcome(chosen, values, overlaps)
-        return made
+            outcomes[full] = Outcome(chosen, values, overlaps)
+        return outcomes
 
     def document_outcomes(
         self, pipeline: AlteredPipeline, names: Sequence[str], targets: int, depth: int
@@ -163,7 +163,7 @@ class _Runner:
         """Return the outcomes of perturbing documents of the clean rankings, one at a time."""
         drawn = {query: self._targets(query, targets, depth) for query in self.queries}
         documents = self._documents([doc for docs in drawn.values() for doc in docs])
-        made: dict[str, Outcome] = {}
+        outcomes: dict[str, Outcome] = {}
         for name in names:
             log.info("robust %s: documents %s", self.name, name)
             jobs = [
@@ -175,8 +175,8 @@ class _Runner:
             if name == "stuffed":
                 self.stuffed = [(self.queries[query], new.full_text) for query, new in jobs]
             pipeline.prepare(self.queries, jobs)
-            made[f"document:{name}"] = self._outcome(pipeline, jobs, targets)
-        return made
+            outcomes[f"document:{name}"] = self._outcome(pipeline, jobs, targets)
+        return outcomes
 
     def _outcome(
         self, pipeline: AlteredPipeline, jobs: Sequence[tuple[str, Document]], targets: int
@@ -214,15 +214,15 @@ class _Runner:
         store: Any = self.stage.documents
         if not isinstance(store, FindsDocuments):
             raise ConfigError(f"{self.name}: no document store, and so no documents to perturb")
-        found: dict[str, Document] = {}
+        documents: dict[str, Document] = {}
         for name in dict.fromkeys(names):
             document = store.find(name)
             if document is None:
                 raise DataError(
                     f"{self.name}: retrieved document {name!r}, which is not in its store"
                 )
-            found[name] = document
-        return found
+            documents[name] = document
+        return documents
 
     def filtering(self, depth: int) -> Filtering | None:
         """Fit the stuffing filter on half of the queries and measure what it flags on the others.
@@ -266,8 +266,8 @@ def _drawn(dataset: Dataset, count: int, seed: int) -> list[str]:
         raise ConfigError(f"{dataset.name}: no judged queries to perturb")
     if not count or count >= len(known):
         return known
-    kept = set(Random(f"{seed}/queries").sample(known, count))
-    return [query for query in known if query in kept]
+    sample = set(Random(f"{seed}/queries").sample(known, count))
+    return [query for query in known if query in sample]
 
 
 def _unrelated(
@@ -283,12 +283,12 @@ def _unrelated(
             drawn.append(document)
         elif (at := random.randrange(place + 1)) < SENTENCES:
             drawn[at] = document
-    found = {}
+    texts = {}
     for query in queries:
         judged = dataset.qrels[query]
         apart = [first_sentence(doc.text) for doc in drawn if doc.id not in judged]
-        found[query] = Random(f"{seed}/sentence/{query}").choice(list(filter(None, apart)) or [""])
-    return found
+        texts[query] = Random(f"{seed}/sentence/{query}").choice(list(filter(None, apart)) or [""])
+    return texts
 
 
 def _rank(ranking: Ranking, doc_id: str) -> int:

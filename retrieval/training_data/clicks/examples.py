@@ -142,8 +142,8 @@ class ClickExamples(ExampleSource):
     @property
     def paths(self) -> list[Path]:
         """The logs, and the file of propensities."""
-        given = self.propensities
-        return [*self.logs, *([expanded(given)] if isinstance(given, str) else [])]
+        propensities = self.propensities
+        return [*self.logs, *([expanded(propensities)] if isinstance(propensities, str) else [])]
 
     def first_rows(self) -> Iterator[Row]:
         """Yield the first row of every log; ``DataError`` for one that cannot be read."""
@@ -168,9 +168,9 @@ class ClickExamples(ExampleSource):
         estimated = self.estimate()
         log.info("%s: %s", self.logs[0], summary(estimated))
         queries, texts = self._texts(estimated.counts, dataset)
-        made = list(self._examples(estimated, dataset, queries, texts))
-        without = len(queries) - len({example.query.id for example in made})
-        if not made:
+        examples = list(self._examples(estimated, dataset, queries, texts))
+        without = len(queries) - len({example.query.id for example in examples})
+        if not examples:
             raise DataError(
                 f"{self.logs[0]}: of {plural(len(queries), 'query')} outside dev and test none has "
                 "a click that counts, and so nothing to train on"
@@ -181,9 +181,9 @@ class ClickExamples(ExampleSource):
                 f"{without:,}", plural(len(queries), "query"),
             )  # fmt: skip
         if self.positives == "together":
-            return made
-        mean = sum(example.weight for example in made) / len(made)
-        return [replace(example, weight=example.weight / mean) for example in made]
+            return examples
+        mean = sum(example.weight for example in examples) / len(examples)
+        return [replace(example, weight=example.weight / mean) for example in examples]
 
     def _examples(
         self,
@@ -250,8 +250,8 @@ class ClickExamples(ExampleSource):
             for name, (query, place) in counts.queries.items()
             if name not in absent
         ]
-        kept = untested(rows, dataset, tested_texts(dataset))
-        return {row.query.key: row.query.text or "" for row in kept}, texts
+        train_rows = untested(rows, dataset, tested_texts(dataset))
+        return {row.query.key: row.query.text or "" for row in train_rows}, texts
 
     def _propensities(self) -> Sequence[float] | Mapping[int, float] | None:
         if not isinstance(self.propensities, str):

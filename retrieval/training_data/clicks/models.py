@@ -137,7 +137,7 @@ def estimate(
     examination = np.ones(len(cells.positions))
     if model == "pbm":
         if propensities is not None:
-            examination = _given(cells.positions, propensities)
+            examination = _at_positions(cells.positions, propensities)
         else:
             _check_connected(cells, paths)
             examination, _, steps = position_bias(cells)
@@ -167,11 +167,11 @@ def position_bias(cells: Cells) -> tuple[Floats, Floats, int]:
     step = 0
     while step < STEPS:
         step += 1
-        looked, found = examination[cells.places], relevance[cells.pairs]
-        silent = (shown - clicks) / np.maximum(1.0 - looked * found, 1e-12)
+        looked, attractive = examination[cells.places], relevance[cells.pairs]
+        silent = (shown - clicks) / np.maximum(1.0 - looked * attractive, 1e-12)
         before = examination
-        examination = cells.by_place(clicks + silent * looked * (1.0 - found)) / of_place
-        relevance = cells.by_pair(clicks + silent * found * (1.0 - looked)) / of_pair
+        examination = cells.by_place(clicks + silent * looked * (1.0 - attractive)) / of_place
+        relevance = cells.by_pair(clicks + silent * attractive * (1.0 - looked)) / of_pair
         top = examination.max()
         scaled = examination / top
         if np.abs(scaled - before / before.max()).max() < SETTLED:
@@ -221,7 +221,7 @@ def _cells(counts: Counts, paths: Sequence[Path]) -> Cells:
     return Cells(keys[:, 0], places, values[:, 0], values[:, 1], positions)
 
 
-def _given(positions: Whole, propensities: Sequence[float] | Mapping[int, float]) -> Floats:
+def _at_positions(positions: Whole, propensities: Sequence[float] | Mapping[int, float]) -> Floats:
     known = check_propensities(propensities, "propensities")
     missing = next((each for each in positions.tolist() if each not in known), None)
     if missing is not None:

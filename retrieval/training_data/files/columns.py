@@ -99,15 +99,15 @@ def names_in(columns: Mapping[str, Any] | None) -> list[str]:
     return [name for names in (columns or {}).values() for name in _listed(names)]
 
 
-def is_header(fields: Sequence[str], told: Collection[str], *, needed: bool) -> bool:
+def is_header(fields: Sequence[str], mapped: Collection[str], *, needed: bool) -> bool:
     """Return whether the first line of a file names its columns.
 
-    ``told`` are names that it then has; without any the known names decide, and where a header is
+    ``mapped`` are names that it then has; without any the known names decide, and where a header is
     ``needed``, as in csv, whether the fields look like names.
     """
     names = [field.strip() for field in fields]
-    if told:
-        return any(name in names for name in told)
+    if mapped:
+        return any(name in names for name in mapped)
     roles = {role for role in map(_role, names) if role}
     if len(roles) > 1 or (_role(names[0]) == "query" and len(names[0]) > 1):
         return True
@@ -115,15 +115,15 @@ def is_header(fields: Sequence[str], told: Collection[str], *, needed: bool) -> 
 
 
 def columns_of(
-    place: str, value: Mapping[str, Any], told: Mapping[str, Any] | None = None
+    place: str, value: Mapping[str, Any], columns: Mapping[str, Any] | None = None
 ) -> Columns | None:
     """Return what the columns of a file hold, from a record's fields; None if that is not clear.
 
-    ``told`` says it for some. Of two columns of texts, one known by its name makes the other the
+    ``columns`` says it for some. Of two columns of texts, one known by its name makes the other the
     rest of the pair; two unknown ones are query and positive in that order. ``DataError`` if a
-    column named in ``told`` does not exist, or the other half of the pair stays open.
+    column named in ``columns`` does not exist, or the other half of the pair stays open.
     """
-    for role, names in (told or {}).items():
+    for role, names in (columns or {}).items():
         for name in _listed(names):
             if name not in value:
                 listed = ", ".join(map(repr, list(value)[:8]))
@@ -131,14 +131,14 @@ def columns_of(
                     f"{place}: no column {name!r}, which columns.{role} names; the columns are "
                     f"{listed}{suggest(name, value)}"
                 )
-    free = [name for name in value if name not in names_in(told)]
+    free = [name for name in value if name not in names_in(columns)]
     chosen: dict[str, str | None] = {}
     for role, known in KNOWN.items():
-        own = (told or {}).get(role)
+        own = (columns or {}).get(role)
         ranked = [name for each in known for name in free if _plain(name) == each]
         ranked += [n for n in free if WORDS.get(role, set()) & {*_plain(n).split("_")} - {"id"}]
         chosen[role] = own if own is not None else next(iter(ranked), None)
-    negatives = _listed((told or {}).get("negative"))
+    negatives = _listed((columns or {}).get("negative"))
     negatives = negatives or [name for name in free if NEGATIVE.fullmatch(_plain(name))]
     used = {*chosen.values(), *negatives}
     others = {*IDS, NEGATIVE_QUERIES}
@@ -150,7 +150,7 @@ def columns_of(
             chosen[role] = rest.pop()
     query, positive = chosen["query"], chosen["positive"]
     if query is None or positive is None:
-        if not told:
+        if not columns:
             return None
         open_role = "query" if query is None else "positive"
         raise DataError(
@@ -219,10 +219,10 @@ def form_of(path: Path) -> str:
     return names[suffix]
 
 
-def read_records(path: Path, told: Collection[str] = ()) -> Iterator[Record]:
+def read_records(path: Path, mapped: Collection[str] = ()) -> Iterator[Record]:
     """Stream the rows of a file as fields by name.
 
-    ``told`` are names of columns that it has. A tsv file without a header, such as MS MARCO's, has
+    ``mapped`` are names of columns that it has. A tsv file without a header, as MS MARCO's, has
     fields named ``"0"``, ``"1"``, ... Only csv has quoting. Raises ``DataError`` with file and line
     for text that is not UTF-8, broken JSON, and a row with too many or too few fields.
     """
@@ -234,27 +234,27 @@ def read_records(path: Path, told: Collection[str] = ()) -> Iterator[Record]:
         yield from _parquet(path)
     elif form == "tsv":
         lines = ((n, line.split("\t")) for n, line in read_lines(path))
-        yield from _named(path, lines, told)
+        yield from _named(path, lines, mapped)
     else:
-        yield from _named(path, _csv(path), told)
+        yield from _named(path, _csv(path), mapped)
 
 
 def _named(
-    path: Path, rows: Iterator[tuple[int, list[str]]], told: Collection[str]
+    path: Path, rows: Iterator[tuple[int, list[str]]], roles: Collection[str]
 ) -> Iterator[Record]:
     names: list[str] | None = None
     csv_file = form_of(path) == "csv"
     for number, fields in rows:
         if names is None:
             first = fields[0].strip().lower()
-            if first in FIRST_NAMES or is_header(fields, told, needed=csv_file):
+            if first in FIRST_NAMES or is_header(fields, roles, needed=csv_file):
                 names = [field.strip() for field in fields]
                 check_names(f"{path}:{number}", [name for name in names if name])
                 continue
-            if told:
+            if roles:
                 columns = ", ".join(repr(field[:40]) for field in fields[:8])
                 raise DataError(
-                    f"{path}:{number}: none of {', '.join(map(repr, told))} is in the first line, "
+                    f"{path}:{number}: none of {', '.join(map(repr, roles))} is in the first line, "
                     f"which has {columns}; the first line has to name the columns"
                 )
             if csv_file:

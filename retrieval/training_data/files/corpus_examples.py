@@ -121,13 +121,13 @@ class LinkedExamples(ExampleSource):
             links = _noted_links(islice(dataset.corpus, self.documents), self.links)
         examples = list(linked_examples(passages, links, seed, epoch))
         if not examples:
-            found = (
+            lack = (
                 "names another by its id or title"
                 if self.links is None
                 else f"lists another's id under the metadata key {self.links!r}"
             )
             raise DataError(
-                f"{dataset.name}: none of {len(passages):,} documents {found}, and wlp needs "
+                f"{dataset.name}: none of {len(passages):,} documents {lack}, and wlp needs "
                 "links; try examples: {type: ict}"
             )
         return examples
@@ -255,7 +255,7 @@ class IndexingExamples(ExampleSource):
     def __post_init__(self) -> None:
         for kind in KINDS:
             whole_number(getattr(self, kind), f"indexing.{kind}", 0)
-        if not (any(self._wanted().values()) or self.queries or self.judgements):
+        if not (any(self._counts().values()) or self.queries or self.judgements):
             raise ConfigError(
                 f"indexing: nothing to learn from; give {', '.join(KINDS)}, queries or judgements"
             )
@@ -283,14 +283,14 @@ class IndexingExamples(ExampleSource):
             counts[name] += len(more)
         said = ", ".join(f"{kind} {count:,}" for kind, count in counts.items() if count)
         log.info("%s: %s for identifiers: %s", dataset.name, plural(len(examples), "text"), said)
-        for kind, count in {**self._wanted(), "queries": bool(self.queries)}.items():
+        for kind, count in {**self._counts(), "queries": bool(self.queries)}.items():
             if count and not counts[kind]:
                 raise DataError(
                     f"{dataset.name}: examples.{kind}: the corpus gives none; leave {kind} out"
                 )
         return examples
 
-    def _wanted(self) -> dict[str, int]:
+    def _counts(self) -> dict[str, int]:
         return {kind: getattr(self, kind) for kind in KINDS}
 
     def _of_documents(self, dataset: Dataset, seed: int) -> Iterator[Example]:
@@ -298,9 +298,9 @@ class IndexingExamples(ExampleSource):
         from sluice.training.generation.inverse_cloze import page_texts
 
         passages = {passage.id: passage for passage in passages_of(dataset, None)}
-        made: list[PageText] = list(page_texts(passages.values(), self._wanted(), seed))
-        made += self._phrases(list(passages.values()), seed)
-        for number, each in enumerate(made):
+        texts: list[PageText] = list(page_texts(passages.values(), self._counts(), seed))
+        texts += self._phrases(list(passages.values()), seed)
+        for number, each in enumerate(texts):
             document = passages[each.document_id]
             yield Example(
                 Text(f"{each.document_id}-{each.kind}-{number}", each.query),

@@ -32,7 +32,7 @@ log = logging.getLogger("sluice")
 CONSISTENT = 10  # hits that a pair's document is among, if the section does not say
 
 
-class _Asked(NamedTuple):
+class _Query(NamedTuple):
     """A query made from a document, and the text that answers it."""
 
     id: str
@@ -116,17 +116,17 @@ class CorpusExamples(ExampleSource):
         self, dataset: Dataset, seed: int, lists: Stage | Run | None = None
     ) -> list[Example]:
         """Return the examples, document by document; ``DataError`` where none is left."""
-        asked = list(self._asked(dataset, seed))
-        if not asked:
+        queries = list(self._queries(dataset, seed))
+        if not queries:
             raise DataError(f"{dataset.name}: no document of the corpus gives a pair to train on")
-        made = Counter(each.kind for each in asked)
+        kinds = Counter(each.kind for each in queries)
         log.info(
-            "%s: %s from the corpus: %s", dataset.name, plural(len(asked), "pair"),
-            ", ".join(f"{kind} {made[kind]:,}" for kind in self._shares() if made[kind]),
+            "%s: %s from the corpus: %s", dataset.name, plural(len(queries), "pair"),
+            ", ".join(f"{kind} {kinds[kind]:,}" for kind in self._shares() if kinds[kind]),
         )  # fmt: skip
         if lists is None:
-            return [_example(each) for each in asked]
-        return self._searched(asked, dataset, lists, seed)
+            return [_example(each) for each in queries]
+        return self._candidates(queries, dataset, lists, seed)
 
     def _shares(self) -> dict[str, float]:
         return {
@@ -134,7 +134,7 @@ class CorpusExamples(ExampleSource):
             "phrases": self.phrases,
         }  # fmt: skip
 
-    def _asked(self, dataset: Dataset, seed: int) -> Iterator[_Asked]:
+    def _queries(self, dataset: Dataset, seed: int) -> Iterator[_Query]:
         from sluice.training.generation.corpus_pairs import PairMaker
 
         maker = PairMaker.from_passages(passages_of(dataset, self.documents))
@@ -142,26 +142,26 @@ class CorpusExamples(ExampleSource):
             known = set[str]()
             for number in range(self.per_document):
                 chance = random.Random(f"corpus:{seed}:{number}:{passage.id}")
-                asked = self._drawn(maker, passage, f"{passage.id}-asked-{number}", chance)
-                if asked is not None and asked.query not in known:
-                    known.add(asked.query)
-                    yield asked
+                query = self._drawn(maker, passage, f"{passage.id}-asked-{number}", chance)
+                if query is not None and query.query not in known:
+                    known.add(query.query)
+                    yield query
 
     def _drawn(
         self, maker: PairMaker, passage: Passage, name: str, chance: random.Random
-    ) -> _Asked | None:
+    ) -> _Query | None:
         """Draw kinds by their shares, without returning one, until the document gives a pair."""
         shares = {kind: share for kind, share in self._shares().items() if share > 0}
         while shares:
             (kind,) = chance.choices(list(shares), list(shares.values()))
             pair = maker.pair(kind, passage, chance)
             if pair is not None:
-                return _Asked(name, kind, pair.query, passage.id, pair.document)
+                return _Query(name, kind, pair.query, passage.id, pair.document)
             del shares[kind]
         return None
 
-    def _searched(
-        self, asked: Sequence[_Asked], dataset: Dataset, lists: Stage | Run, seed: int
+    def _candidates(
+        self, queries: Sequence[_Query], dataset: Dataset, lists: Stage | Run, seed: int
     ) -> list[Example]:
         """Return the pairs whose document is found, with candidates of their lists."""
         if not isinstance(lists, Stage):
@@ -172,51 +172,51 @@ class CorpusExamples(ExampleSource):
         most = CONSISTENT if self.consistency is None else self.consistency
         depth = self.depth if self.candidates else most
         most = min(most, depth)
-        run = lists.run({each.id: each.query for each in asked}, None, depth)
-        kept = [
+        run = lists.run({each.id: each.query for each in queries}, None, depth)
+        pairs = [
             (each, run[each.id][:depth])
-            for each in asked
+            for each in queries
             if each.id in run and each.document_id in run[each.id].doc_ids[:most]
         ]
         log.info(
             "%s: kept %s of %s pairs, whose document is among the first %d hits of %s",
-            dataset.name, f"{len(kept):,}", f"{len(asked):,}", most, lists.name,
+            dataset.name, f"{len(pairs):,}", f"{len(queries):,}", most, lists.name,
         )  # fmt: skip
-        if not kept:
+        if not pairs:
             raise DataError(
-                f"{dataset.name}: of {len(asked):,} queries made from the corpus none finds its "
+                f"{dataset.name}: of {len(queries):,} queries made from the corpus none finds its "
                 f"document among the first {most} hits of {lists.name}; raise consistency"
             )
         if not self.candidates:
-            return [_example(each) for each, _ in kept]
-        return self._taught(kept, dataset, seed)
+            return [_example(each) for each, _ in pairs]
+        return self._labelled(pairs, dataset, seed)
 
-    def _taught(
-        self, kept: Sequence[tuple[_Asked, Ranking]], dataset: Dataset, seed: int
+    def _labelled(
+        self, pairs: Sequence[tuple[_Query, Ranking]], dataset: Dataset, seed: int
     ) -> list[Example]:
         """Return pairs with candidates of their lists, and the lists' scores of all."""
         from sluice.training import Example, Text
 
         drawn = []
-        for asked, ranking in kept:
+        for query, ranking in pairs:
             scores = self._scaled(ranking)
-            others = [doc for doc in ranking.doc_ids if doc != asked.document_id]
-            chance = random.Random(f"candidates:{seed}:{asked.id}")
+            others = [doc for doc in ranking.doc_ids if doc != query.document_id]
+            chance = random.Random(f"candidates:{seed}:{query.id}")
             chosen = chance.sample(others, min(self.candidates, len(others)))
-            drawn.append((asked, [(doc, scores[doc]) for doc in (asked.document_id, *chosen)]))
+            drawn.append((query, [(doc, scores[doc]) for doc in (query.document_id, *chosen)]))
         needed = {doc for _, documents in drawn for doc, _ in documents[1:]}
         texts = {d.id: d.full_text for d in dataset.corpus if d.id in needed}
         return [
             Example(
-                Text(asked.id, asked.query),
+                Text(query.id, query.query),
                 (
-                    Text(asked.document_id, asked.document),  # without the query's sentence
+                    Text(query.document_id, query.document),  # without the query's sentence
                     *(Text(doc, texts[doc]) for doc, _ in documents[1:]),
                 ),
-                relevant=frozenset({asked.document_id}),
+                relevant=frozenset({query.document_id}),
                 scores=tuple(score for _, score in documents),
             )
-            for asked, documents in drawn
+            for query, documents in drawn
         ]
 
     def _scaled(self, ranking: Ranking) -> dict[str, float]:
@@ -227,11 +227,11 @@ class CorpusExamples(ExampleSource):
         return dict(zip(ranking.doc_ids, scaled.tolist(), strict=True))
 
 
-def _example(asked: _Asked) -> Example:
+def _example(query: _Query) -> Example:
     from sluice.training import Example, Text
 
     return Example(
-        Text(asked.id, asked.query),
-        (Text(asked.document_id, asked.document),),
-        relevant=frozenset({asked.document_id}),
+        Text(query.id, query.query),
+        (Text(query.document_id, query.document),),
+        relevant=frozenset({query.document_id}),
     )

@@ -21,19 +21,17 @@ from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.training_data.files.columns import check_columns
 from sluice.retrieval.training_data.files.formats import FORMATS, rows_of
-from sluice.retrieval.training_data.files.negative_queries import (
-    DESCRIPTIONS,
-    drawn,
-    without_right_ones,
-)
 from sluice.retrieval.training_data.files.rows import (
+    DESCRIPTIONS,
     NO_SCORE,
     ExampleSource,
     Labelled,
     Row,
     below_limits,
     check_limits,
+    drawn,
     limits_of,
+    without_right_ones,
 )
 from sluice.training.negatives.settings import Among, Mining
 
@@ -202,10 +200,10 @@ class FileExamples(ExampleSource):
             if self._limits is not None:
                 within = below_limits(row, negatives, self._limits)
                 counts["unscored"] += within is None
-                kept = negatives if within is None else within
-                counts["limited"] += len(negatives) - len(kept)
+                below = negatives if within is None else within
+                counts["limited"] += len(negatives) - len(below)
                 counts["scored"] += within is not None
-                negatives = kept
+                negatives = below
             if self.per_query is not None:
                 counts["short"] += len(negatives) < self.per_query
                 negatives = self._chosen(negatives, f"{seed}:{number}:{query}")
@@ -349,9 +347,9 @@ def with_texts(rows: list[Row], dataset: Dataset) -> list[Row]:
     }
     if not queries and not documents:
         return rows
-    asked, answers = query_texts(queries, dataset), document_texts(documents, dataset)
-    filled = [full for row in rows if (full := _filled(row, asked, answers))]
-    absent = sorted(queries - asked.keys()) + sorted(documents - answers.keys())
+    query_of, answers = query_texts(queries, dataset), document_texts(documents, dataset)
+    filled = [full for row in rows if (full := _filled(row, query_of, answers))]
+    absent = sorted(queries - query_of.keys()) + sorted(documents - answers.keys())
     if not filled and rows:
         raise DataError(
             f"{rows[0].place}: none of the {len(rows):,} rows names a query and a positive that "

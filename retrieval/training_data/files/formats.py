@@ -23,20 +23,17 @@ from sluice.retrieval.training_data.files.columns import (
     read_records,
     renamed,
 )
-from sluice.retrieval.training_data.files.negative_queries import (
-    DESCRIPTIONS,
-    described,
-    is_described,
-    with_negative_queries,
-)
 from sluice.retrieval.training_data.files.rows import (
+    DESCRIPTIONS,
     NO_SCORE,
     Labelled,
     Named,
     Row,
+    described,
     field_of,
     id_of,
     ids_of,
+    is_described,
     joined,
     labelled_row,
     list_of,
@@ -44,6 +41,7 @@ from sluice.retrieval.training_data.files.rows import (
     numbers_of,
     text_of,
     texts_of,
+    with_negative_queries,
 )
 
 SAMPLE = 100  # rows looked at before columns are chosen
@@ -74,9 +72,9 @@ def rows_of(
         if not name or (name == "graded" and not all(_has_grade(value) for _, value in sample)):
             named = _guessed(sample, columns)
             if named is not None:
-                told, known = named
-                renaming = partial(renamed, columns=told, known=known, roles=columns or ())
-                return str(told), _pairs_too(renaming(records), renaming(iter(sample)))
+                mapping, known = named
+                renaming = partial(renamed, columns=mapping, known=known, roles=columns or ())
+                return str(mapping), _pairs_too(renaming(records), renaming(iter(sample)))
             if not name:
                 raise _unknown(*sample[0])
     if name == "columns":
@@ -88,7 +86,7 @@ def rows_of(
 
 
 def _guessed(
-    sample: Sequence[Record], told: Mapping[str, Any] | None
+    sample: Sequence[Record], columns: Mapping[str, Any] | None
 ) -> tuple[Columns, Collection[str]] | None:
     """Return what the columns of a file hold, and the columns that were looked at.
 
@@ -99,10 +97,10 @@ def _guessed(
     union: dict[str, Any] = {}
     for _, value in sample:
         union.update((key, one) for key, one in value.items() if union.get(key) in (None, "", []))
-    named = None if told else columns_of(place, first)
+    named = None if columns else columns_of(place, first)
     if named is not None:
         return named.widened([name for name in union if name not in first]), union
-    named = columns_of(place, union, told)
+    named = columns_of(place, union, columns)
     return None if named is None else (named, union)
 
 

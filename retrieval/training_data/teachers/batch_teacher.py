@@ -14,9 +14,8 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
-from sluice.retrieval.training_data.teachers.ensemble import Mixture
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
-from sluice.retrieval.training_data.teachers.teachers import ModelTeacher, Texts
+from sluice.retrieval.training_data.teachers.teachers import Mixture, ModelTeacher, Texts
 from sluice.training.protocol import Side
 
 if TYPE_CHECKING:
@@ -46,30 +45,30 @@ class EncodedTexts:
         """
         for side in SIDES:
             rows = self._rows[side]
-            kept = self._first.setdefault(side, 0)
-            for text in list(rows)[kept:]:
+            start = self._first.setdefault(side, 0)
+            for text in list(rows)[start:]:
                 del rows[text]
             new = [text for text in dict.fromkeys(texts[side]) if text not in rows]
-            rows.update({text: kept + place for place, text in enumerate(new)})
+            rows.update({text: start + place for place, text in enumerate(new)})
             if new:
                 asking = side == "query"
                 encode = self.encoder.encode_queries if asking else self.encoder.encode_documents
-                self._append(side, kept, encode(new))
-            if not kept:
+                self._append(side, start, encode(new))
+            if not start:
                 self._first[side] = len(rows)
 
-    def _append(self, side: Side, kept: int, vectors: Any) -> None:
-        if not kept:
+    def _append(self, side: Side, start: int, vectors: Any) -> None:
+        if not start:
             self._vectors[side] = vectors
         elif isinstance(vectors, TokenVectors):
-            first = self._vectors[side].rows(slice(kept))
+            first = self._vectors[side].rows(slice(start))
             self._vectors[side] = TokenVectors.joined([first, vectors], vectors.dim)
         elif isinstance(vectors, np.ndarray):
-            self._vectors[side] = np.concatenate([self._vectors[side][:kept], vectors])
+            self._vectors[side] = np.concatenate([self._vectors[side][:start], vectors])
         else:
-            self._vectors[side] = sp.vstack([self._vectors[side][:kept], vectors], format="csr")
+            self._vectors[side] = sp.vstack([self._vectors[side][:start], vectors], format="csr")
 
-    def of(self, texts: Sequence[str], side: Side) -> Any:
+    def vectors(self, texts: Sequence[str], side: Side) -> Any:
         """Return the vectors ``[n, dim]``; ``DataError`` for a text it was not prepared for."""
         rows = self._rows[side]
         missing = [text for text in texts if text not in rows]
@@ -120,8 +119,8 @@ class EncodedTeacher:
         """Return ``[B, N]``: every query with every document."""
         members = []
         for member in self.members:
-            left = member.of([text.text for text in queries], "query")
-            right = member.of([text.text for text in documents], "document")
+            left = member.vectors([text.text for text in queries], "query")
+            right = member.vectors([text.text for text in documents], "document")
             members.append(_products(left, right))
         rows = [self.mixture.of_query([m[row] for m in members]) for row in range(len(queries))]
         return np.stack(rows)
@@ -133,13 +132,13 @@ class EncodedTeacher:
                 f"{self.where}: {len(self.members)} teachers, and vectors are learnt from one; "
                 "name a single dense encoder"
             )
-        vectors = self.members[0].of([text.text for text in texts], side)
+        vectors = self.members[0].vectors([text.text for text in texts], side)
         if not isinstance(vectors, np.ndarray):
-            made = (
+            form = (
                 "a vector for each token" if isinstance(vectors, TokenVectors) else "sparse vectors"
             )
             raise ConfigError(
-                f"{self.where}: {self.name} makes {made}; vectors are learnt from a dense encoder: "
+                f"{self.where}: {self.name} makes {form}; vectors are learnt from a dense encoder: "
                 "name one"
             )
         return np.asarray(vectors, np.float32)

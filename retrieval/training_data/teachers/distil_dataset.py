@@ -23,9 +23,9 @@ from sluice.retrieval.training_data.teachers.distillation import (
     distil,
     parts_of,
 )
-from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Mixture, Teacher
 from sluice.retrieval.training_data.teachers.scoring_tasks import Ids
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
+from sluice.retrieval.training_data.teachers.teachers import Ensemble, Mixture, Teacher
 from sluice.training.negatives.judge import JudgedPair
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def distil_dataset(
     return distil(
         teacher,
         pairs,
-        texts.of if teacher.needs_texts else _without_texts,
+        texts.pairs if teacher.needs_texts else _without_texts,
         output,
         key=key,
         facts=facts,
@@ -147,7 +147,7 @@ class _Texts:
         self._path = path
         self._store: DocumentStore | None = None
 
-    def of(self, ids: Ids) -> list[JudgedPair]:
+    def pairs(self, ids: Ids) -> list[JudgedPair]:
         """Return the pairs with their texts, without those whose document is not in the corpus."""
         if self._store is None:
             complete = (self._path / MANIFEST).exists()  # by a killed call

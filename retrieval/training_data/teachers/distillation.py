@@ -30,22 +30,19 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.teachers.ensemble import Teacher
-from sluice.retrieval.training_data.teachers.score_files import (
-    open_parquet,
-    read_scores,
-    table_of,
-)
 from sluice.retrieval.training_data.teachers.scoring_tasks import (
     INPUTS,
     TEACHER,
     Ids,
     Shards,
     Texts,
+    open_parquet,
+    read_scores,
     score_shards,
+    table_of,
 )
 from sluice.retrieval.training_data.teachers.spec import Context, ScoreFileSpec, teacher_spec
-from sluice.retrieval.training_data.teachers.teachers import Texts as CorpusTexts
+from sluice.retrieval.training_data.teachers.teachers import Teacher, Texts as CorpusTexts
 from sluice.training.negatives.judge import JudgedPair
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Teachers and judges by name, component or folder, and the tasks in which they score pairs."""
+"""The tasks in which a teacher scores pairs, here or in other processes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from sluice.encoders.encoder import encodes
 from sluice.encoders.foundation.disk.files import (
     fingerprint_of,
     read_json,
     replaced_file,
     write_text,
 )
-from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.progress import Advance, counted_by
 from sluice.encoders.vectors.transfer import check_reopened, transfer_form
 from sluice.retrieval.execution.executor import (
@@ -32,105 +31,92 @@ from sluice.retrieval.execution.executor import (
     end_planning,
     run_plan,
 )
-from sluice.retrieval.pipelines.rerank import Rerank
-from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.stages.generative.pointwise import Pointwise
-from sluice.retrieval.stages.generative.rerankers import WordLogit
-from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Teacher
-from sluice.retrieval.training_data.teachers.language import LanguageTeacher
-from sluice.retrieval.training_data.teachers.score_files import run_of_scores, table_of
-from sluice.retrieval.training_data.teachers.spec import (
-    Context,
-    ScoreFileSpec,
-    teacher_spec,
+from sluice.retrieval.training_data.teachers.teachers import (
+    Ensemble,
+    ModelTeacher,
+    RunTeacher,
+    Teacher,
 )
-from sluice.retrieval.training_data.teachers.teachers import ModelTeacher, RunTeacher
-from sluice.training.negatives.judge import Judge, JudgedPair, judged
+from sluice.training.negatives.judge import JudgedPair, judged
 
-if TYPE_CHECKING:
-    from sluice.retrieval.config.components import Allow
+COLUMNS = ("query_id", "doc_id", "score")
 
 
-JUDGE = (
-    "a reranker's name, an inline {type: cross_encoder, model: ...} (or generative, http), a "
-    "model's folder, a run file, a file of `sluice teach distil`, or a list of these"
-)
+def read_scores(path: Path) -> Iterator[tuple[list[str], list[str], np.ndarray]]:
+    """Stream query ids, document ids and scores (float64) of a file of scores, by blocks.
 
-
-def open_judge(
-    named: Any,
-    where: str,
-    *,
-    scorer: Callable[[str], Any] | None = None,
-    known: Sequence[str] = (),
-    model: Callable[[str], str] = str,
-) -> Judge:
-    """Return the judge that ``judge`` in a config, or from Python, names.
-
-    An inline ``{type: cross_encoder, ...}``, a language model (``{type: generative, ...}``,
-    ``{type: http, ...}``), ``{type: ensemble, ...}``, one of the rerankers
-    ``known`` (which ``scorer`` makes by name), a run file, a file of scores as
-    ``sluice teach distil`` writes it, a model's folder or id, or a list of these, whose scores are
-    averaged; or an object: a run, a scorer, a reranking stage, a judge. ``model`` maps the names of
-    models trained in an experiment to their folders.
+    Raises ``DataError`` for a file that is not parquet, lacks a column, or holds a null or a score
+    that is not finite.
     """
-    check_judge(named, where, known=known)
-    if isinstance(named, (list, tuple)):
-        inner = [
-            open_judge(each, f"{where}[{place}]", scorer=scorer, known=known, model=model)
-            for place, each in enumerate(named)
-        ]
-        return Ensemble(inner) if len(inner) > 1 else inner[0]  # type: ignore[arg-type]
-    if isinstance(named, Run):  # before mappings: it is one
-        return RunTeacher(named, named.name, "")
-    if isinstance(named, str) and named in known and scorer is not None:
-        opened = scorer(named)
-        kind = LanguageTeacher if isinstance(opened, Pointwise | WordLogit) else ModelTeacher
-        return kind(opened, named)
-    if isinstance(named, (str, Mapping)):
-        spec = teacher_spec(named, where)
-        if isinstance(spec, ScoreFileSpec):
-            return RunTeacher(run_of_scores(Path(spec.value)), Path(spec.value).name, "")
-        return spec.make(Context(model))
-    if isinstance(named, Rerank):
-        return ModelTeacher(named.scorer, named.name)
-    if _judges(named):
-        judge: Judge = named
-        return judge
-    return ModelTeacher(named, type(named).__name__)
+    import pyarrow as pa
 
-
-def _judges(named: Any) -> bool:
-    return callable(getattr(named, "scores", None))
-
-
-def check_judge(named: Any, where: str, *, known: Sequence[str] = (), allow: Allow = None) -> None:
-    """Raise ``ConfigError`` unless ``named`` can be a judge; nothing is loaded."""
-    if isinstance(named, (list, tuple)):
-        if not named:
-            raise ConfigError(f"{where}: an empty list; name at least one judge")
-        for place, each in enumerate(named):
-            check_judge(each, f"{where}[{place}]", known=known, allow=allow)
-    elif isinstance(named, Mapping) and not isinstance(named, Run):
-        spec = teacher_spec(named, where)
-        spec.check(allow)
-        for part in spec.parts():  # mining has no corpus or examples
-            if part.needs:
-                raise ConfigError(
-                    f"{where}: {part.needs} cannot judge candidates; name a model, or a run of its "
-                    "scores"
+    file = open_scores(path)
+    row = 0
+    try:
+        for batch in file.iter_batches(65_536, columns=list(COLUMNS)):
+            for column in COLUMNS:
+                if batch[column].null_count:
+                    raise DataError(f"{path}: a null in column {column!r}, after row {row:,}")
+            scores = batch["score"].cast(pa.float64()).to_numpy(zero_copy_only=False)
+            bad = np.flatnonzero(~np.isfinite(scores))
+            if len(bad):
+                raise DataError(
+                    f"{path}: row {row + int(bad[0]):,}: the score is {scores[bad[0]]}, expected a "
+                    "finite number; leave out pairs without one"
                 )
-    elif isinstance(named, str):
-        file = isinstance(teacher_spec(named), ScoreFileSpec) or named.endswith((".trec", ".gz"))
-        plain = known and named not in known and "/" not in named  # no hub id
-        if not named or ((file or plain) and not Path(named).exists()):
-            near = suggest(named, known)
-            raise ConfigError(f"{where}: {named!r} not found; expected {JUDGE}{near}")
-    elif not isinstance(named, (Run, Rerank)) and not (
-        _judges(named) or ScorerHooks(named).scores_pairs or encodes(named)
-    ):
-        raise ConfigError(f"{where}: {named!r}; expected {JUDGE}")
+            queries, documents = (batch[name].cast(pa.string()).to_pylist() for name in COLUMNS[:2])
+            yield queries, documents, scores
+            row += len(batch)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: row {row:,}: not readable ({error}); score again") from None
+
+
+def open_scores(path: Path) -> Any:
+    """Open a parquet file of scores; ``DataError`` if it is another file or lacks a column."""
+    file = open_parquet(path)
+    names = file.schema_arrow.names
+    for column in COLUMNS:
+        if column not in names:
+            raise DataError(
+                f"{path}: no column {column!r} among {', '.join(names)}; a file of teacher's "
+                f"scores has {', '.join(COLUMNS)}, as `sluice teach distil` writes it"
+            )
+    return file
+
+
+def open_parquet(path: Path) -> Any:
+    """Open a parquet file; ``DataError`` for another one."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not readable as parquet ({error})") from None
+
+
+def run_of_scores(path: Path) -> Run:
+    """Return the scores of a file of `sluice teach distil` as a run."""
+    lists: dict[str, dict[str, float]] = {}
+    for queries, documents, scores in read_scores(path):
+        for query, document, score in zip(queries, documents, scores.tolist(), strict=True):
+            lists.setdefault(query, {})[document] = score
+    return Run(lists, name=path.name)
+
+
+def table_of(pairs: Sequence[JudgedPair], scores: np.ndarray) -> Any:
+    """Return pairs and their scores as an Arrow table."""
+    import pyarrow as pa
+
+    columns = [
+        pa.array([pair.query_id for pair in pairs], pa.string()),
+        pa.array([pair.document_id for pair in pairs], pa.string()),
+        pa.array(np.asarray(scores, np.float64), pa.float64()),
+    ]
+    return pa.table(columns, names=list(COLUMNS))
 
 
 INSTEAD = "executor: local"

@@ -19,24 +19,20 @@ from sluice.retrieval.config.component_types import ENSEMBLE
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, REMOTE
 from sluice.retrieval.retrievers.candidate_lists import SELF, listed
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.teachers.ensemble import (
-    SETTINGS,
-    Ensemble,
-    Mixture,
-    Teacher,
-)
-from sluice.retrieval.training_data.teachers.language import (
+from sluice.retrieval.training_data.teachers.scoring_tasks import open_scores, run_of_scores
+from sluice.retrieval.training_data.teachers.teachers import (
     CACHE,
+    SETTINGS,
     STYLES,
     TYPES,
+    Ensemble,
     LanguageTeacher,
-    parsed_component,
-)
-from sluice.retrieval.training_data.teachers.score_files import open_scores, run_of_scores
-from sluice.retrieval.training_data.teachers.teachers import (
+    Mixture,
     ModelTeacher,
     RunTeacher,
+    Teacher,
     Texts,
+    parsed_component,
 )
 
 if TYPE_CHECKING:

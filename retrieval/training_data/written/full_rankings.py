@@ -1,4 +1,4 @@
-"""What a language model writes of a corpus: whole lists in order, and texts anew."""
+"""Has a language model put whole lists of candidates in order, window by window."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.input.bounded import expanded
@@ -19,91 +18,14 @@ from sluice.encoders.rerankers.language_model import Prompt, Template
 from sluice.retrieval.retrievers.candidate_lists import open_lists, run_on
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
 from sluice.retrieval.training_data.files.examples import document_texts
-from sluice.retrieval.training_data.teachers.language import parsed_component
 from sluice.retrieval.training_data.written.written_corpus import (
-    answers,
     caching_writer,
     check_output,
-    corpus_line,
     json_line,
 )
 
 if TYPE_CHECKING:
-    from sluice.encoders.rerankers.language_model import LanguageModel
     from sluice.retrieval.datasets.dataset import Dataset
-
-
-MODELS: Final[Mapping[str, str]] = {
-    "generative": "sluice.retrieval.stages.generative.rerankers:local_model",
-    "http": "sluice.retrieval.stages.generative.http_language_model:HttpLanguageModel",
-}
-PROMPT = (
-    "Say in a few plain sentences what this document says, in the words that somebody would use "
-    "who looks for it.\n\nDocument: {text}\n\nIn other words:"
-)
-
-
-class Rewritten(NamedTuple):
-    """Documents read, those that got a new text, and the tokens that this call took."""
-
-    output: Path
-    documents: int
-    rewritten: int
-    tokens: int
-
-    def __str__(self) -> str:
-        same = self.documents - self.rewritten
-        left = f", {same:,} as they were" if same else ""
-        return (
-            f"{self.output}: {self.rewritten:,} documents rewritten{left}, {self.tokens:,} tokens"
-        )
-
-
-def open_language_model(
-    named: str | Path | Mapping[str, Any], where: str = "model"
-) -> LanguageModel:
-    """Open a language model: a folder or hub id, or a component of ``MODELS``, as YAML too.
-
-    ``{type: http, url: ..., model: ...}`` is one behind an endpoint.
-    """
-    spec = named if isinstance(named, Mapping) else {"type": "generative", "model": str(named)}
-    if isinstance(named, str) and "{" in named:
-        spec = parsed_component(named, where)
-    model: LanguageModel = build(spec, MODELS, where=where)
-    return model
-
-
-def rewrite_corpus(
-    model: Any,
-    dataset: Dataset,
-    output: Path,
-    *,
-    prompt: Annotated[str, "TEXT", "The prompt, with {text} for the document."] = PROMPT,
-    replace: Annotated[
-        bool, "Put the new text in the place of the document's, not behind it."
-    ] = False,
-    limits: Limits | None = None,
-    documents: Annotated[int | None, "Only the first N documents."] = None,
-) -> Rewritten:
-    """Write a corpus (its first ``documents``) as ``corpus.jsonl``, each text with a new one.
-
-    The model's text follows the document's, or stands in its place (``replace``); titles, ids and
-    metadata stay. Each document has a prompt to itself, so no other can change its text. One
-    without an answer stays as it is and is counted. Answers are kept beside the output, in
-    ``<output>.answers.sqlite`` unless ``limits`` names a file, so that the same call after a kill
-    pays for none of them again. (Li et al. 2024, Rewriting the Code, arXiv 2401.04514.)
-    """
-    check_output(output, documents)
-    template = Template(prompt, ["text"])
-    writer = caching_writer(model, limits or Limits(), output, "rewrite")
-    count = rewritten = 0
-    with packed_file(output) as stream:
-        for document, text in answers(writer, template, {}, dataset, documents):
-            count += 1
-            rewritten += bool(text)
-            own = "" if replace and text else document.text
-            stream.write(corpus_line(document, f"{own} {text}"))
-    return Rewritten(output, count, rewritten, writer.tokens_spent)
 
 
 log = logging.getLogger("sluice")

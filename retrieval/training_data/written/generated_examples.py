@@ -227,8 +227,8 @@ class GeneratedExamples(ExampleSource):
         from sluice.training.generation.query_prompt import PromptTuning
 
         own = {name: getattr(self, name) for name in (*OF_PROMPT, "prompt", "document_length")}
-        given = {name: value for name, value in own.items() if value is not None}
-        return PromptTuning(**given, length=self.length)
+        options = {name: value for name, value in own.items() if value is not None}
+        return PromptTuning(**options, length=self.length)
 
     def examples(self, dataset: Dataset, seed: int, folder: Path | None) -> list[Example]:
         """Return the examples: the pairs, then the queries written; ``DataError`` for none.

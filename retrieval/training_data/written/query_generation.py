@@ -79,11 +79,11 @@ def generate_queries(
     passed = None
     if consistency is not None:
         passed = consistent(_pairs(written), dataset.corpus, consistency)
-    total, kept = _write_rows(written, dataset, output, passed, expanded, only)
-    if not kept:
+    total, rows = _write_rows(written, dataset, output, passed, expanded, only)
+    if not rows:
         log.warning("%s: no query passed the filter; a larger consistency keeps more", output)
     written.unlink()
-    return Generated(output, count, total, kept)
+    return Generated(output, count, total, rows)
 
 
 def consistent(
@@ -194,23 +194,23 @@ def _write_rows(
     from contextlib import ExitStack
 
     ids: dict[str, int] = {}
-    total = kept = 0
+    total = count = 0
     lines = _lines(written)
     with ExitStack() as files:
         rows = files.enter_context(packed_file(output))
         longer = None if expanded is None else files.enter_context(packed_file(expanded))
         for document in dataset.corpus:
-            asked = only is None or document.id in only
-            _, queries = next(lines, ("", [])) if asked else ("", [])
+            in_selection = only is None or document.id in only
+            _, queries = next(lines, ("", [])) if in_selection else ("", [])
             first, total = total, total + len(queries)
             if passed is not None:
                 own = passed[first:total]
                 queries = [query for query, keep in zip(queries, own, strict=True) if keep]
-            kept += len(queries)
+            count += len(queries)
             for query in queries:
                 name = f"generated-{ids.setdefault(same_text_key(query), len(ids))}"
                 if document.full_text:
                     rows.write(example_line(name, query, document))
             if longer is not None:
                 longer.write(corpus_line(document, " ".join([document.text, *queries])))
-    return total, kept
+    return total, count

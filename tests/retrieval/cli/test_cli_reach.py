@@ -18,8 +18,8 @@ from sluice.encoders.lexical.bm25 import BM25Encoder
 from sluice.retrieval import Retriever, Run, evaluate, load_dataset
 from sluice.retrieval.cli.terminal.options import plural, split_measures
 from sluice.retrieval.evaluation import hubness
+from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit
 from sluice.retrieval.pipelines.fusion import fit_fusion
-from sluice.retrieval.pipelines.fusion.fit import FusionFit
 from sluice.retrieval.runs import compare_rankings
 from sluice.retrieval.studies import compatibility_matrix
 

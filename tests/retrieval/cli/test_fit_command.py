@@ -17,8 +17,8 @@ from sluice.retrieval.experiments.tuning.depth_fitting import (
     fit_experiment_cut_off,
     fit_experiment_exit,
 )
+from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
-from sluice.retrieval.pipelines.fusion.fit import FusionFit
 from sluice.retrieval.retrievers.quality.scores import QualityScores
 from sluice.retrieval.stages.adaptive_depth import PredictedDepth
 from sluice.retrieval.stages.confidence_exit import VarianceExit, exit_rule

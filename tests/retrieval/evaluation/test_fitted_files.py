@@ -10,7 +10,7 @@ import pytest
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, ModelError, SluiceError
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
-from sluice.retrieval.pipelines.fusion.fit import FusionFit
+from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.stages.adaptive_depth import PredictedDepth
 from sluice.retrieval.stages.confidence_exit import ConfidenceExit, exit_rule

@@ -7,7 +7,7 @@ import pytest
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Ranking, Run
-from sluice.retrieval.evaluation.hub_counts import hubness
+from sluice.retrieval.evaluation.measures import hubness
 
 
 def test_hubness_by_definition() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.evaluation.scores import Scores, evaluate
-from sluice.retrieval.pipelines.fusion.fit import FusionSearch
+from sluice.retrieval.pipelines.fusion.search import FusionSearch
 from sluice.retrieval.runs.run import Run
 
 DOCS = [f"d{i}" for i in range(12)]

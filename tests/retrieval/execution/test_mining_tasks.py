@@ -21,9 +21,9 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import Sources
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.training_data.lists import list_tasks
+from sluice.retrieval.training_data import list_tasks
 from sluice.retrieval.training_data.mining import mine_negatives
-from sluice.retrieval.training_data.teachers import judge_tasks
+from sluice.retrieval.training_data.teachers import judges as judge_tasks
 
 Call = Callable[..., tuple[int, str, str]]
 PLAIN = {"per_query": 3}

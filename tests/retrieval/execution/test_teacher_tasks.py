@@ -21,9 +21,13 @@ from sluice.retrieval.execution import ProcessExecutor
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.distil_dataset import distil_dataset
 from sluice.retrieval.training_data.teachers.distillation import distil, parts_of
-from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Teacher
 from sluice.retrieval.training_data.teachers.scoring_tasks import Shards, stays_here
-from sluice.retrieval.training_data.teachers.teachers import ModelTeacher, RunTeacher
+from sluice.retrieval.training_data.teachers.teachers import (
+    Ensemble,
+    ModelTeacher,
+    RunTeacher,
+    Teacher,
+)
 
 Call = Callable[..., tuple[int, str, str]]
 PAIRS = [(f"q{n}", [f"d{m}" for m in range(4)]) for n in range(6)]

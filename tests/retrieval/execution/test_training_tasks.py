@@ -13,7 +13,7 @@ from sluice.retrieval.execution import executor as executors
 from sluice.retrieval.execution.executor import planning
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.reuse import Dependencies
-from sluice.retrieval.training_data.lists import list_tasks
+from sluice.retrieval.training_data import list_tasks
 
 KINDS: list[str] = []
 

@@ -18,8 +18,8 @@ from sluice.retrieval.experiments.tuning.depth_fitting import (
     fit_experiment_fusion,
     fit_experiment_rerank,
 )
+from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
-from sluice.retrieval.pipelines.fusion.fit import FusionFit
 from sluice.retrieval.pipelines.operators import Then
 
 OWN = [

@@ -21,7 +21,7 @@ from sluice.retrieval.retrievers import state
 from sluice.retrieval.retrievers.measurements import gather_recalls
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.studies.robustness.replaced_document import side_index
-from sluice.retrieval.training_data.lists.list_tasks import missed_scores
+from sluice.retrieval.training_data.list_tasks import missed_scores
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 
 

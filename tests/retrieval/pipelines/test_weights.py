@@ -9,7 +9,7 @@ from small_world import LengthScorer
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Fuse, Rerank, Retriever, Stage
 from sluice.retrieval.pipelines.expression import parse
-from sluice.retrieval.pipelines.operators import rrf, weighted
+from sluice.retrieval.pipelines.fusion_calls import rrf, weighted
 
 QUERIES = {"a": "gold river", "b": "number 7", "c": "zzz"}
 

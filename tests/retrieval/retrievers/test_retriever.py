@@ -320,7 +320,7 @@ def test_an_empty_corpus_gets_the_index_its_encoder_needs(masked_bert: Path) -> 
 def test_missed_positives_are_scored_as_the_index_scores(
     metric: str, keeps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sluice.retrieval.training_data.lists.list_tasks import missed_scores
+    from sluice.retrieval.training_data.list_tasks import missed_scores
 
     class Counting(WordEncoder):
         encoded = 0

@@ -20,7 +20,7 @@ from sluice.retrieval.retrievers.quality.scorers import Magnitude
 from sluice.retrieval.stages.hub_normaliser import Normaliser
 from sluice.retrieval.stages.rerankers.dot import candidate_scores
 from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
-from sluice.retrieval.training_data.lists.list_tasks import missed_scores
+from sluice.retrieval.training_data.list_tasks import missed_scores
 
 TEXTS = ["gold river", "sluice of stone", "deep water", "rank the vectors", "gold stone water"]
 CORPUS = [Document(f"d{n}", text=text) for n, text in enumerate(TEXTS)]

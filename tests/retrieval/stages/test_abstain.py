@@ -20,7 +20,7 @@ from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.runs.queries import Queries
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.abstain import Abstain, abstain, fit_abstention
-from sluice.retrieval.stages.adaptive_depth import (
+from sluice.retrieval.stages.confidence import (
     KINDS,
     LEAST,
     SHARES,
@@ -43,32 +43,34 @@ def test_confidences_by_their_formulas() -> None:
     one = ranking(*SCORES)
     for temperature in (1.0, 0.25, 7.0):
         exact = temperature * math.log(sum(math.exp(each / temperature) for each in SCORES))
-        assert Confidence("energy", 25, temperature).of(one) == pytest.approx(exact, abs=1e-12)
+        assert Confidence("energy", 25, temperature).measure(one) == pytest.approx(exact, abs=1e-12)
         tempered = [math.exp(each / temperature) for each in SCORES]
         share = tempered[0] / sum(tempered)
-        assert Confidence("softmax", 25, temperature).of(one) == pytest.approx(share, abs=1e-12)
+        assert Confidence("softmax", 25, temperature).measure(one) == pytest.approx(
+            share, abs=1e-12
+        )
     mean = sum(SCORES) / 4
     deviation = math.sqrt(sum((each - mean) ** 2 for each in SCORES) / 4)
-    assert Confidence("deviation").of(one) == pytest.approx(deviation, abs=1e-12)
-    assert Confidence("top").of(one) == 3.0
-    assert Confidence("margin").of(one) == pytest.approx(0.1)
-    assert Confidence("deviation", 2).of(one) == pytest.approx(0.25)
+    assert Confidence("deviation").measure(one) == pytest.approx(deviation, abs=1e-12)
+    assert Confidence("top").measure(one) == 3.0
+    assert Confidence("margin").measure(one) == pytest.approx(0.1)
+    assert Confidence("deviation", 2).measure(one) == pytest.approx(0.25)
 
 
 def test_without_temperature_the_energy_is_the_highest_score() -> None:
     """T to 0; and neither small T nor large scores overflow."""
     for temperature in (1e-2, 1e-5, 1e-300):
-        assert Confidence("energy", 25, temperature).of(ranking(*SCORES)) == pytest.approx(3.0)
-    assert Confidence("energy").of(ranking(3e38, 1.0)) == pytest.approx(3e38, rel=1e-6)
-    more = [Confidence("energy", 25, t).of(ranking(*SCORES)) for t in (0.1, 1.0, 10.0)]
+        assert Confidence("energy", 25, temperature).measure(ranking(*SCORES)) == pytest.approx(3.0)
+    assert Confidence("energy").measure(ranking(3e38, 1.0)) == pytest.approx(3e38, rel=1e-6)
+    more = [Confidence("energy", 25, t).measure(ranking(*SCORES)) for t in (0.1, 1.0, 10.0)]
     assert more == sorted(more)
 
 
 def test_rankings_of_no_documents_and_one() -> None:
     expected = {"margin": 1.0, "softmax": 1.0, "top": LEAST, "energy": LEAST, "deviation": 0.0}
-    assert {kind: Confidence(kind).of(ranking()) for kind in KINDS} == expected
+    assert {kind: Confidence(kind).measure(ranking()) for kind in KINDS} == expected
     alone = {"margin": 1.0, "softmax": 1.0, "top": 2.0, "energy": 2.0, "deviation": 0.0}
-    assert {kind: Confidence(kind).of(ranking(2.0)) for kind in KINDS} == alone
+    assert {kind: Confidence(kind).measure(ranking(2.0)) for kind in KINDS} == alone
 
 
 def test_auroc_is_the_share_of_pairs_in_order() -> None:
@@ -97,8 +99,8 @@ def runs(count: int = 100) -> tuple[Run, Run]:
 def test_a_fitted_threshold_refuses_no_more_than_asked(kind: Any, refused: float) -> None:
     answerable, unanswerable = runs()
     fitted = fit_abstention(answerable, unanswerable, kind=kind, refused=refused)
-    known = np.array([Confidence(kind).of(each) for each in answerable.values()])
-    unknown = np.array([Confidence(kind).of(each) for each in unanswerable.values()])
+    known = np.array([Confidence(kind).measure(each) for each in answerable.values()])
+    unknown = np.array([Confidence(kind).measure(each) for each in unanswerable.values()])
     assert fitted.refused == (known < fitted.threshold).mean() <= refused
     assert fitted.caught == (unknown < fitted.threshold).mean()
     # the next higher value would refuse more than asked

@@ -14,7 +14,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing import FaissIndex, FlatIndex, InvertedIndex, PassageIndex
 from sluice.retrieval import Document, Retriever, Run, Stage
-from sluice.retrieval.evaluation.hub_counts import hubness
+from sluice.retrieval.evaluation.measures import hubness
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.queries import Queries, SelfExcluding

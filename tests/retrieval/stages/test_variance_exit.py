@@ -16,11 +16,10 @@ from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.rerank import DepthRule, QueryRule
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.abstain import abstain, fit_abstention
-from sluice.retrieval.stages.adaptive_depth import LEAST
+from sluice.retrieval.stages.confidence import LEAST, certainty
 from sluice.retrieval.stages.confidence_exit import (
     ConfidenceExit,
     VarianceExit,
-    certainty,
     exit_rule,
     fit_exit,
 )
@@ -213,7 +212,7 @@ def test_abstention_that_cannot_be(clouds: Retriever, bm25: Retriever, tmp_path:
         with pytest.raises(ConfigError, match="a variance is the query's and reads no scores"):
             abstain(clouds, threshold=0.0, kind="variance", **given)  # type: ignore[arg-type]
     run = clouds.run({"a": "narrow"})
-    with pytest.raises(ConfigError, match="expected certain=, the numbers of the queries"):
+    with pytest.raises(ConfigError, match="expected certain=, the number of each query"):
         fit_abstention(run, run, kind="variance")
     with pytest.raises(ConfigError, match="expected certain="):
         fit_abstention(run, run, certain=({"a": 1.0}, {"a": 1.0}))

@@ -10,7 +10,7 @@ from sluice.encoders import BM25Encoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval import Retriever, evaluate, load_dataset
 from sluice.retrieval.datasets.dataset import Dataset
-from sluice.retrieval.studies.compatibility import compatibility_matrix
+from sluice.retrieval.studies.upgrades import compatibility_matrix
 
 
 class Dim(WordEncoder):

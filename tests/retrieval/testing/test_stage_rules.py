@@ -22,8 +22,8 @@ from sluice.encoders.foundation.build import resolve
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
 from sluice.retrieval.experiments.tuning.ranker_training import judged
-from sluice.retrieval.pipelines.fitting.query_fitter import fit_on
-from sluice.retrieval.pipelines.fitting.unfitted import Unfitted
+from sluice.retrieval.pipelines.fitting.choice import Unfitted
+from sluice.retrieval.pipelines.fitting.fitter import fit_on
 from sluice.retrieval.pipelines.fusion.fusion import METHODS
 from sluice.retrieval.pipelines.table import DEPTH_RULES, STAGES
 from sluice.retrieval.retrievers.candidate_lists import Sources

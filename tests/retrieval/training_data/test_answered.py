@@ -15,7 +15,7 @@ from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import MemorySource
 from sluice.retrieval.experiments.training.checks import check_training
-from sluice.retrieval.training_data.answered import with_answered
+from sluice.retrieval.training_data.examples import with_answered
 from sluice.training import fit
 from sluice.training.example import Example, Text
 from sluice.training.losses.own.clp import CLP

@@ -19,7 +19,7 @@ from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.jobs import audit, mine
 from sluice.retrieval.retrievers.candidate_lists import Sources
 from sluice.retrieval.training_data.mining import audit_negatives, mine_negatives
-from sluice.retrieval.training_data.teachers.scoring_tasks import open_judge
+from sluice.retrieval.training_data.teachers.judges import open_judge
 from sluice.training import JudgedPair, read_provenance
 from sluice.training.negatives.judge import judged
 

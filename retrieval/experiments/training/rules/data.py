@@ -11,7 +11,7 @@ from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF
 from sluice.retrieval.retrievers.folder import HEAD
 from sluice.retrieval.training_data.example_sources import example_source
-from sluice.retrieval.training_data.refreshing.miner import RefreshSettings
+from sluice.retrieval.training_data.refreshing_miner import RefreshSettings
 from sluice.retrieval.training_data.teachers.spec import teacher_spec
 from sluice.training.losses.base import writes
 from sluice.training.rules import Fault, Rule, first_of
@@ -112,7 +112,7 @@ def _same_again(run: RunFacts) -> bool:
 def _copies_unused(run: RunFacts) -> bool:
     if not run.refreshed or SELF in run.retrievers:
         return False
-    return RefreshSettings.of(run.negatives["refresh"], "negatives.refresh").beside
+    return RefreshSettings.read(run.negatives["refresh"], "negatives.refresh").beside
 
 
 DATA: Final = (

@@ -21,8 +21,8 @@ from sluice.retrieval import run, train
 from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
 from sluice.retrieval.execution.processes import ProcessExecutor
 from sluice.retrieval.execution.worker import answer_of
-from sluice.retrieval.training_data.refreshing import miner
-from sluice.retrieval.training_data.refreshing.miner import RefreshSettings
+from sluice.retrieval.training_data import refreshing_miner as miner
+from sluice.retrieval.training_data.refreshing_miner import RefreshSettings
 
 SELF = {**MINED, "retriever": ["self", BM25]}
 

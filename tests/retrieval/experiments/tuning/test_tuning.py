@@ -255,7 +255,7 @@ class TestCosts:
             assert tuner.measured(f"one % 5 >> {call}({part}depth=3)").price == price
 
     def test_a_skipped_query_costs_no_pair(self) -> None:
-        assert PairCost(3.0, 1.0).of(np.array([0.0, 2.0])).tolist() == [0.0, 5.0]
+        assert PairCost(3.0, 1.0).milliseconds(np.array([0.0, 2.0])).tolist() == [0.0, 5.0]
 
 
 class TestChoice:

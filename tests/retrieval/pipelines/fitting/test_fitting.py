@@ -11,15 +11,15 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Fuse, Rerank, Run, Stage, evaluate
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.expression import depths_in, parse
-from sluice.retrieval.pipelines.fitting.query_fitter import QueryFitter, closed, fit_on
+from sluice.retrieval.pipelines.fitting.choice import Unfitted, is_open, supported
+from sluice.retrieval.pipelines.fitting.fitter import QueryFitter, closed, fit_on, fitted
 from sluice.retrieval.pipelines.fitting.rerank_fit import (
     RerankFit,
     RerankSearch,
+    UnfittedRerank,
     fit_rerank,
     settings_up_to,
-    supported,
 )
-from sluice.retrieval.pipelines.fitting.unfitted import Unfitted, UnfittedRerank, fitted, is_open
 from sluice.retrieval.pipelines.operators import Then
 from sluice.retrieval.runs.queries import Queries
 
@@ -291,7 +291,7 @@ def test_a_fitted_file_of_a_reranker_in_an_expression(tmp_path: Path) -> None:
 
 def test_what_cannot_be_fitted() -> None:
     queries, qrels = judged()
-    with pytest.raises(DataError, match="no query of the run has judgements"):
+    with pytest.raises(DataError, match="no query of the runs has judgements"):
         fit_rerank(Run({}), Run({}), qrels)
     with pytest.raises(ConfigError, match="unknown measure"):
         fit_rerank(Run({}), Run({}), qrels, "nDGC@10")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sluice.retrieval.pipelines.fusion.choice import (
+from sluice.retrieval.pipelines.fitting.choice import (
     SAMPLES,
     WIDTH,
     bagged,

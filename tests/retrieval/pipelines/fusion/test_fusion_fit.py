@@ -10,7 +10,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Run, Stage, evaluate
 from sluice.retrieval.evaluation.measures import parse_measure
 from sluice.retrieval.pipelines.expression import parse
-from sluice.retrieval.pipelines.fusion.fit import FusionFit, fit_fusion
+from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit, fit_fusion
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
 from sluice.retrieval.pipelines.fusion.search import FusionSearch
 from sluice.retrieval.runs.queries import Queries

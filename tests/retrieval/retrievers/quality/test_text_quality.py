@@ -33,7 +33,7 @@ from sluice.retrieval.retrievers.quality.scorers import (
     trained_on_quality,
 )
 from sluice.retrieval.retrievers.quality.scores import QualityScores
-from sluice.retrieval.training_data.files.quality_examples import QualityExamples
+from sluice.retrieval.training_data.files.document_examples import QualityExamples
 
 DOCUMENTS = [Document(str(n), "", text) for n, text in enumerate(
     ["the river of gold", "stone", "", "water in the sluice " * 40])]  # fmt: skip

@@ -14,7 +14,7 @@ from sluice.indexing import FaissIndex, FlatIndex
 from sluice.retrieval import Document, Passages, Ranking, Rerank, Retriever, Run
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
-from sluice.retrieval.pipelines.operators import weighted
+from sluice.retrieval.pipelines.fusion_calls import weighted
 from sluice.retrieval.pipelines.tracing import tracing
 from sluice.retrieval.runs.queries import SelfExcluding
 from sluice.retrieval.stages.feedback.dense import averaged, prf, rocchio

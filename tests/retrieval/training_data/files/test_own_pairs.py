@@ -15,8 +15,8 @@ from training_files import lines, plain, read
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.training_data.example_sources import with_rows_written
 from sluice.retrieval.training_data.files.examples import FileExamples
-from sluice.retrieval.training_data.files.in_memory import with_rows_written
 
 PAIR = ("where is gold", ["in the river"], [1], [])
 TRIPLE = ("where is gold", ["in the river", "in the sky"], [1, 0], [])

@@ -17,7 +17,7 @@ from sluice.retrieval.training_data.teachers.batch_teacher import (
     check_batch_teacher,
     make_batch_teacher,
 )
-from sluice.retrieval.training_data.teachers.ensemble import Mixture
+from sluice.retrieval.training_data.teachers.teachers import Mixture
 from sluice.training import fit
 from sluice.training.batches.collator import BiEncoderCollator
 from sluice.training.example import Example, Text

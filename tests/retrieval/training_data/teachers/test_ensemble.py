@@ -15,10 +15,11 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.distillation import own_scores, score_examples, taught
-from sluice.retrieval.training_data.teachers.ensemble import Ensemble, Mixture
-from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge
+from sluice.retrieval.training_data.teachers.judges import check_judge
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 from sluice.retrieval.training_data.teachers.teachers import (
+    Ensemble,
+    Mixture,
     RunTeacher,
 )
 from sluice.training.example import Example, Text

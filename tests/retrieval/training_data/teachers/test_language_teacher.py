@@ -19,9 +19,9 @@ from sluice.retrieval import Dataset, Retriever
 from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.training_data.mining import mine_negatives
 from sluice.retrieval.training_data.teachers.batch_teacher import check_batch_teacher
-from sluice.retrieval.training_data.teachers.language import LanguageTeacher
-from sluice.retrieval.training_data.teachers.scoring_tasks import check_judge, open_judge
+from sluice.retrieval.training_data.teachers.judges import check_judge, open_judge
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
+from sluice.retrieval.training_data.teachers.teachers import LanguageTeacher
 from sluice.training import JudgedPair
 from sluice.training.negatives.judge import judged
 

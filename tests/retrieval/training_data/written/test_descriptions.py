@@ -20,7 +20,7 @@ from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.stages.transforms.writer import Limits
 from sluice.retrieval.training_data.example_sources import file_examples
-from sluice.retrieval.training_data.written.descriptions import describe_corpus, read_descriptions
+from sluice.retrieval.training_data.written.written_corpus import describe_corpus, read_descriptions
 
 
 class Describing:

@@ -17,7 +17,7 @@ from sluice.retrieval.datasets.beir import read_documents
 from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.stages.transforms.writer import Limits
-from sluice.retrieval.training_data.written.full_rankings import rewrite_corpus
+from sluice.retrieval.training_data.written.written_corpus import rewrite_corpus
 
 
 class Obeying:

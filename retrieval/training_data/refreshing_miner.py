@@ -51,7 +51,7 @@ class RefreshSettings:
     executor: str | dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, value: Any, where: str) -> RefreshSettings:
+    def read(cls, value: Any, where: str) -> RefreshSettings:
         """Read the key: a number of steps, ``epoch``, or these settings by name."""
         if not isinstance(value, Mapping):
             if value != EPOCH and (type(value) is not int or value < 1):
@@ -61,30 +61,30 @@ class RefreshSettings:
                 )
             return cls(value)
         check_arguments(cls, value, where=where, kind="refresh")
-        made = cls(**value)
-        every = None if made.every == EPOCH else whole_number(made.every, f"{where}.every", 1)
-        if made.lag is not None:
-            whole_number(made.lag, f"{where}.lag", 0)
-        if made.max_age is not None:
-            whole_number(made.max_age, f"{where}.max_age", 2)
-        if made.lag is not None and made.max_age is not None:
+        own = cls(**value)
+        every = None if own.every == EPOCH else whole_number(own.every, f"{where}.every", 1)
+        if own.lag is not None:
+            whole_number(own.lag, f"{where}.lag", 0)
+        if own.max_age is not None:
+            whole_number(own.max_age, f"{where}.max_age", 2)
+        if own.lag is not None and own.max_age is not None:
             raise ConfigError(
                 f"{where}.max_age: stands beside lag, which says when negatives are used; leave "
                 "one of them out"
             )
-        if every is not None and made.lag is not None and made.lag > every:
+        if every is not None and own.lag is not None and own.lag > every:
             raise ConfigError(
-                f"{where}.lag: {made.lag}; expected 0 to {every} steps: one mining ends before the "
+                f"{where}.lag: {own.lag}; expected 0 to {every} steps: one mining ends before the "
                 "next begins"
             )
-        if every is not None and made.max_age is not None and made.max_age <= every:
+        if every is not None and own.max_age is not None and own.max_age <= every:
             raise ConfigError(
-                f"{where}.max_age: {made.max_age}; expected more than {every}: mining begins only "
+                f"{where}.max_age: {own.max_age}; expected more than {every}: mining begins only "
                 "every so many steps"
             )
-        if made.beside:
-            made.miner(where)
-        return made
+        if own.beside:
+            own.miner(where)
+        return own
 
     @property
     def steps(self) -> int | None:
@@ -110,10 +110,10 @@ class RefreshSettings:
                 f"{where}.executor: local is the process that trains; write processes or ray, or "
                 "leave executor, lag and max_age out: then training mines itself"
             )
-        made: Executor = build(
+        executor: Executor = build(
             {**spec, "workers": 1}, EXECUTORS, where=f"{where}.executor", allow=()
         )
-        return made
+        return executor
 
 
 def decisive(value: Any) -> Any:

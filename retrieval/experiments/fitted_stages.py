@@ -27,8 +27,8 @@ from sluice.retrieval.experiments.output.folder import RETRIEVERS
 from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.experiments.training.tested_queries import untested
 from sluice.retrieval.pipelines.expression import FITTED, count_calls, texts_in
-from sluice.retrieval.pipelines.fitting.query_fitter import Fit, QueryFitter, closed, read_fit
-from sluice.retrieval.pipelines.fitting.unfitted import FEWEST, Unfitted, fit_open, is_open
+from sluice.retrieval.pipelines.fitting.choice import FEWEST, QueryFit, Unfitted, fit_open, is_open
+from sluice.retrieval.pipelines.fitting.fitter import QueryFitter, closed, read_fit
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import asked
 from sluice.retrieval.retrievers.folder import HEAD, read_head
@@ -145,14 +145,14 @@ class FittedStages:
 
     def state(self, pipeline: str) -> list[Any]:
         """Return what changes with the fits that a pipeline is made of; empty without any."""
-        found = []
+        states = []
         for name in self._pipelines_of(pipeline):
             for number in range(1, self._count(name) + 1):
                 file = self.file(name, number)
-                found.append((self.key(name, number), path_contents(str(file))))
-        return found
+                states.append((self.key(name, number), path_contents(str(file))))
+        return states
 
-    def chosen(self, pipeline: str) -> Iterator[Fit]:
+    def chosen(self, pipeline: str) -> Iterator[QueryFit]:
         """Yield what was chosen for a pipeline's own open stages, as far as it is there."""
         for number in range(1, self._count(pipeline) + 1):
             file = self.file(pipeline, number)
@@ -183,7 +183,7 @@ class FittedStages:
             sorted((each, path_contents(each)) for each in files),
         )
 
-    def saved(self, pipeline: str, number: int) -> Fit | None:
+    def saved(self, pipeline: str, number: int) -> QueryFit | None:
         """Return the kept settings if they are of these parts and queries."""
         file, node = self.file(pipeline, number), f"pipelines.{pipeline}"
         origin = _origin(file)
@@ -198,7 +198,7 @@ class FittedStages:
             return None
         return read_fit(file)
 
-    def fitted(self, pipeline: str, number: int, stage: Unfitted, first: Stage | None) -> Fit:
+    def fitted(self, pipeline: str, number: int, stage: Unfitted, first: Stage | None) -> QueryFit:
         """Choose the settings of an open stage and keep them."""
         node, queries = f"pipelines.{pipeline}", self.queries
         log.info("%s: fitting %s on %s", pipeline, stage.name, queries.shown)

@@ -17,6 +17,7 @@ from sluice.encoders.foundation.disk.figures import (
     axes_of,
     figure_of,
     plain_text,
+    save_figure,
     styled,
     tidied,
 )
@@ -29,6 +30,8 @@ from sluice.retrieval.evaluation.scores import Scores
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+__all__ = ["Point", "draw_depths", "draw_differences", "draw_tradeoff", "save_figure"]
 
 
 def draw_depths(

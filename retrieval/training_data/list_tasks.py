@@ -74,15 +74,15 @@ def missed_scores(
         return {}
     place = {doc: number for number, doc in enumerate(documents)}
     pairs = [pair for pair in pairs if pair[1] in place]
-    asked = list(dict.fromkeys(query for query, _ in pairs))
-    of = {query: number for number, query in enumerate(asked)}
+    distinct = list(dict.fromkeys(query for query, _ in pairs))
+    of = {query: number for number, query in enumerate(distinct)}
     scores: dict[str, dict[str, float]] = {}
     if hooks_of(retriever.encoder).similarity == "q_net":
         vectors = dict(zip(documents, _vectors_of(retriever, documents), strict=True))
         return _net_scores(retriever, queries, pairs, vectors)
-    left = retriever.encoder.encode_queries([queries[query] for query in asked])
+    left = retriever.encoder.encode_queries([queries[query] for query in distinct])
     if hooks_of(retriever.encoder).similarity == "attention":
-        return _attended(retriever, dict(zip(asked, left, strict=True)), pairs)
+        return _attended(retriever, dict(zip(distinct, left, strict=True)), pairs)
     if isinstance(left, TokenVectors):
         rows = retriever.store.rows(documents)
         for query, doc in pairs:
@@ -124,10 +124,10 @@ def _net_scores(
 
 def _by_query(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     """Return the documents of each query's pairs."""
-    found: dict[str, list[str]] = {}
+    documents: dict[str, list[str]] = {}
     for query, doc in pairs:
-        found.setdefault(query, []).append(doc)
-    return found
+        documents.setdefault(query, []).append(doc)
+    return documents
 
 
 def _attended(
@@ -138,9 +138,9 @@ def _attended(
     for query, docs in _by_query(pairs).items():
         rows = retriever.store.rows(docs)
         hits = retriever.index.search(vectors[query][None], len(docs), keep=rows)
-        found = dict(zip(hits.rows[0].tolist(), hits.scores[0].tolist(), strict=True))
+        score_of = dict(zip(hits.rows[0].tolist(), hits.scores[0].tolist(), strict=True))
         # a document without vectors is not found
-        scores[query] = {doc: found.get(row, 0.0) for doc, row in zip(docs, rows, strict=True)}
+        scores[query] = {doc: score_of.get(row, 0.0) for doc, row in zip(docs, rows, strict=True)}
     return scores
 
 
@@ -266,25 +266,25 @@ class Asked(NamedTuple):
             )
 
 
-def find_lists(stage: Stage, asked: Asked) -> Lists:
+def find_lists(stage: Stage, batch: Asked) -> Lists:
     """Search a slice of queries; ``DataError`` for lists that lack a shard's documents."""
-    queries = SelfExcluding(asked.queries) if asked.excluding else asked.queries
-    run = lists_for(stage, queries, asked.depth).top(asked.depth)
-    retriever = scoring_retriever(stage) if asked.scored else None
+    queries = SelfExcluding(batch.queries) if batch.excluding else batch.queries
+    run = lists_for(stage, queries, batch.depth).top(batch.depth)
+    retriever = scoring_retriever(stage) if batch.scored else None
     scores = {}
     if retriever is not None:
-        scores = missed_scores(retriever, run, asked.queries, asked.positives)
+        scores = missed_scores(retriever, run, batch.queries, batch.positives)
     return Lists(run, scores)
 
 
-def lists_of(stage: Stage, asked: Asked, work: Path | None, executor: Executor = LOCAL) -> Lists:
+def lists_of(stage: Stage, batch: Asked, work: Path | None, executor: Executor = LOCAL) -> Lists:
     """Search all queries, slice by slice; with ``work`` by ``executor``, into files there.
 
     The same call after a kill continues there; ``work`` is the caller's to remove. Bits do not
     depend on either: slices are always the same.
     """
     if work is None:
-        return _joined([find_lists(stage, part) for part in asked.slices()])
+        return _joined([find_lists(stage, part) for part in batch.slices()])
     sent = None
     if executor.remote:
         sent = SentStage(stage, work / SOURCE / fingerprint_of(stage.name)[:8])
@@ -294,18 +294,18 @@ def lists_of(stage: Stage, asked: Asked, work: Path | None, executor: Executor =
     identity = stage_identity(stage) or uuid.uuid4().hex
     tasks = [
         _task(f"mine {stage.name} {number}", stage, sent, part, identity, work)
-        for number, part in enumerate(asked.slices())
+        for number, part in enumerate(batch.slices())
     ]
     run_plan(Plan("mine", tasks, "queries"), executor)
-    found = _joined([read_lists(task.output) for task in tasks])
+    lists = _joined([read_lists(task.output) for task in tasks])
     shutil.rmtree(work / SOURCE, ignore_errors=True)
-    return found
+    return lists
 
 
 def _task(
-    name: str, stage: Stage, sent: SentStage | None, asked: Asked, identity: str, work: Path
+    name: str, stage: Stage, sent: SentStage | None, batch: Asked, identity: str, work: Path
 ) -> Task:
-    key = fingerprint_of(identity, asked._asdict())[:32]
+    key = fingerprint_of(identity, batch._asdict())[:32]
     inputs = (work / INPUTS / f"{key}.json").absolute()
     output = (work / LISTS / f"{key}.parquet").absolute()
 
@@ -313,18 +313,18 @@ def _task(
         output.parent.mkdir(parents=True, exist_ok=True)
         if sent is not None:
             inputs.parent.mkdir(exist_ok=True)
-            write_text(inputs, json.dumps(asked._asdict()))
+            write_text(inputs, json.dumps(batch._asdict()))
 
     def here(advance: Advance) -> Facts:
         start = time.perf_counter()
         with counted_by(lambda amount=1: None):  # an encoder counts texts, this job queries
-            write_lists(find_lists(stage, asked), output)
+            write_lists(find_lists(stage, batch), output)
         return {"seconds": time.perf_counter() - start}
 
     form = {} if sent is None else sent.form
     args = {"stage": form, "inputs": str(inputs), "output": str(output)}
     return Task(
-        "lists", name, args, output, here, len(asked.queries),
+        "lists", name, args, output, here, len(batch.queries),
         prepare=prepare, finish=lambda: inputs.unlink(missing_ok=True),
     )  # fmt: skip
 
