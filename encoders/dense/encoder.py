@@ -34,16 +34,11 @@ from sluice.encoders.transformer.end_token import end_texts
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.projection import as_projection, cut_vectors, draw_projection
+from sluice.encoders.transformer.projection import as_projection, chosen_projection, cut_vectors
 from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.text_parts import Parts, encode_parts
 from sluice.encoders.transformer.tokens import TokenBatch, is_plain
-from sluice.encoders.transformer.vector_layers import (
-    VectorLayer,
-    kinds_of,
-    read_layers,
-    write_layers,
-)
+from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
 from sluice.familiar import Similarity
 
 
@@ -155,21 +150,12 @@ class DenseEncoder(TextEncoder):
         refuse_two_stacks(network, folder, "dense encoder")
         if pooling is None and attention is None and not layout.modules:
             warn_of_decoder(network, folder)
-        if layers is not None:
-            if exported:
-                raise ConfigError(
-                    "layers: an exported graph always runs all of them; use backend: torch"
-                )
-            cut_layers(network, layers)
+        cut_layers(network, layers, exported=exported)
         top = layout.sidecar.get("top_layers", 1) if top_layers is None else top_layers
         check_top_layers(top, int(network.config.num_hidden_layers), exported=exported)
         poolings = checked_pooling((layout.pooling or "mean") if pooling is None else pooling)
         width = top * hidden * len(pooling_names(poolings))
-        head: VectorLayer | None = None
-        if projection is not None:
-            head = draw_projection(width, projection, seed)
-        else:
-            head = read_layers(layout.layers, width)
+        head = chosen_projection(projection, layout.layers, width, seed)
         dim = layout.truncate_dim if dim is None else dim
         head, shortened = cut_vectors(head, width, dim, layout.sidecar)
         ends = layout.sidecar.get("append_eos") if append_eos is None else append_eos

@@ -280,7 +280,7 @@ class DsiEncoder(Writer):
 
     @property
     def identifiers(self) -> DsiEncoder:
-        """It learns them itself."""
+        """The encoder itself, which learns them."""
         return self
 
     def known_ids(self, documents: Sequence[Named]) -> int:

@@ -173,8 +173,7 @@ class TokenEncoder(TextEncoder):
         network, tokenizer, folder, _ = loaded
         refuse_two_stacks(network, folder, "token encoder")
         layout = read_token_layout(folder)
-        if layers is not None:
-            cut_layers(network, layers)
+        cut_layers(network, layers)
         head, sides = new_parts(
             layout, folder, network, tokenizer, Given(projection, dim, query_marker,
             document_marker, seed),
@@ -267,7 +266,7 @@ class TokenEncoder(TextEncoder):
 
     @property
     def token_names(self) -> TokenEncoder:
-        """Its tokenizer knows them."""
+        """The encoder itself, whose tokenizer knows them."""
         return self
 
     def token_texts(self, texts: Sequence[str], side: Side) -> list[list[str]]:

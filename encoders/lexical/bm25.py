@@ -158,7 +158,7 @@ class BM25Encoder(EncoderBase):
 
     @property
     def learner(self) -> BM25Encoder:
-        """It counts the documents itself."""
+        """The encoder itself, which counts the documents."""
         return self
 
     def fit_in_parts(self, texts: Iterable[Input]) -> Iterator[sp.csr_array]:

@@ -53,11 +53,15 @@ def recomputes(model: nn.Module) -> bool:
     return any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
 
 
-def cut_layers(model: Any, count: int) -> None:
-    """Keep the first ``count`` layers of a model and note it in the config, in place.
+def cut_layers(model: Any, count: int | None, *, exported: bool = False) -> None:
+    """Keep the first ``count`` layers of a model and note it in the config, in place; None: all.
 
-    Raises ``ConfigError`` for a number the model does not have.
+    Raises ``ConfigError`` for a number the model does not have, and for an exported graph's.
     """
+    if count is None:
+        return
+    if exported:
+        raise ConfigError("layers: an exported graph always runs all of them; use backend: torch")
     holder_and_layers = layer_list(model)
     if holder_and_layers is None:
         raise ModelError(f"layers: a {type(model).__name__} has no list of layers to cut")

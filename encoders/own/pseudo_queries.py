@@ -32,15 +32,10 @@ from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.projection import draw_projection
+from sluice.encoders.transformer.projection import chosen_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
-from sluice.encoders.transformer.vector_layers import (
-    VectorLayer,
-    kinds_of,
-    read_layers,
-    write_layers,
-)
+from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
 
 
 class Centroids(NamedTuple):
@@ -219,13 +214,9 @@ class PseudoQueryEncoder(TextEncoder):
         refuse_two_stacks(network, folder, "pseudo-query encoder")
         layout = read_layout(folder)
         _check_start(layout, folder)
-        if layers is not None:
-            cut_layers(network, layers)
+        cut_layers(network, layers)
         hidden = int(network.config.hidden_size)
-        if projection is None:
-            head = read_layers(layout.layers, hidden)
-        else:
-            head = draw_projection(hidden, projection, seed)
+        head = chosen_projection(projection, layout.layers, hidden, seed)
         bare = not layout.modules
         units = "Normalize" in layout.modules or bare if normalize is None else normalize
         given = {"centroids": centroids, "rounds": rounds, "sharpness": sharpness}

@@ -339,7 +339,7 @@ class SpladeEncoder(TextEncoder):
 
     @property
     def term_bias(self) -> SpladeEncoder:
-        """The head has a bias of each term."""
+        """The encoder itself, whose head has a bias of each term."""
         return self
 
     def raises(self, side: Side) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +11,8 @@ from torch import nn
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.transformer.vector_layers import Projection, VectorLayer
+from sluice.encoders.model_files.layout import VectorModule
+from sluice.encoders.transformer.vector_layers import Projection, VectorLayer, read_layers
 
 _BETWEEN = {"gelu": "GELU", "relu": "ReLU", "tanh": "Tanh"}  # of new layers, as YAML names them
 _KEYS = ("dim", "layers", "hidden", "activation", "residual")
@@ -56,6 +57,13 @@ def draw_projection(
                     nn.init.zeros_(parameter)
             made = layer
     return layer
+
+
+def chosen_projection(
+    spec: int | Mapping[str, Any] | None, layers: Sequence[VectorModule], inputs: int, seed: int
+) -> VectorLayer | None:
+    """Return a new projection, see ``draw_projection``, or for None what a folder's layers are."""
+    return read_layers(layers, inputs) if spec is None else draw_projection(inputs, spec, seed)
 
 
 def _spec_of(inputs: int, spec: int | Mapping[str, Any]) -> _Spec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.model_files.loading import lengths_of
-from sluice.encoders.model_files.options import Dtype
+from sluice.encoders.model_files.options import Computing
 from sluice.encoders.transformer.double_prompts import look_for_prompts
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -56,11 +56,9 @@ class TextEncoder(TransformerModel, EncoderBase):
         document_prompt: str = "",
         query_length: int = 512,
         document_length: int = 512,
-        device: str = "auto",
-        dtype: Dtype = "float32",
-        batch_tokens: int | None = None,
+        **computing: Unpack[Computing],
     ) -> None:
-        super().__init__(module, tokenizer, device=device, dtype=dtype, batch_tokens=batch_tokens)
+        super().__init__(module, tokenizer, **computing)
         self.prompts: dict[str, str] = {"query": query_prompt, "document": document_prompt}
         self.lengths: dict[str, int] = {"query": query_length, "document": document_length}
         self._prompts_met: set[str] = set()  # sides whose prompt texts were found to bring

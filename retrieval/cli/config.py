@@ -129,10 +129,10 @@ def check(
 
     file = recipe_or_file(config)
     values = load_values(file, overrides or [])
-    found = problems(values, file)
-    if found:
-        echo(f"{file}: {plural(len(found), 'problem')}", err=True)
-        for each in found:
+    faults = problems(values, file)
+    if faults:
+        echo(f"{file}: {plural(len(faults), 'problem')}", err=True)
+        for each in faults:
             echo(f"  {each}", err=True)
         raise typer.Exit(2)
     from sluice.retrieval.planning.plan import plan

@@ -35,6 +35,7 @@ class Role(Enum):
     EXAMPLES = "training examples: a type, or a file"
     SETTING = "a file that decides nothing that is made"
     WRITTEN = "a file or folder that is written"
+    DATABASE = "the folder of a database, which trust asks about by its type"
 
 
 ROLES: Final[Mapping[str, Role]] = {
@@ -49,7 +50,8 @@ ROLES: Final[Mapping[str, Role]] = {
     **dict.fromkeys(
         ("api_key_file", "deepspeed", "fsdp_config", "accelerator_config"), Role.SETTING
     ),
-    **dict.fromkeys(("cache", "path"), Role.WRITTEN),
+    "cache": Role.WRITTEN,
+    "path": Role.DATABASE,
 }
 # Texts of a key that name nothing; those of a key that is not listed all do.
 WORDS: Final[Mapping[str, Sequence[str]]] = {
@@ -178,7 +180,7 @@ class _Beside:
         if isinstance(value, list):
             return [self._value(each, f"{where}[{place}]", key) for place, each in enumerate(value)]
         role = ROLES.get(key) if isinstance(value, str) else None
-        if role is Role.WRITTEN:
+        if role in (Role.WRITTEN, Role.DATABASE):
             return self._made(value, where)
         named = role not in (Role.FILE, Role.SETTING) and value in self.names
         return value if role is None or named else self._file(value, where)

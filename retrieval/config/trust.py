@@ -92,15 +92,15 @@ def _questions(values: Any, *, only_open: bool) -> Iterator[Question]:
                 yield Question(f"{where}.{option}", "database", address, value)
             if key == "trainer":
                 yield Question(where, "report", "", value)
-        elif each.role is Role.WRITTEN and not only_open:
+        elif ROLES.get(key) is Role.WRITTEN and isinstance(value, str | Path) and not only_open:
             yield Question(where, "place", str(value), {})
+        elif key == "allow" and isinstance(value, list):
+            yield from (Question(where, "link", str(link), {}) for link in value)
         elif isinstance(value, str):
             own = key == "type" and ":" in value
             name = own_measure(value) if key in MEASURES else value if own else None
             if name:
                 yield Question(where, "class", name, {})
-            elif key == "allow":
-                yield Question(where, "link", value, {})
 
 
 def _check_pipeline(text: str, where: str, folder: Path, allow: Allow) -> None:

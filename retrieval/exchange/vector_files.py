@@ -150,17 +150,6 @@ def read_dense_vectors(path: str | Path, form: str | None = None) -> DenseVector
     return DenseVectors(file, dense)
 
 
-def read_token_vectors(path: str | Path, form: str) -> VectorFile[TokenVectors]:
-    """Open token vectors with ids; ``DataError`` for a file that holds none.
-
-    * ``npz``: arrays ``values`` (floats ``[tokens, dim]``, all texts end to end), ``bounds`` (whole
-      numbers ``[n + 1]``: text i has the rows from ``bounds[i]`` to the next) and ``ids`` (texts or
-      whole numbers ``[n]``). Arrays of objects are refused, because reading them would run code.
-    * ``parquet``: as of dense vectors, the column holding a list of vectors for each id.
-    """
-    return VectorFile(Path(path), find_formats(form, ["tokens"])[0])
-
-
 def write_dense_vectors(
     path: str | Path,
     entries: Entries,

@@ -12,7 +12,7 @@ from sluice.encoders.foundation.build import resolve
 TASKS: Final[Mapping[str, str]] = {
     "encode": "sluice.retrieval.retrievers.corpus.vectors.encoding_tasks:encode_task",
     "index_shard": "sluice.retrieval.retrievers.corpus.vectors.index_tasks:index_task",
-    "lists": "sluice.retrieval.experiments.output.sent_lists:lists_task",
+    "lists": "sluice.retrieval.experiments.output.saved_pipeline:lists_task",
     "pairs": "sluice.retrieval.experiments.tuning.pair_tasks:pairs_task",
     "score": "sluice.retrieval.training_data.teachers.scoring_tasks:score_task",
     "train": "sluice.retrieval.experiments.suites.training_jobs:train_task",

@@ -105,10 +105,11 @@ def models_in(section: Any, where: str = "") -> Iterator[Place]:
 def check_named(section: Any, where: str = "", lists: Sequence[str] = ()) -> None:
     """Raise ``ConfigError`` for the first file or list that a section names and is not there.
 
-    ``lists`` are the names of those in its config.
+    ``lists`` are the names of those in its config. What classes of one's own read is theirs to say.
     """
     for each in section_names(section, where):
-        path = expanded(each.value) if each.role is Role.FILE else None
+        own = ":" in str(each.spec.get("type"))
+        path = expanded(each.value) if each.role is Role.FILE and not own else None
         if each.role is Role.LISTS:
             check_lists(each.value, each.where, lists)
         if path is not None and not path.exists():

@@ -1,4 +1,4 @@
-"""Scorers: what stages ask of one, and scores that are looked up before one is asked."""
+"""Scorers: what stages ask of one, and scores remembered, so that each pair is scored once."""
 
 from __future__ import annotations
 

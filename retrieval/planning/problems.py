@@ -19,9 +19,8 @@ from sluice.encoders.foundation.errors import SluiceError
 from sluice.encoders.model_files.locate import hub_reachable, local_folder, model_folder
 from sluice.encoders.table import KNOWN, ROUTED, USUAL, USUAL_RANKER
 from sluice.retrieval.config.component_types import EXAMPLES as SOURCES, Section
-from sluice.retrieval.config.faults import messages
 from sluice.retrieval.config.names import Role
-from sluice.retrieval.config.reading import find_own_modules
+from sluice.retrieval.config.reading import find_own_modules, messages
 from sluice.retrieval.config.sections import (
     ExperimentConfig,
     TrainConfig,

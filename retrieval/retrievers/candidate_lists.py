@@ -18,7 +18,6 @@ from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
 from sluice.retrieval.runs.run import Run, without
 
 if TYPE_CHECKING:
-    from sluice.retrieval.datasets.dataset import Dataset
     from sluice.retrieval.documents.where import Where
 
 

@@ -206,7 +206,7 @@ class Service:
         stage, where = await _filtered(stage, request.where)
         # A request with a deadline that a reranker keeps is run by itself: others have their own.
         apart = object() if ends is not None and reranks(stage) else None
-        found = await self._run(
+        results = await self._run(
             lane,
             ("search", content.number, name, where, request.k, apart),
             queries,
@@ -215,13 +215,13 @@ class Service:
             ends,
             kind=("search", name),
         )
-        pairs = zip(queries, found, strict=True)
+        pairs = zip(queries, results, strict=True)
 
         def answers() -> list[SearchAnswer]:
             return [answer(request, query, name, each, content.number) for query, each in pairs]
 
         # What takes long is not the loop's work: it answers all other clients.
-        return answers() if is_quick(request, found) else await asyncio.to_thread(answers)
+        return answers() if is_quick(request, results) else await asyncio.to_thread(answers)
 
     async def explain(self, request: ExplainRequest) -> Explanation:
         """Follow a query's documents through a pipeline."""
@@ -283,13 +283,13 @@ class Service:
         store = content.store
         if store is None:
             raise Fault(404, "not_found", "no documents are served here")
-        found = [store.find(doc_id) for doc_id in ids]
-        for doc_id, document in zip(ids, found, strict=True):
+        documents = [store.find(doc_id) for doc_id in ids]
+        for doc_id, document in zip(ids, documents, strict=True):
             if document is None:
                 raise UnknownDocumentError(
                     f"id: no document {doc_id[:80]!r} among {len(store):,}; ids are those of hits"
                 )
-        return [document for document in found if document is not None]
+        return [document for document in documents if document is not None]
 
     async def add(self, documents: Sequence[Document]) -> Written:
         """Add documents; they are on disk when this returns, and served unless it says why not."""

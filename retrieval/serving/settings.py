@@ -57,12 +57,12 @@ class Keys:
                 self._keys = read_keys(self.path)
             except (SluiceError, OSError) as error:
                 log.error("no key is valid until this is mended: %s", error)
-        given = digest(text)
-        found = None
+        hashed = digest(text)
+        match = None
         for key in self._keys:  # all of them: the time says nothing of which
-            if hmac.compare_digest(given, key.sha256):
-                found = key
-        return found
+            if hmac.compare_digest(hashed, key.sha256):
+                match = key
+        return match
 
     def _now(self) -> tuple[int, int]:
         try:
@@ -111,8 +111,8 @@ def add_key(path: Path, name: str, scopes: Collection[str]) -> str:
     text = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
     path = Path(os.path.realpath(path))
     with swap_lock(writable(path)):
-        kept = [key for key in read_keys(path) if key.name != name] if path.exists() else []
-        keys = [*kept, Key(name, digest(text), checked)]
+        others = [key for key in read_keys(path) if key.name != name] if path.exists() else []
+        keys = [*others, Key(name, digest(text), checked)]
         listed = [{"name": k.name, "sha256": k.sha256, "scopes": sorted(k.scopes)} for k in keys]
         with replaced_file(path, 0o600) as stream:
             stream.write(json.dumps({"keys": listed}, indent=2).encode() + b"\n")

@@ -26,7 +26,7 @@ from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
 from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 
 if TYPE_CHECKING:
-    from sluice.indexing import AugmentedIndex, Index
+    from sluice.indexing import AugmentedIndex
     from sluice.retrieval.retrievers.retriever import Retriever
 
 

@@ -61,7 +61,7 @@ class Normalised(Around):
         retriever = _retriever_of(self.stage)
         normaliser = self.normaliser
         if not isinstance(normaliser, Normaliser):
-            normaliser = normaliser.normaliser(retriever)
+            normaliser = normaliser.for_retriever(retriever)
         if self._head is not retriever.head:  # another one after each change
             normaliser.check(retriever)
             self._head, self._known = retriever.head, {}
@@ -155,7 +155,7 @@ class Fitting:
         self._normaliser: Normaliser | None = None
         self._lock = OwnLock()
 
-    def normaliser(self, retriever: Retriever) -> Normaliser:
+    def for_retriever(self, retriever: Retriever) -> Normaliser:
         """Return the normaliser of this retriever, opened or fitted at the first call."""
         with self._lock:
             if self._normaliser is None:

@@ -35,7 +35,7 @@ LOSSES: dict[str, str] = {
     "listwise_hinge": "sluice.training.losses.listwise.lists:ListwiseHinge",
     "localized_softmax": Core("sluice.training.losses.contrastive.softmax:LocalizedSoftmax"),
     "margin_mse": Core("sluice.training.losses.distillation.scores:MarginMSE"),
-    "masked_language": "sluice.training.losses.sequences:MaskedLanguage",
+    "masked_language": "sluice.training.losses.masked_language:MaskedLanguage",
     "matryoshka": Core("sluice.training.losses.composed.matryoshka:Matryoshka"),
     "matryoshka_2d": "sluice.training.losses.composed.matryoshka:Matryoshka2D",
     "misfits": "sluice.training.losses.own.misfits:Misfits",

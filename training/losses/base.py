@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
 from sluice.encoders.foundation.build import replaced, resolve
 from sluice.encoders.foundation.errors import ConfigError
@@ -32,6 +32,13 @@ Want: TypeAlias = Literal[
     "teacher_matrix", "teacher_vectors", "answered", "negative_queries", "texts", "across_queries",
     "texts_alone", "network",
 ]  # fmt: skip
+
+
+# Flags that ``wants`` has taken the place of.
+UNREAD = frozenset({
+    "teacher_matrix", "teacher_vectors", "across_queries", "wants_answered",
+    "wants_negative_queries", "texts_alone", "runs_network",
+})  # fmt: skip
 
 
 class LossBase:
@@ -249,6 +256,11 @@ def as_loss(loss: Any, where: str = "loss") -> LossBase:
         raise ConfigError(
             f"{where}: {type_name(loss)} says encoders, which nothing reads; say forms, such as "
             f"('dense',): what it trains, of {', '.join(SCORED)}"
+        )
+    for name in sorted(UNREAD.intersection(dir(loss))):
+        raise ConfigError(
+            f"{where}: {type_name(loss)} says {name}, which nothing reads; say wants, a set of "
+            f"some of {', '.join(get_args(Want))}"
         )
     if isinstance(loss, LossBase):
         return loss

@@ -27,14 +27,9 @@ from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.prompts import side_prompts
 from sluice.encoders.transformer.double_prompts import look_for_prompts
-from sluice.encoders.transformer.projection import cut_vectors, draw_projection
+from sluice.encoders.transformer.projection import chosen_projection, cut_vectors
 from sluice.encoders.transformer.tokens import Ids, check_texts, chunks, tokenized, tokenizer_state
-from sluice.encoders.transformer.vector_layers import (
-    VectorLayer,
-    kinds_of,
-    read_layers,
-    write_layers,
-)
+from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
 from sluice.familiar import Similarity
 
 PROGRESS_FROM = 20_000  # texts; shorter calls stay silent
@@ -111,10 +106,7 @@ class StaticEncoder(EncoderBase):
         folder = model_folder(str(model))
         found = read_static(folder)
         layout, width = found.layout, int(found.table.shape[1])
-        if projection is None:
-            head = read_layers(layout.layers, width)
-        else:
-            head = draw_projection(width, projection, seed)
+        head = chosen_projection(projection, layout.layers, width, seed)
         dim = layout.truncate_dim if dim is None else dim
         head, shortened = cut_vectors(head, width, dim, layout.sidecar)
         prompts = side_prompts(layout, folder)

@@ -175,12 +175,8 @@ class GaussianEncoder(TextEncoder):
         layout = read_layout(folder)
         refuse_others(layout, folder, own="Gaussian")
         noted = {} if layout.gaussian is None else layout.sidecar  # a start's graph is not its own
-        if layers is not None:
-            if (options["backend"] or noted.get("backend", "torch")) != "torch":
-                raise ConfigError(
-                    "layers: an exported graph always runs all of them; use backend: torch"
-                )
-            cut_layers(network, layers)
+        exported = (options["backend"] or noted.get("backend", "torch")) != "torch"
+        cut_layers(network, layers, exported=exported)
         given = {
             "variance_token": variance_token, "start_variance": start_variance,
             "variance_floor": variance_floor, "beta": beta, "normalize": normalize,

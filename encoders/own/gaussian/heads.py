@@ -16,7 +16,7 @@ from sluice.encoders.foundation.numbers import finite_number
 from sluice.encoders.model_files.layout import SIDECAR, Layout, VectorModule
 from sluice.encoders.transformer.added_tokens import make_tokens
 from sluice.encoders.transformer.decoder_attention import is_causal
-from sluice.encoders.transformer.projection import draw_projection
+from sluice.encoders.transformer.projection import chosen_projection
 from sluice.encoders.transformer.vector_layers import (
     Projection,
     VectorLayer,
@@ -153,10 +153,7 @@ def new_parts(
             "Gaussian encoder cannot start from; take the model it was made of"
         )
     hidden = int(network.config.hidden_size)
-    if given["projection"] is None:
-        projection = read_layers(layout.layers, hidden)
-    else:
-        projection = draw_projection(hidden, given["projection"], seed)
+    projection = chosen_projection(given["projection"], layout.layers, hidden, seed)
     unit = given["normalize"]
     if unit is None:
         unit = layout.normalize or not layout.modules

@@ -37,15 +37,10 @@ from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
-from sluice.encoders.transformer.projection import draw_projection
+from sluice.encoders.transformer.projection import chosen_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
-from sluice.encoders.transformer.vector_layers import (
-    VectorLayer,
-    kinds_of,
-    read_layers,
-    write_layers,
-)
+from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
 
 HIDDEN_LAYERS = 2  # of new q-nets
 HEAD_VALUES = 1 << 24  # of one matrix of q-nets at a time: 64 MB
@@ -136,10 +131,7 @@ class Hypencoder(TextEncoder):
             bool(product),
         )
         hidden = int(network.config.hidden_size)
-        if projection is None:
-            reads = read_layers(layout.layers, hidden)
-        else:
-            reads = draw_projection(hidden, projection, seed)
+        reads = chosen_projection(projection, layout.layers, hidden, seed)
         dim = hidden if reads is None else reads.outputs
         shape = QNetShape(dim, noted.hidden_layers, noted.product)
         with torch.random.fork_rng(devices=[]):

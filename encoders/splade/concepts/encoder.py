@@ -181,7 +181,7 @@ class ConceptEncoder(TextEncoder):
 
     @property
     def term_bias(self) -> ConceptEncoder:
-        """The head has a bias of each concept."""
+        """The encoder itself, whose head has a bias of each concept."""
         return self
 
     def raises(self, side: Side) -> bool:

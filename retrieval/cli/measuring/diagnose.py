@@ -256,16 +256,16 @@ def calibration(
     from sluice.retrieval.evaluation.calibration_error import calibration as calibration_of
     from sluice.retrieval.runs.run import Run
 
-    found = calibration_of(Run.load(source), judgements(qrels), **values)
+    curve = calibration_of(Run.load(source), judgements(qrels), **values)
     if as_json:
-        facts = {**found._asdict(), "bins": [each._asdict() for each in found.bins]}
+        facts = {**curve._asdict(), "bins": [each._asdict() for each in curve.bins]}
         typer.echo(json.dumps(facts, indent=2))
         return
     echo(
-        f"calibration error {found.error:.4f} of {found.hits:,} hits; scale {found.scale:.4g}, "
-        f"bias {found.bias:.4g}\nprobability       hits  predicted  observed"
+        f"calibration error {curve.error:.4f} of {curve.hits:,} hits; scale {curve.scale:.4g}, "
+        f"bias {curve.bias:.4g}\nprobability       hits  predicted  observed"
     )
-    for each in found.bins:
+    for each in curve.bins:
         width = f"{each.low:.2f} to {each.high:.2f}"
         echo(f"{width:<14}{each.hits:>8,}  {each.predicted:>9.4f}  {each.observed:>8.4f}")
 

@@ -154,11 +154,11 @@ def assessors(log: JudgingLog, *, as_json: Json = False) -> None:
     from sluice.retrieval.serving.judging.judgements import read_judgements
     from sluice.retrieval.serving.judging.results import assessor_agreement
 
-    found = assessor_agreement(read_judgements(log))
+    agreed = assessor_agreement(read_judgements(log))
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(agreed.to_dict(), indent=2, ensure_ascii=False))
         return
-    echo(str(found))
+    echo(str(agreed))
 
 
 @takes(

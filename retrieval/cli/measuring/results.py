@@ -221,7 +221,7 @@ def _write_curves(folders: list[Path], figure: Path | None, table: Path | None) 
     runs = read_trainings(folders)
     names = ", ".join(run.name for run in runs)
     if figure is not None:
-        from sluice.training.journal.plot import plot_trainings
+        from sluice.training.journal.curves import plot_trainings
 
         echo(f"{plot_trainings(runs, figure)}: {names}")
     if table is not None:

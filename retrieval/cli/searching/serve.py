@@ -140,8 +140,8 @@ def _shard_workers(text: str) -> ShardWorkers:
         raise ConfigError(
             f"--shard-workers {text!r:.80}: expected a type, or '{{type: processes, replicas: 2}}'"
         )
-    made: ShardWorkers = build(spec, SHARD_WORKERS, where="--shard-workers", allow=())
-    return made
+    workers: ShardWorkers = build(spec, SHARD_WORKERS, where="--shard-workers", allow=())
+    return workers
 
 
 def _serve(folder: Path, settings: ServeSettings) -> None:

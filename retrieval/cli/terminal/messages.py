@@ -22,7 +22,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud8
 
 def printable(text: str) -> str:
     r"""Return a text whose control characters are written as \x1b, but for tabs and line ends."""
-    return CONTROL.sub(lambda found: _escaped(found[0]), text.replace("\r\n", "\n"))
+    return CONTROL.sub(lambda match: _escaped(match[0]), text.replace("\r\n", "\n"))
 
 
 def one_line(text: str) -> str:
@@ -165,9 +165,9 @@ def usage_message(error: Any) -> str:
     """Return what a usage error of the parser means, the usage, and the remedy if one is known."""
     text = str(error.format_message()).strip()
     for pattern, reply in USAGE:
-        found = re.fullmatch(pattern, text, flags=re.DOTALL)
-        if found is not None:
-            text = found.expand(reply).replace("; did you mean ?", "")
+        match = re.fullmatch(pattern, text, flags=re.DOTALL)
+        if match is not None:
+            text = match.expand(reply).replace("; did you mean ?", "")
             break
     head, colon, value = text.partition(": ")
     for pattern, reply in VALUES:
@@ -201,6 +201,6 @@ def os_message(error: OSError) -> str:
 
 
 def _advised(text: str, number: int) -> str:
-    kept = "what was complete before is unchanged"
+    unchanged = "what was complete before is unchanged"
     remedy = REMEDIES.get(number)
-    return f"{text}; {kept}; {remedy}, and run the command again" if remedy else text
+    return f"{text}; {unchanged}; {remedy}, and run the command again" if remedy else text

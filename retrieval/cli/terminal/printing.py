@@ -125,9 +125,9 @@ def _widest(table: Table) -> int:
 
 def _part(table: Table, columns: Collection[str]) -> Table:
     """Return a table of some of the columns, without the caption."""
-    kept = {name: form for name, form in table.columns.items() if name in columns}
-    marks = {place: mark for place, mark in table.marks.items() if place[1] in kept}
-    return Table(kept, table.rows, marks)
+    forms = {name: form for name, form in table.columns.items() if name in columns}
+    marks = {place: mark for place, mark in table.marks.items() if place[1] in forms}
+    return Table(forms, table.rows, marks)
 
 
 def _blocks(table: Table, columns: list[str], width: int) -> list[list[str]]:

@@ -30,7 +30,7 @@ Reranking = Annotated[str, "NAME", "The pipeline, which ends in a reranker."]
 
 @takes(
     "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_fusion",
-    "sluice.retrieval.pipelines.fusion.fit:fit_fusion",
+    "sluice.retrieval.pipelines.fitting.fusion_fit:fit_fusion",
     without="split",
     methods=Shown("weighted", names=("--method",)),
     normalise=Shown("steep and z-score"),

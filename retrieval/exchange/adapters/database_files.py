@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,66 +15,6 @@ from numpy.typing import NDArray
 from sluice.retrieval.documents.document import Document
 
 MOST_BYTES = 1 << 24  # of a file: clusters refuse requests of 100 MB, and advise 5 to 15
-
-
-class Parts:
-    """``documents-00001`` and on: each begins, separates and ends its documents as ``frame`` says.
-
-    A document that is larger than a file may be has one of its own. Without documents there is
-    one file, and none in it.
-    """
-
-    def __init__(
-        self, folder: Path, ending: str, frame: tuple[str, str, str], most: int | None = None
-    ) -> None:
-        self._folder, self._ending = folder, ending
-        self._begin, self._between, self._end = (part.encode() for part in frame)
-        self._most = MOST_BYTES if most is None else most
-        self._files = 0
-        self._size = 0
-        self._stream: IO[bytes] | None = None
-        self._open = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def add(self, entry: str) -> None:
-        """Write one document's lines."""
-        data = entry.encode("utf-8")
-        if self._stream is not None and self._size + len(data) > self._most:
-            self._close()
-        if self._stream is None:
-            self._write(self._next(), self._begin + data)
-        else:
-            self._write(self._stream, self._between + data)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None and not self._files:
-            self._write(self._next(), self._begin)
-        self._close()
-
-    def _next(self) -> IO[bytes]:
-        self._files += 1
-        path = self._folder / f"documents-{self._files:05}{self._ending}"
-        self._stream = self._open.enter_context(path.open("wb"))
-        return self._stream
-
-    def _write(self, stream: IO[bytes], data: bytes) -> None:
-        stream.write(data)
-        self._size += len(data)
-
-    def _close(self) -> None:
-        if self._stream is not None:
-            self._stream.write(self._end)
-        self._open.close()
-        self._stream, self._size = None, 0
-
-
 Weights = Mapping[str, float]
 
 
@@ -143,13 +81,29 @@ class Form(ABC):
         return body.replace('"{{query}}"', "{{query}}").replace('"{{size}}"', "{{size}}") + "\n"
 
     def write(self, folder: Path, records: Iterable[Record]) -> int:
-        """Write the documents' files; return how many documents there were."""
+        """Write ``documents-00001`` and on; return how many documents there were.
+
+        A document that is larger than a file may be has one of its own. Without documents there
+        is one file, and none in it.
+        """
+        begin, between, end = (part.encode() for part in self.frame)
         count = 0
-        with Parts(folder, self.ending, self.frame) as parts:
-            for record in records:
-                parts.add(self.entry(record))
-                count += 1
+        for number, part in enumerate(self._parts(records, len(begin), len(between)), 1):
+            path = folder / f"documents-{number:05}{self.ending}"
+            path.write_bytes(begin + between.join(part) + end)
+            count += len(part)
         return count
+
+    def _parts(self, records: Iterable[Record], begin: int, between: int) -> Iterator[list[bytes]]:
+        part, size = list[bytes](), 0
+        for record in records:
+            data = self.entry(record).encode("utf-8")
+            if part and size + len(data) > MOST_BYTES:
+                yield part
+                part, size = [], 0
+            size += len(data) + (between if part else begin)
+            part.append(data)
+        yield part
 
 
 def numbers(vector: NDArray[np.float32]) -> str:

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore
@@ -141,7 +139,7 @@ class TaskCorpus:
         store = stage.documents
         if not isinstance(store, DocumentStore):
             return
-        names = store.ids(np.setdiff1d(np.arange(store.rows_total), store.deleted))
+        names = store.ids(store.live_rows)
         foreign = next((name for name in names if name not in self._places), None)
         if foreign is not None:
             raise DataError(
@@ -206,14 +204,14 @@ class MtebSearch:
             raise MissingPackageError("mteb", "interop", "evaluation by mteb") from None
         if "/" not in name:
             raise ConfigError(f"name: {name!r}; mteb expects maker/model, as in 'me/{name}'")
-        self._given = stage
+        self._source = stage
         settings = {"name": name, "revision": revision, "modalities": ["text"]}
         self.mteb_model_meta = ModelMeta.create_empty(settings)
 
     def index(self, corpus: Any, **_: Any) -> None:
         """Take a task's corpus: make the stage of it, or check that it was made of it."""
         self._corpus = TaskCorpus(corpus)
-        stage = self._given
+        stage = self._source
         self._stage = stage if isinstance(stage, Stage) else stage(self._corpus)
         self._corpus.check(self._stage)
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import lzma
+import shutil
 import sys
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -243,6 +247,24 @@ def write_values(stream: IO[bytes], chunks: Iterable[NDArray[np.float32]], rows:
         written += len(chunk)
     if written != rows:
         raise DataError(f"vectors: {written:,} for {rows:,} ids; expected one each")
+
+
+# What zipfile and numpy raise for an archive that is damaged, encrypted or packed in other ways.
+UNREADABLE = (
+    OSError, ValueError, KeyError, OverflowError, MemoryError, EOFError, zipfile.BadZipFile,
+    zlib.error, lzma.LZMAError, RuntimeError,
+)  # fmt: skip
+
+
+def add_array(
+    archive: zipfile.ZipFile, name: str, values: IO[bytes], dtype: str, shape: tuple[int, ...]
+) -> None:
+    """Write raw values, from the start of a stream, into an archive as an ``.npy`` file."""
+    values.seek(0)
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        header = {"descr": dtype, "fortran_order": False, "shape": shape}
+        npy.write_array_header_1_0(member, header)
+        shutil.copyfileobj(values, member, 1 << 20)
 
 
 VECTOR_FIELDS = ("embedding", "vector", "emb")

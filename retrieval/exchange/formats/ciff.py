@@ -171,7 +171,7 @@ class CiffFile:
                 docid, name = _record(stream, number)
                 docids.append(docid)
                 yield f"{self.path}: DocRecord {number}", Document(name, "", "")
-            if not stream.ended():
+            if not stream.at_end():
                 stream.fail(
                     f"more bytes after the last of {header.documents:,} DocRecords; the "
                     "Header's numbers are wrong"

@@ -11,7 +11,6 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn, Self
 
 from sluice.encoders.foundation.errors import DataError
@@ -108,9 +107,7 @@ class MessageStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
 
     def read(self, what: str) -> bytes:
@@ -137,7 +134,7 @@ class MessageStream:
             self.fail(f"cannot be read any further ({error}); fetch the file again")
         self.place += size
 
-    def ended(self) -> bool:
+    def at_end(self) -> bool:
         """Return whether there is nothing more."""
         self.begin = self.place
         return not self._bytes(1)

@@ -163,7 +163,7 @@ class ParquetSource(ParquetDocuments):
 
 
 class NestedSource(ParquetDocuments):
-    """Documents with a list of vectors each; see ``read_token_vectors``."""
+    """Documents with a list of vectors each; columns as in ``read_dense_vectors``."""
 
     expected = "lists of lists of floats: a vector for each token"
 

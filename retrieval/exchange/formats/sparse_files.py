@@ -8,11 +8,8 @@ A line of impact JSON is ``{"id", "contents", "vector": {token: weight}}``. A fo
 from __future__ import annotations
 
 import json
-import lzma
 import math
-import shutil
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -29,6 +26,7 @@ from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.documents.jsonl import field_of, read_objects
+from sluice.retrieval.exchange.formats.arrays import UNREADABLE, add_array
 from sluice.retrieval.exchange.formats.format import (
     Column,
     Format,
@@ -45,14 +43,9 @@ MATRIX = "vectors.npz"
 IDS = "ids.txt"
 TERMS = "vocabulary.txt"
 BLOCK = 1 << 22  # values read at a time
-# Raised for a zip file that is damaged, encrypted (RuntimeError) or compressed in another way.
-UNREADABLE = (
-    ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
-    RuntimeError,
-)  # fmt: skip
 
 
-def write_vectors(
+def write_folder(
     path: str | Path,
     documents: Iterable[Document],
     terms: Sequence[str],
@@ -87,7 +80,9 @@ def write_vectors(
                 with archive.open(f"{name}.npy", "w") as member:
                     np.lib.format.write_array(member, value, allow_pickle=False)
             for draft, dtype in zip(drafts, ("<f4", "<i4"), strict=True):
-                _move_in(archive, draft, dtype, int(pointers[-1]))
+                with draft.open("rb") as values:
+                    add_array(archive, draft.name, values, dtype, (int(pointers[-1]),))
+                draft.unlink()
         _write_names(folder / IDS, "id", (document.id for document in documents), rows)
         _write_names(folder / TERMS, "term", terms, len(terms))
     return rows
@@ -122,12 +117,10 @@ class VectorsFolder:
                     archive.open("data.npy") as data_stream,
                     archive.open("indices.npy") as index_stream,
                 ):
-                    sizes = (_header(data_stream, "f")[0], _header(index_stream, "i")[0])
+                    data, indices = _Values(data_stream, "f"), _Values(index_stream, "i")
+                    sizes = (data.count, indices.count)
                     if sizes != (ends[-1], ends[-1]):
                         raise ValueError(f"indptr ends at {ends[-1]:,}, the arrays have {sizes}")
-                    data_stream.seek(0)
-                    index_stream.seek(0)
-                    data, indices = _Values(data_stream, "f"), _Values(index_stream, "i")
                     first = 0
                     while first < len(ends) - 1:
                         full = int(np.searchsorted(ends, ends[first] + BLOCK, side="right")) - 1
@@ -177,19 +170,20 @@ class VectorsFolder:
 def _whole_numbers(archive: zipfile.ZipFile, name: str, count: int) -> NDArray[np.int64]:
     """Read a member of ``count`` whole numbers; ``ValueError`` for anything else, unread."""
     with archive.open(f"{name}.npy") as stream:
-        size, _ = _header(stream, "i")
-        if size != count:
-            raise ValueError(f"{name} has {size:,} values, expected {count:,}")
-        stream.seek(0)
-        return _Values(stream, "i").take(count).astype(np.int64)
+        values = _Values(stream, "i")
+        if values.count != count:
+            raise ValueError(f"{name} has {values.count:,} values, expected {count:,}")
+        return values.take(count).astype(np.int64)
 
 
 class _Values:
-    """Takes values out of an ``.npy`` stream in pieces."""
+    """Takes the ``count`` values of an ``.npy`` stream in pieces."""
 
     def __init__(self, stream: IO[bytes], kind: str) -> None:
-        self._stream = stream
-        _, self._dtype = _header(stream, kind)
+        shape, _, self._dtype = read_array_header(stream)
+        if len(shape) != 1 or self._dtype.kind not in (kind, "u", "i"):
+            raise ValueError(f"an array of shape {shape} and dtype {self._dtype}")
+        self._stream, self.count = stream, int(shape[0])
 
     def take(self, count: int) -> NDArray[Any]:
         """Return the next ``count`` values."""
@@ -197,26 +191,6 @@ class _Values:
         if len(data) != count * self._dtype.itemsize:
             raise ValueError("the file ends too early")
         return np.frombuffer(data, self._dtype)
-
-
-def _header(stream: IO[bytes], kind: str) -> tuple[int, np.dtype[Any]]:
-    """Read an ``.npy`` header; return the number of values and their dtype."""
-    shape, _, dtype = read_array_header(stream)
-    if len(shape) != 1 or dtype.kind not in (kind, "u", "i"):
-        raise ValueError(f"an array of shape {shape} and dtype {dtype}")
-    return int(shape[0]), dtype
-
-
-def _move_in(archive: zipfile.ZipFile, draft: Path, dtype: str, count: int) -> None:
-    """Move raw values into the archive as an ``.npy`` file."""
-    header = {"descr": dtype, "fortran_order": False, "shape": (count,)}
-    with (
-        archive.open(f"{draft.name}.npy", "w", force_zip64=True) as member,
-        draft.open("rb") as source,
-    ):
-        np.lib.format.write_array_header_1_0(member, header)
-        shutil.copyfileobj(source, member, BLOCK)
-    draft.unlink()
 
 
 def _write_names(path: Path, what: str, names: Iterable[str], count: int) -> None:
@@ -240,7 +214,7 @@ def _read_names(path: Path) -> list[str]:
     return names[:-1]
 
 
-VECTORS: Final = Format("vectors", "sparse", VectorsFolder, write_vectors)
+VECTORS: Final = Format("vectors", "sparse", VectorsFolder, write_folder)
 
 
 CHUNK = 16_384  # documents of one matrix

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import lzma
 import math
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 from numpy.lib import format as npy
@@ -23,7 +21,9 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.token_vectors import TokenVectors
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.exchange.formats.arrays import (
+    UNREADABLE,
     IdFile,
+    add_array,
     check_count,
     ids_beside,
     list_ids,
@@ -178,15 +178,15 @@ def _parse_ids(path: Path, text: Any) -> list[Any]:
 
 
 NAMES = ("values", "bounds", "ids")
-# What zipfile and numpy raise for damaged files.
-UNREADABLE = (
-    OSError, ValueError, OverflowError, MemoryError, EOFError, zipfile.BadZipFile, zlib.error,
-    lzma.LZMAError, NotImplementedError, RuntimeError,
-)  # fmt: skip
 
 
 class ArchiveSource:
-    """``X.npz`` with ``values``, ``bounds`` and ``ids``; see ``read_token_vectors``."""
+    """``X.npz`` with three arrays: ``values``, floats ``[tokens, dim]``, all texts end to end.
+
+    ``bounds`` are whole numbers ``[n + 1]``: text i has the rows from ``bounds[i]`` to the next.
+    ``ids`` are texts or whole numbers ``[n]``. Arrays of objects are refused, because reading them
+    would run code.
+    """
 
     has_texts = False
 
@@ -286,22 +286,13 @@ def write_archive(path: Path, entries: Entries, chunks: Iterable[TokenVectors], 
         names = np.array(ids, dtype=np.str_)
         if names.tolist() != ids:
             raise DataError("ids: one ends with a NUL character, which numpy drops; use parquet")
-        values.seek(0)
         with packed_file(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-            with archive.open(zipfile.ZipInfo("values.npy"), "w", force_zip64=True) as stream:
-                header = {"descr": "<f4", "fortran_order": False, "shape": (tokens, dim)}
-                npy.write_array_header_1_0(stream, header)
-                _copy(values, stream)
+            add_array(archive, "values", values, "<f4", (tokens, dim))
             for name, array in (("bounds", bounds), ("ids", names)):
                 # Without the time of writing: equal contents make equal files.
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w") as stream:
                     npy.write_array(stream, array, allow_pickle=False)
     return len(ids)
-
-
-def _copy(source: IO[bytes], target: IO[bytes]) -> None:
-    while part := source.read(1 << 20):
-        target.write(part)
 
 
 SAFETENSORS: Final = Format(

@@ -1,18 +1,20 @@
-"""Opens a pipeline's folder: its retrievers and models, put together by its expression."""
+"""Opens a pipeline's folder, put together by its expression; searches with one that was sent."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.disk.files import check_version, read_json
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.encoders.objects import as_scorer
+from sluice.retrieval.execution.executor import Facts
 from sluice.retrieval.pipelines.expression import (
     NAME,
     RERANK_OPTIONS,
@@ -27,10 +29,7 @@ from sluice.retrieval.pipelines.table import OF_TRANSFORMS, SAVED, WRITES
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.stages.confidence import Confidence
 from sluice.retrieval.stages.transforms.writer import Writes
-
-if TYPE_CHECKING:
-    pass
-
+from sluice.retrieval.training_data.list_tasks import Asked, find_lists, write_lists
 
 # Other functions (than ``WRITES``) and options of expressions read and write files anywhere on the
 # machine, which the folder of somebody else must not.
@@ -137,3 +136,21 @@ def _scorer(folder: Path, name: str, facts: Mapping[str, Any], given: Any) -> An
         )
     options = {"dtype": HALF} if facts.get("dtype") == HALF else {}
     return resolve(SAVED[kind])(model, **options)
+
+
+def lists_task(*, stage: Mapping[str, Any], inputs: str, output: str) -> Facts:
+    """Search the queries of the file ``inputs`` into the file ``output``; see ``find_lists``."""
+    opened = _opened(json.dumps(stage, sort_keys=True))
+    write_lists(find_lists(opened, Asked(**read_json(Path(inputs)))), Path(output))
+    return {}
+
+
+@lru_cache(maxsize=1)
+def _opened(form: str) -> Stage:
+    """Open what ``SentStage.form`` describes; the last one stays open."""
+    facts = json.loads(form)
+    if "retriever" in facts:
+        return Retriever.open(**facts["retriever"])
+    return open_pipeline(
+        Path(facts["pipeline"]), allow=facts["allow"], given={}, params=facts["params"]
+    )

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cmp_to_key
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,6 @@ from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
 from sluice.retrieval.runs.pool import LARGEST, Array, Places, Pool
 from sluice.retrieval.runs.run import Ranking, Run, ordered_keys
-
-if TYPE_CHECKING:
-    from sluice.retrieval.pipelines.fusion.fusion import Fusion
 
 
 def condorcet(lists: Sequence[Sequence[str]], weights: Sequence[float]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +41,6 @@ from sluice.retrieval.retrievers.corpus.passage_indexing import (
     passage_inputs,
 )
 from sluice.retrieval.retrievers.corpus.passages import Passages
-
-if TYPE_CHECKING:
-    from sluice.indexing.index import Index
-
 
 MOVED = 8_192
 

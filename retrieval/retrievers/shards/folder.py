@@ -51,9 +51,7 @@ from sluice.retrieval.retrievers.folder import (
 from sluice.retrieval.retrievers.shards.store import ShardedStore
 
 if TYPE_CHECKING:
-    from sluice.indexing.index import Index
     from sluice.retrieval.documents.document import Document
-    from sluice.retrieval.documents.store import DocumentStore
     from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
 
 

@@ -44,7 +44,7 @@ class Numbers:
         self._numbers: dict[str, int] = {}
         self._last = 0
 
-    def of(self, state: str) -> int:
+    def number(self, state: str) -> int:
         """Return the number of the state that has this fingerprint."""
         if state not in self._numbers:
             self._last += 1
@@ -67,7 +67,7 @@ class Peers:
 
     def number(self, state: str) -> int:
         """Return the number that all of them give to a state."""
-        return self._numbers.of(state)
+        return self._numbers.number(state)
 
     def changed(self) -> int:
         """Return when all of them have opened the newest state: how many of them could not."""

@@ -71,7 +71,7 @@ class Call:
         """Return the body as a shape; a ``Fault`` that names the field that is wrong."""
         return read_json(kind, self.body)
 
-    def asked(self, kind: type[Read], values: Mapping[str, Any]) -> Read:
+    def read_query(self, kind: type[Read], values: Mapping[str, Any]) -> Read:
         """Return the values of a query string as a shape."""
         return read_values(kind, dict(values))
 
@@ -153,7 +153,7 @@ async def search(service: Service, call: Call) -> Reply:
 
 async def search_by_address(service: Service, call: Call) -> Reply:
     """Search with one query that the address has."""
-    return await _search(service, call, call.asked(SearchRequest, _asking_values(call)))
+    return await _search(service, call, call.read_query(SearchRequest, _asking_values(call)))
 
 
 async def explain(service: Service, call: Call) -> Reply:
@@ -212,9 +212,9 @@ STORED = "the change is on disk, do not send it again; searches do not see it ye
 
 async def document(service: Service, call: Call) -> Reply:
     """Return a document by id; /documents/?id=.. has those that clients take out of a path."""
-    (found,) = service.documents([call.path["id"] or call.query.get("id", "")])
-    metadata = dict(found.metadata)
-    shape = DocumentShape(id=found.id, title=found.title, text=found.text, metadata=metadata)
+    (stored,) = service.documents([call.path["id"] or call.query.get("id", "")])
+    metadata = dict(stored.metadata)
+    shape = DocumentShape(id=stored.id, title=stored.title, text=stored.text, metadata=metadata)
     return Reply(shape)
 
 

@@ -68,9 +68,9 @@ class Guard:
             return
         arrived = time.perf_counter()
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"")
-        safe = REQUEST_ID.fullmatch(given)
-        request_id = given.decode() if safe else secrets.token_hex(8)
+        header = headers.get(b"x-request-id", b"")
+        safe = REQUEST_ID.fullmatch(header)
+        request_id = header.decode() if safe else secrets.token_hex(8)
         seen: dict[str, Any] = {"status": 0, "key": None, "kind": None}
 
         async def answering(message: Message) -> None:
@@ -240,13 +240,13 @@ async def send_reply(reply: Reply, send: Send) -> None:
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
     """Return a ``receive`` that gives a body that was read, and then what comes after it."""
-    given = False
+    replayed = False
 
     async def receiving() -> Message:
-        nonlocal given
-        if given:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receiving

@@ -168,7 +168,7 @@ class AgreementAnswer(Shape):
 async def queries(service: Service, call: Call) -> Reply:
     """List what is judged, and how far the assessor is with it."""
     judging = _judging(service)
-    named = call.asked(AssessorRequest, call.query).assessor
+    named = call.read_query(AssessorRequest, call.query).assessor
     assessor = _assessor(call, named) if named or call.key else ""
     progress = await asyncio.to_thread(judging.progress, assessor, _known(service))
     meanings = zip(NAMES, DEFINITIONS, strict=True)
@@ -189,7 +189,7 @@ async def queries(service: Service, call: Call) -> Reply:
 async def task(service: Service, call: Call) -> Reply:
     """Return a query's candidates; without a query those of the first that is not finished."""
     judging = _judging(service)
-    request = call.asked(TaskRequest, call.query)
+    request = call.read_query(TaskRequest, call.query)
     assessor = _assessor(call, request.assessor)
     return Reply(await unless_gone(_task(service, judging, request.query, assessor), call.gone()))
 
@@ -223,19 +223,19 @@ async def undo(service: Service, call: Call) -> Reply:
 async def agreement(service: Service, call: Call) -> Reply:
     """Say what each assessor judged, and how they agree."""
     judging = _judging(service)
-    found = await asyncio.to_thread(judging.log.read, assessor_agreement)
-    return Reply(AgreementAnswer.model_validate(found.to_dict(), strict=False))
+    figures = await asyncio.to_thread(judging.log.read, assessor_agreement)
+    return Reply(AgreementAnswer.model_validate(figures.to_dict(), strict=False))
 
 
 async def qrels(service: Service, call: Call) -> Reply:
     """Return the judgements as a file of qrels."""
     judging = _judging(service)
-    request = call.asked(QrelsRequest, call.query)
+    request = call.read_query(QrelsRequest, call.query)
     named = [] if request.assessor is None else [request.assessor]
 
     def text() -> bytes:
-        made = judging.log.read(lambda state: qrels_of(state, request.rule, named))
-        return qrels_text(made, request.format).encode()
+        grades = judging.log.read(lambda state: qrels_of(state, request.rule, named))
+        return qrels_text(grades, request.format).encode()
 
     try:
         body = await asyncio.to_thread(text)
@@ -304,24 +304,24 @@ async def _pool(service: Service, judging: Judging, query: str) -> None:
     if not judging.needs_pool(query, number):
         return
     text = judging.queries[query]
-    found: set[str] = set()
+    documents: set[str] = set()
     for name in judging.pipelines:  # one by one: many slow ones at once would be an overload
         request = SearchRequest(query=text, pipeline=name, k=judging.depth, fields=[])
         (answer,) = await service.search(request)
-        found.update(hit.id for hit in answer.hits)
-    await asyncio.to_thread(judging.pool, query, number, found)
+        documents.update(hit.id for hit in answer.hits)
+    await asyncio.to_thread(judging.pool, query, number, documents)
 
 
 def _shown(service: Service, judging: Judging, query: str, assessor: str) -> TaskAnswer:
     store = service.content.store
     known = _known(service)
     progress = judging.progress_of(query, assessor, known)
-    found = [
+    candidates = [
         (each, document)
         for each in judging.candidates(query, assessor, known)
         if store is not None and (document := store.find(each.document)) is not None
     ]
-    documents = [_candidate(each, document, progress.text) for each, document in found]
+    documents = [_candidate(each, document, progress.text) for each, document in candidates]
     return TaskAnswer(query=_query(progress), documents=documents)
 
 

@@ -226,7 +226,7 @@ class Judgements:
                 del changes[place]
         said[entry.document] = entry
 
-    def of(self, query: str, assessor: str) -> Mapping[str, Judgement]:
+    def judged(self, query: str, assessor: str) -> Mapping[str, Judgement]:
         """Return an assessor's last word on each document of a query."""
         return self._said.get(query, {}).get(assessor, {})
 

@@ -58,19 +58,19 @@ class JudgementLog:
             sync(path.parent)
         self._opened = True
 
-    def read(self, of: Callable[[Judgements], Answer]) -> Answer:
+    def read(self, take: Callable[[Judgements], Answer]) -> Answer:
         """Return what a function takes from the newest state, which nothing changes meanwhile."""
         with self._newest() as (state, _):
-            return of(state)
+            return take(state)
 
-    def add(self, made: Callable[[Judgements], Sequence[Entry]]) -> None:
+    def add(self, make: Callable[[Judgements], Sequence[Entry]]) -> None:
         """Add the entries that a function makes of the newest state; they are on disk then.
 
         ``SluiceError`` where they could not be written: none of them is then in the file.
         """
         with self._newest() as (state, file):
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            entries = [replace(entry, time=now) for entry in made(state)]
+            entries = [replace(entry, time=now) for entry in make(state)]
             self._append(file, b"".join(map(line_of, entries)), len(entries))
             for entry in entries:
                 state.apply(entry)
@@ -208,15 +208,15 @@ class Judging:
         self.check(query)
         return self._pooled.get(query) != number
 
-    def pool(self, query: str, number: int, found: Iterable[str]) -> None:
+    def pool(self, query: str, number: int, documents: Iterable[str]) -> None:
         """Add documents that the pipelines found to a query's candidates."""
         # In the order of the ids: the file does not say which pipeline was first either.
-        found = sorted(set(found))
+        documents = sorted(set(documents))
         by = (self.pipelines, self.depth)
 
         def entries(state: Judgements) -> list[Pooled]:
             known = state.pools.get(query, {})
-            new = tuple(document for document in found if document not in known)
+            new = tuple(document for document in documents if document not in known)
             if not new and by in state.pooled_by.get(query, ()):
                 return []
             return [Pooled(query, self.queries[query], new, *by)]
@@ -255,7 +255,7 @@ class Judging:
         self.check(query)
 
         def listed(state: Judgements) -> list[Candidate]:
-            said = state.of(query, assessor)
+            said = state.judged(query, assessor)
             there = [document for document in state.pools.get(query, {}) if known(document)]
             return [Candidate(document, said.get(document)) for document in in_order(query, there)]
 
@@ -309,7 +309,7 @@ class Judging:
         pooled = (self.pipelines, self.depth) in state.pooled_by.get(query, ())
         said = {
             document: each
-            for document, each in state.of(query, assessor).items()
+            for document, each in state.judged(query, assessor).items()
             if each.grade is not None or each.skipped  # and not taken back
         }
         # A document that is gone counts where it was judged before.

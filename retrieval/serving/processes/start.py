@@ -170,7 +170,7 @@ class Parent:
             case Ask(ticket, None):
                 self._spread(worker, ticket)
             case Ask(ticket, state):
-                _send(worker, Answer(ticket, self._numbers.of(str(state))))
+                _send(worker, Answer(ticket, self._numbers.number(str(state))))
             case Opened():
                 worker.opened = True  # what was written before is on disk for it
                 self._spread(None, 0, [worker])

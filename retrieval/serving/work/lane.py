@@ -252,19 +252,19 @@ class Lane:
         if not self._left and now < self._soonest:
             return
         self._left = False
-        kept, late_ones = [], False
+        waiting, late_ones = [], False
         for job in self._jobs:
-            over = job.ends is not None and now >= job.ends and job.taken == 0
-            if not (over or job.future.done()):
-                kept.append(job)
+            expired = job.ends is not None and now >= job.ends and job.taken == 0
+            if not (expired or job.future.done()):
+                waiting.append(job)
                 continue
             self.budget.give_back(job.left, done=False)
             job.taken, job.left = len(job.units), 0
-            if over:
+            if expired:
                 waited = (now - job.arrived) * 1000
                 _fail(job, late(f"deadline_ms: over after {waited:,.0f} ms in the queue"))
                 late_ones = True
-        self._jobs = kept
+        self._jobs = waiting
         self._count()
         if late_ones:
             self._tell()

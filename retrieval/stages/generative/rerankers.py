@@ -30,7 +30,6 @@ from sluice.retrieval.stages.generative.pointwise import (
 )
 
 if TYPE_CHECKING:
-    from sluice.encoders.rerankers.language_model import LanguageModel
     from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 
 

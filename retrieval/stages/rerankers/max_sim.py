@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
+from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.table import ENCODERS, KNOWN, traits_of
 from sluice.retrieval.pipelines.hit import TokenMatch
 from sluice.retrieval.pipelines.scorer import Scores
@@ -55,29 +56,14 @@ class MaxSim:
         self.encoder = encoder
 
     @classmethod
-    def from_pretrained(
-        cls,
-        model: str | Path,
-        *,
-        query_prompt: str | None = None,
-        document_prompt: str | None = None,
-        query_length: int | None = None,
-        document_length: int | None = None,
-        device: str = "auto",
-        dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-        batch_tokens: int | None = None,
-    ) -> MaxSim:
+    @takes_options(TextOptions)
+    def from_pretrained(cls, model: str | Path, **options: Unpack[TextOptions]) -> MaxSim:
         """Load a token encoder's or a dense encoder's folder or hub id, with their options."""
         from sluice.encoders.dense.encoder import DenseEncoder
         from sluice.encoders.late_interaction.encoder import TokenEncoder
         from sluice.encoders.model_files.locate import model_folder
         from sluice.encoders.model_files.registry import kind_of
 
-        options: dict[str, Any] = {
-            "query_prompt": query_prompt, "document_prompt": document_prompt,
-            "query_length": query_length, "document_length": document_length,
-            "device": device, "dtype": dtype, "batch_tokens": batch_tokens,
-        }  # fmt: skip
         if kind_of(model_folder(str(model))) == TokenEncoder.kind:
             return cls(TokenEncoder.from_pretrained(model, **options))
         return cls(DenseEncoder.from_pretrained(model, backend="torch", **options))
@@ -204,6 +190,7 @@ def _sums(query: Any, documents: TokenStates, wanted: np.ndarray) -> Scores:
     return sums
 
 
+@takes_options(TextOptions)
 def max_sim_scorer(
     model: str | Path | None = None,
     *,
@@ -212,13 +199,7 @@ def max_sim_scorer(
         "Instead of a model: a retriever, whose stored token vectors are compared; only "
         "queries are encoded.",
     ] = None,
-    query_prompt: str | None = None,
-    document_prompt: str | None = None,
-    query_length: int | None = None,
-    document_length: int | None = None,
-    device: str = "auto",
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-    batch_tokens: int | None = None,
+    **options: Unpack[TextOptions],
 ) -> MaxSim | StoredMaxSim:
     """Return the scorer of ``type: max_sim``: of a ``model``, or of a retriever's stored vectors.
 
@@ -228,13 +209,4 @@ def max_sim_scorer(
         return StoredMaxSim(retriever)
     if model is None:
         raise ConfigError("max_sim: expected a model, or a retriever of token vectors")
-    return MaxSim.from_pretrained(
-        model,
-        query_prompt=query_prompt,
-        document_prompt=document_prompt,
-        query_length=query_length,
-        document_length=document_length,
-        device=device,
-        dtype=dtype,
-        batch_tokens=batch_tokens,
-    )
+    return MaxSim.from_pretrained(model, **options)

@@ -14,7 +14,7 @@ from sluice.retrieval.config.names import ROLES, Role, found_beside
 from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.config.sections import TuneConfig
 
-READ_KEYS = [key for key, role in ROLES.items() if role is not Role.WRITTEN]
+READ_KEYS = [key for key, role in ROLES.items() if role not in (Role.WRITTEN, Role.DATABASE)]
 
 
 @pytest.fixture

@@ -26,13 +26,18 @@ from sluice.retrieval.exchange.formats.tensors import NPZ
 from sluice.retrieval.exchange.retriever_files import export_retriever, import_retriever
 from sluice.retrieval.exchange.vector_files import (
     CHUNK_ROWS,
+    VectorFile,
+    find_formats,
     format_names,
-    read_token_vectors,
     write_vectors,
 )
 
 QUERIES = {"q1": "gold river word7", "q2": "stone stone sluice", "ü": "word3 and"}
 BLANK = Document("blank", text="")  # without tokens
+
+
+def read_file(path: Path, form: str) -> VectorFile[TokenVectors]:
+    return VectorFile(path, find_formats(form, ["tokens"])[0])
 
 
 def encoder() -> FunctionEncoder:
@@ -87,7 +92,7 @@ def test_vectors_of_others_are_read(tmp_path: Path) -> None:
         values = halves if pa.types.is_fixed_size_list(kind.value_type) else plain
         table = pa.table({"docid": [7, 8, 9], "vector": pa.array(values, kind), "n": [1, 2, 3]})
         parquet.write_table(table, tmp_path / "x.parquet")
-        found = read_token_vectors(tmp_path / "x.parquet", "parquet")
+        found = read_file(tmp_path / "x.parquet", "parquet")
         assert (len(found), found.dim, list(found.ids())) == (3, DIM, ["7", "8", "9"])
         assert next(found.documents()).metadata == {"n": 1}
         (chunk,) = found.chunks()
@@ -97,7 +102,7 @@ def test_vectors_of_others_are_read(tmp_path: Path) -> None:
         tmp_path / "x.npz", values=vectors.values.astype(np.float64),
         bounds=vectors.bounds.astype(np.int32), ids=np.array([7, 8, 9]),
     )  # fmt: skip
-    found = read_token_vectors(tmp_path / "x.npz", "npz")
+    found = read_file(tmp_path / "x.npz", "npz")
     assert list(found.ids()) == ["7", "8", "9"]
     (chunk,) = found.chunks()
     np.testing.assert_array_equal(chunk.values, vectors.values)
@@ -106,7 +111,7 @@ def test_vectors_of_others_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", [NPZ, NESTED])
 def test_nothing_is_written_and_read(form: Format, tmp_path: Path) -> None:
     assert write_vectors(tmp_path / "x", [], [], form, dim=3) == 0
-    found = read_token_vectors(tmp_path / "x", form.name)
+    found = read_file(tmp_path / "x", form.name)
     assert (len(found), found.dim, list(found.chunks()), list(found.ids())) == (0, 3, [], [])
 
 
@@ -152,7 +157,7 @@ def test_damaged_files_are_named(
     path = tmp_path / "x.npz"
     write(path)
     with pytest.raises(DataError, match=message):
-        opened = read_token_vectors(path, form)
+        opened = read_file(path, form)
         assert list(opened.documents())
         assert list(opened.chunks())
 
@@ -182,7 +187,7 @@ def test_archives_that_zip_and_numpy_cannot_read_are_named(
 ) -> None:
     write(tmp_path / "x.npz")
     with pytest.raises(DataError, match="not readable as a numpy archive"):
-        read_token_vectors(tmp_path / "x.npz", "npz")
+        read_file(tmp_path / "x.npz", "npz")
 
 
 def test_cut_short_archives_are_refused(tmp_path: Path) -> None:
@@ -192,7 +197,7 @@ def test_cut_short_archives_are_refused(tmp_path: Path) -> None:
         for name, data in parts.items():
             target.writestr(name, data[:-4] if name == "values.npy" else data)
     with pytest.raises(DataError, match="cut short"):
-        list(read_token_vectors(tmp_path / "x.npz", "npz").chunks())
+        list(read_file(tmp_path / "x.npz", "npz").chunks())
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -41,7 +41,7 @@ def graded(document: str, grade: int | None, assessor: str = "ann", query: str =
 
 
 def said(state: Judgements, assessor: str = "ann", query: str = "q") -> dict[str, int | None]:
-    return {document: each.grade for document, each in state.of(query, assessor).items()}
+    return {document: each.grade for document, each in state.judged(query, assessor).items()}
 
 
 def test_the_last_word_counts_and_is_read_back(tmp_path: Path) -> None:
@@ -52,8 +52,8 @@ def test_the_last_word_counts_and_is_read_back(tmp_path: Path) -> None:
     for state in (log.read(lambda state: state), read_judgements(log.path),
                   JudgementLog(log.path).read(lambda state: state)):  # fmt: skip
         assert said(state) == {"a": 2, "b": 3, "c": None}
-        assert state.of("q", "ann")["c"].skipped
-        assert state.of("q", "bob")["ü \ud800"].comment == 'x"\n'
+        assert state.judged("q", "ann")["c"].skipped
+        assert state.judged("q", "bob")["ü \ud800"].comment == 'x"\n'
         assert list(state.pools["q"]) == ["a", "b", "c"]
         assert state.texts == {"q": "gold?"}
         assert state.grades_of("ann") == {"q": {"a": 2, "b": 3}}

@@ -276,7 +276,7 @@ def test_a_key_names_its_assessor(serve: Any, tmp_path: Path) -> None:
     refused = ask("GET", "/judge/task?assessor=bob")
     assert (refused.status_code, refused.json()["error"]["param"]) == (403, "assessor")
     say(ask, "1", document, 2, name="")
-    assert read_judgements(log).of("1", "ann")[document].grade == 2
+    assert read_judgements(log).judged("1", "ann")[document].grade == 2
 
 
 def test_what_cannot_be_judged_is_said_before_serving(

@@ -109,7 +109,7 @@ def test_judging_by_keys_alone(page: Browser, world: tuple[str, Path]) -> None:
     assert page.run("return document.getElementById('grading').hidden")
     state = read_judgements(path)
     assert state.assessors == ["Ann Ä"]
-    said = state.of("one", "Ann Ä")
+    said = state.judged("one", "Ann Ä")
     assert [said[each].grade for each in order] == [3, 0, None]
     assert said[order[1]].comment == "2 doubts"
     assert not said[order[2]].skipped  # taken back

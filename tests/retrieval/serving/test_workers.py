@@ -134,7 +134,7 @@ def test_a_change_counts_the_workers_that_do_not_serve_it(
 
 def test_a_state_keeps_its_number() -> None:
     numbers = Numbers()
-    assert [numbers.of(state) for state in ("a", "b", "a", "c", "b")] == [1, 2, 1, 3, 2]
+    assert [numbers.number(state) for state in ("a", "b", "a", "c", "b")] == [1, 2, 1, 3, 2]
     for number in range(REMEMBERED):
-        numbers.of(f"later {number}")
-    assert numbers.of("a") == REMEMBERED + 4  # forgotten, and never an old number again
+        numbers.number(f"later {number}")
+    assert numbers.number("a") == REMEMBERED + 4  # forgotten, and never an old number again

@@ -12,8 +12,7 @@ import pytest
 from places import ROOT
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
-from sluice.training.journal.curves import as_csv, panels_of, read_trainings
-from sluice.training.journal.plot import plot_trainings
+from sluice.training.journal.curves import as_csv, panels_of, plot_trainings, read_trainings
 
 Write = Callable[..., Path]
 SPARSITY = {
@@ -123,7 +122,7 @@ def test_panels_of_compared_trainings(write: Write) -> None:
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    from sluice.training.journal.plot import _draw
+    from sluice.training.journal.curves import _draw
 
     folders = [
         write("a", lines(active_terms_query=300.0), SPARSITY),
@@ -159,7 +158,7 @@ def test_without_matplotlib(write: Write, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_reading_needs_neither_torch_nor_matplotlib() -> None:
     code = (
-        "import sys, sluice.training.journal.curves, sluice.training.journal.plot\n"
+        "import sys, sluice.training.journal.curves, sluice.training.journal.curves\n"
         "print([m for m in ('torch', 'transformers', 'matplotlib') if m in sys.modules])"
     )
     done = subprocess.run(

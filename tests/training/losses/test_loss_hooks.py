@@ -255,5 +255,10 @@ def test_a_loss_that_names_types_of_encoders_is_told_to_say_forms() -> None:
     class Old(LossBase):
         encoders = ("dense",)
 
+    class OldFlag(LossBase):
+        wants_answered = True
+
     with pytest.raises(ConfigError, match="says encoders, which nothing reads; say forms"):
         as_loss(Old())
+    with pytest.raises(ConfigError, match="says wants_answered, which nothing reads; say wants"):
+        as_loss(OldFlag())

@@ -22,7 +22,7 @@ from sluice.training.batches.forward import IGNORED, Masking, MaskRates
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.example import Text
 from sluice.training.loop.objective import Objective
-from sluice.training.losses.sequences import MaskedLanguage
+from sluice.training.losses.masked_language import MaskedLanguage
 from sluice.training.sparsity.controller import Sparsity
 from sluice.training.sparsity.regulariser import Regulariser, flops
 

@@ -31,7 +31,6 @@ from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import EncodedCor
 if TYPE_CHECKING:
     from sluice.encoders.vectors.forms import Hashes
     from sluice.indexing.index import Index
-    from sluice.retrieval.retrievers.corpus.vectors.corpus_vectors import EncodedCorpus
 
 
 def holds_tokens(index: Index) -> bool:

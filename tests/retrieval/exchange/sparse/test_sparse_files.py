@@ -21,8 +21,8 @@ from sluice.retrieval.exchange.formats.sparse_files import (
     IDS,
     MATRIX,
     TERMS,
+    write_folder,
     write_impact_json,
-    write_vectors,
 )
 from sluice.retrieval.exchange.query_vectors import (
     read_query_vectors,
@@ -119,7 +119,7 @@ def test_a_folder_without_json_is_an_error(tmp_path: Path) -> None:
         read_impact_json(tmp_path / "none.jsonl")
 
 
-@pytest.mark.parametrize("write", [write_impact_json, write_vectors])
+@pytest.mark.parametrize("write", [write_impact_json, write_folder])
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path, write: Callable[..., int]) -> None:
     for matrix in (WEIGHTS[:2], np.vstack([WEIGHTS, WEIGHTS])):
         with pytest.raises(DataError, match="for 3 documents"):
@@ -136,7 +136,7 @@ def test_impact_json_holds_whole_numbers(tmp_path: Path) -> None:
 
 def test_a_folder_of_vectors_is_scipys(tmp_path: Path) -> None:
     path = tmp_path / "v"
-    assert write_vectors(path, DOCUMENTS, TOKENS, sp.csr_array(WEIGHTS / 7)) == 3
+    assert write_folder(path, DOCUMENTS, TOKENS, sp.csr_array(WEIGHTS / 7)) == 3
     assert sorted(file.name for file in path.iterdir()) == [IDS, MATRIX, TERMS]
     loaded = sp.load_npz(path / MATRIX)
     assert isinstance(loaded, sp.csr_array)
@@ -147,12 +147,12 @@ def test_a_folder_of_vectors_is_scipys(tmp_path: Path) -> None:
         assert [document.id for document in found.documents] == ["a", "b", "ç"]
         assert found.terms == TOKENS
         np.testing.assert_array_equal(found.weights.toarray(), WEIGHTS / 7)
-    write_vectors(path, DOCUMENTS[:1], TOKENS, sp.csr_array(WEIGHTS[:1]))  # its own is replaced
+    write_folder(path, DOCUMENTS[:1], TOKENS, sp.csr_array(WEIGHTS[:1]))  # its own is replaced
     assert len(read_vectors(path).documents) == 1
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("years of work")
     with pytest.raises(ConfigError, match=r"thesis\.txt"):
-        write_vectors(tmp_path / "other", DOCUMENTS, TOKENS, sp.csr_array(WEIGHTS))
+        write_folder(tmp_path / "other", DOCUMENTS, TOKENS, sp.csr_array(WEIGHTS))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
@@ -241,7 +241,7 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("spoiled", SPOILED)
 def test_spoiled_folders_are_one_clear_error(tmp_path: Path, spoiled: str) -> None:
     path = tmp_path / "v"
-    write_vectors(path, DOCUMENTS, TOKENS, sp.csr_array(WEIGHTS))
+    write_folder(path, DOCUMENTS, TOKENS, sp.csr_array(WEIGHTS))
     spoil, message = SPOILED[spoiled]
     spoil(path)
     with pytest.raises(DataError) as caught:
@@ -251,7 +251,7 @@ def test_spoiled_folders_are_one_clear_error(tmp_path: Path, spoiled: str) -> No
 
 
 def test_a_flipped_byte_of_the_matrix_is_found(tmp_path: Path) -> None:
-    write_vectors(tmp_path / "v", DOCUMENTS, TOKENS, sp.csr_array(WEIGHTS))
+    write_folder(tmp_path / "v", DOCUMENTS, TOKENS, sp.csr_array(WEIGHTS))
     with zipfile.ZipFile(tmp_path / "v" / MATRIX) as archive:
         info = archive.getinfo("data.npy")
     path = tmp_path / "v" / MATRIX
@@ -299,7 +299,7 @@ def test_round_trips(
         back = read_impact_json(path)
     else:
         shutil.rmtree(path, ignore_errors=True)
-        write_vectors(path, documents, terms, matrix)
+        write_folder(path, documents, terms, matrix)
         back = read_vectors(path)
         assert back.terms == terms
     assert [document.id for document in back.documents] == ids
