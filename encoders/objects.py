@@ -7,7 +7,7 @@ from inspect import getattr_static
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from sluice.encoders.encoder import Encoder, EncoderBase, encodes
+from sluice.encoders.encoder import Encoder, EncoderBase, encodes, hooks_of
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import traits_of
@@ -54,6 +54,11 @@ def as_encoder(given: EncoderLike) -> Encoder:
                 f"encoder: {type(given).__name__} has no {' and no '.join(missing)}; an encoder "
                 "has encode_queries, encode_documents, fingerprint and save_pretrained (a plain "
                 "function of a list of texts will do)"
+            )
+        if callable(getattr(given, "fit_documents", None)) and hooks_of(given).learner is None:
+            raise ConfigError(
+                f"encoder: {type(given).__name__} has fit_documents and no learner, so nothing "
+                "would call it; let a property learner return self, see DocumentLearner"
             )
         encoder: Any = given
         return encoder  # type: ignore[no-any-return]

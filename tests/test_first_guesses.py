@@ -173,7 +173,7 @@ def test_measured(bm25: Retriever, tmp_path: Path) -> None:  # 10
     assert frame.loc["b", "nDCG@10"] == scores.mean["nDCG@10"]
 
 
-def test_an_agents_retriever(bm25: Retriever) -> None:  # 12; 11 is in encoders/test_given.py
+def test_an_agents_retriever(bm25: Retriever) -> None:  # 12; 11 is in encoders/test_objects.py
     pytest.importorskip("langchain_core")
     from sluice.retrieval.exchange.adapters import langchain_retriever
 

@@ -33,9 +33,9 @@ OTHERS = {
     },
     "retrieval/documents/readers/source.py": {"id", "id_", "meta", "metadata", "name"},
     "retrieval/evaluation/scores.py": {"columns", "level"},  # of a dataset of a user's own
-    "retrieval/exchange/adapters/pyterrier_stage.py": {"columns"},
-    "retrieval/exchange/dense/vectors.py": {"ndim"},
-    "retrieval/exchange/sparse/vectors_folder.py": {"dtype", "kind"},
+    "retrieval/exchange/adapters/retrievers.py": {"columns"},
+    "retrieval/exchange/vector_files.py": {"ndim"},
+    "retrieval/exchange/formats/format.py": {"dtype", "kind"},
     "retrieval/experiments/training/checks.py": {"f'is_{short}_available'"},
     "retrieval/pipelines/expression.py": {"msg"},
     "retrieval/pipelines/saving.py": {"dtype", "is_saved", "name"},  # of scorers, see ScorerHooks
@@ -49,14 +49,17 @@ OTHERS = {
     "retrieval/runs/queries.py": {"columns", "index", "items"},
     "retrieval/runs/run.py": {"columns"},
     "retrieval/stages/rerankers/long_documents.py": {"is_fast"},
-    "retrieval/studies/compatibility.py": {"shape"},
+    "retrieval/studies/upgrades.py": {"shape"},
     "retrieval/studies/report/origin.py": {"model_dump"},
-    "retrieval/testing/encoder.py": {"fingerprint", "from_pretrained", "name"},  # of users' classes
+    "retrieval/testing/encoder.py": {
+        "fingerprint", "from_pretrained", "method", "name",  # of users' classes
+    },
     "retrieval/testing/loss.py": {"__name__", "loss"},
     "retrieval/testing/loss_batches.py": {"loss", "name"},
-    "retrieval/training_data/files/in_memory.py": {"tolist"},
+    "retrieval/training_data/example_sources.py": {"tolist"},
     "retrieval/training_data/files/rows.py": {"changes", "examples", "paths"},  # a user's source
-    "retrieval/training_data/teachers/scoring_tasks.py": {"save_pretrained", "scores"},
+    "retrieval/training_data/teachers/judges.py": {"scores"},
+    "retrieval/training_data/teachers/scoring_tasks.py": {"save_pretrained"},
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ OTHERWISE = {
     ("encoders/model_files/layout/read.py", "gaussian"),
     ("retrieval/stages/hubs.py", "static"),
     ("retrieval/serving/http/guard.py", "http"),
-    ("retrieval/serving/http/openapi.py", "http"),
+    ("retrieval/serving/http/endpoints.py", "http"),
     ("retrieval/stages/ltr/ranker.py", "auto"),
 }
 TABLES = {
@@ -50,7 +50,7 @@ TABLES = {
     "retrieval/pipelines/table.py", "retrieval/config/component_types.py",
     # What other names stand for, a line about each, and judges and writers by names of their own.
     "retrieval/config/other_names.py", "retrieval/config/schema/words.py",
-    "retrieval/studies/judging/grading.py", "retrieval/training_data/written/full_rankings.py",
+    "retrieval/studies/judging/grading.py", "retrieval/training_data/written/written_corpus.py",
 }  # fmt: skip
 
 

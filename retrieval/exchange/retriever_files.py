@@ -127,13 +127,10 @@ def _format_for(retriever: Retriever, form: str) -> Format:
         known = " or ".join(", ".join(format_names(kind, written=True)).rsplit(", ", 1))
         advice = f"{CALLED[kind]} ones go to {known}"
         if not known:
-            advice = (
-                "it has several vectors for each document, or none: encode the texts in Python, "
-                "with its encoder's encode_documents"
-            )
+            advice = "encode the texts in Python, with its encoder's encode_documents"
         raise ConfigError(
-            f"{retriever.path}: its index is of type {type(index).__name__}, and {form} is for "
-            f"{CALLED[formats[0].kind]} vectors; {advice}"
+            f"{retriever.path}: its {type(index).__name__} holds {CALLED[kind]} vectors, and "
+            f"{form} is for {CALLED[formats[0].kind]} vectors; {advice}"
         )
     if index.by_passages and kind != "dense":
         raise ConfigError(

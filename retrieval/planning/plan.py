@@ -345,7 +345,7 @@ def _measurable(
         if known.untrained:
             return None
         if known.heads:
-            base = {key: value for key, value in base.items() if key in SHARED} | {"type": "dense"}
+            base = {key: value for key, value in base.items() if key in SHARED} | {"type": USUAL}
     folder = local_folder(str(base["model"]))
     if folder is None or isinstance(base.get(START_KEY), Mapping):
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,14 @@ LOADED = (*(name for name, each in KNOWN.items() if each.model == "network"), ST
 def models(config: Any) -> Iterator[tuple[str, str]]:
     """Yield the places and names of the models that a config loads, those it trains left out."""
     sections: list[tuple[str, Any]] = [*trainings(config)]
+    rerankers: Collection[str] = ()
     if isinstance(config, ExperimentConfig):
+        rerankers = config.rerankers
         sections += [(f"retrievers.{name}.", each) for name, each in config.retrievers.items()]
         sections += [(f"rerankers.{name}.", each) for name, each in config.rerankers.items()]
     for place, section in sections:
         for each in models_in(section, place):
-            judges = getattr(config, "rerankers", ()) if each.role is Role.JUDGE else ()
+            judges = rerankers if each.role is Role.JUDGE else ()
             if each.value not in (*judges, *trained_here(config)):
                 yield each.where, each.value
 

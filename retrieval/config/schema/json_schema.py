@@ -17,7 +17,6 @@ from sluice.retrieval.config.schema.arguments import (
     Schema,
     component,
     components,
-    described,
     first_sentence,
 )
 from sluice.retrieval.config.schema.settings import (
@@ -29,6 +28,7 @@ from sluice.retrieval.config.schema.settings import (
     START,
     TRAINER,
 )
+from sluice.retrieval.config.schema.words import described
 from sluice.retrieval.config.sections import (
     CachedEncoding,
     ExperimentConfig,

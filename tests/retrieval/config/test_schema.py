@@ -14,8 +14,9 @@ from places import ROOT
 from sluice.encoders.table import ENCODERS, RERANKERS, TUNINGS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config import json_schema
-from sluice.retrieval.config.schema.arguments import SUMMARIES, WORDS, component, components
+from sluice.retrieval.config.schema.arguments import SUMMARIES, component, components
 from sluice.retrieval.config.schema.json_schema import MINING, TABLES
+from sluice.retrieval.config.schema.words import WORDS
 from sluice.retrieval.config.sections import (
     CachedEncoding,
     ExperimentConfig,

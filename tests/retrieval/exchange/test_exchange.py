@@ -156,7 +156,7 @@ def test_what_cannot_be_exchanged(tmp_path: Path, bm25: Retriever) -> None:
     out = tmp_path / "out"
     dense = Retriever.build(WordEncoder(), documents())
     cases: list[tuple[Callable[[], object], str]] = [
-        (lambda: export_retriever(dense, out, "ciff"), "its index is of type FlatIndex"),
+        (lambda: export_retriever(dense, out, "ciff"), "its FlatIndex holds dense vectors"),
         (lambda: export_retriever(bm25, out, "cif"), "did you mean 'ciff'"),
         (lambda: export_retriever(bm25, out, "vectors", scale=2), "lossless"),
         (lambda: export_retriever(bm25, out, "ciff", scale=2, quantise=3), "one of them"),

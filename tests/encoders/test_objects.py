@@ -282,6 +282,20 @@ def test_what_is_no_encoder_is_said_in_a_sentence() -> None:
             as_encoder(wrong)
 
 
+def test_an_encoder_that_learns_says_so() -> None:
+    class Learns:
+        fingerprint = "learns"
+        encode_queries = encode_documents = fit_documents = staticmethod(embed)
+
+        def save_pretrained(self, folder: Path) -> None:
+            """Save nothing."""
+
+    with pytest.raises(ConfigError, match="Learns has fit_documents and no learner"):
+        as_encoder(Learns())
+    Learns.learner = property(lambda self: self)  # type: ignore[attr-defined]
+    assert isinstance(as_encoder(Learns()), Learns)
+
+
 def test_functions_are_scorers() -> None:
     pairs = [("gold", "gold river"), ("gold", "x"), ("dense", "yes")]
     by_pairs = as_scorer(lambda pairs: [len(text) for _, text in pairs])
