@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sluice.encoders.encoder import Encoder as Encoder, EncoderBase as EncoderBase
     from sluice.encoders.foundation.errors import SluiceError as SluiceError
     from sluice.encoders.foundation.progress import show_progress as show_progress
-    from sluice.encoders.foundation.token_vectors import (
+    from sluice.encoders.foundation.tokens import (
         TokenSequences as TokenSequences,
         TokenVectors as TokenVectors,
         max_sim as max_sim,

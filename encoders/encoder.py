@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.q_net import QNetShape
-from sluice.encoders.foundation.token_vectors import TokenVectors, WeightedNgrams
+from sluice.encoders.foundation.tokens import TokenVectors, WeightedNgrams
 from sluice.familiar import FamiliarEncoder, Similarity
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ def as_scorer(given: Any) -> Any:
         )
     if callable(getattr(given, "score", None)) or callable(getattr(given, "score_lists", None)):
         return given
-    from sluice.encoders.rerankers.objects import FunctionScorer, PredictScorer
+    from sluice.encoders.rerankers.external import FunctionScorer, PredictScorer
 
     if _sentence_transformers_class(given) == "CrossEncoder":
         return PredictScorer(given)

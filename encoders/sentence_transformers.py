@@ -14,8 +14,7 @@ from torch import Tensor
 
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.rerankers import similarity_head
-from sluice.encoders.splade.static_queries import bags
-from sluice.encoders.splade.term_selection import TermFrequency, selections
+from sluice.encoders.splade.terms import TermFrequency, bags, selections
 
 LIMITS = ("lexical", "query_top_k", "prune_below", "prune_ratio", "document_top_k")
 

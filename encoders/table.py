@@ -285,10 +285,10 @@ _HEADS: Final[Mapping[str, EncoderTraits]] = {
         "train_vectors: true",
     )
     for name, place in {
-        "conv_knrm": "kernels:ConvKNRM",
+        "conv_knrm": "interactions:ConvKNRM",
         "drmm": "interactions:DRMM",
         "duet": "interactions:Duet",
-        "knrm": "kernels:KNRM",
+        "knrm": "interactions:KNRM",
         "match_pyramid": "interactions:MatchPyramid",
         "pacrr": "interactions:PACRR",
     }.items()

@@ -12,8 +12,8 @@ from sluice.encoders.foundation.build import factory
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.disk.generations import MANIFEST, open_generation
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
+from sluice.indexing.hits import LiveRows
 from sluice.indexing.index import DELETED, FORMAT, VERSION, Index
-from sluice.indexing.live_rows import LiveRows
 from sluice.indexing.storage.rows import fact
 from sluice.indexing.table import INDEXES
 

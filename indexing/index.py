@@ -19,8 +19,7 @@ from sluice.encoders.foundation.disk.generations import new_generation
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.familiar import Familiar, K, renamed
-from sluice.indexing.hits import Hits
-from sluice.indexing.live_rows import LiveRows, Mask, Rows
+from sluice.indexing.hits import Hits, LiveRows, Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric
 from sluice.indexing.storage.rows import write_array
 

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sluice.encoders.foundation.numbers import is_number
-from sluice.indexing.hits import Hits
+from sluice.indexing.hits import Hits, Rows
 from sluice.indexing.index import Index
-from sluice.indexing.live_rows import Rows
 
 DEPTHS = (10, 100)
 NOTE = "recall"  # in an index's notes

@@ -30,6 +30,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.retrievers.retriever import Retriever as Retriever
     from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
     from sluice.retrieval.stages.context import Context as Context, pack as pack
-    from sluice.retrieval.stages.rerankers.max_sim import MaxSim as MaxSim
+    from sluice.retrieval.stages.rerankers.similarity import MaxSim as MaxSim
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

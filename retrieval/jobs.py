@@ -28,9 +28,8 @@ from sluice.retrieval.config.yaml_file import recipe_or_file
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.execution.group import refuse_within
-from sluice.retrieval.experiments.evaluation import evaluate_experiment
+from sluice.retrieval.experiments.evaluation import check_output, evaluate_experiment, prepare
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.preparation import check_output, prepare
 from sluice.retrieval.experiments.reuse import check_named
 from sluice.retrieval.experiments.suites.training_jobs import launched, training_job
 from sluice.retrieval.experiments.training.checks import check_shares, check_training

@@ -18,7 +18,7 @@ import numpy as np
 from harness import options
 from numpy.typing import NDArray
 
-from sluice.indexing.faiss.float_engine import through_blas
+from sluice.indexing.faiss.engines import through_blas
 from sluice.indexing.faiss.structure import search_parameters
 
 SHARES = (0.002, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)

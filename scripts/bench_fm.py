@@ -16,7 +16,7 @@ import numpy as np
 from harness import options
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.token_vectors import TokenSequences
+from sluice.encoders.foundation.tokens import TokenSequences
 from sluice.indexing import FmIndex, open_index
 
 VOCABULARY, LENGTH, CHUNK = 30_000, 60, 16_384

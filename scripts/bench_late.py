@@ -28,7 +28,7 @@ from bench_late_data import token_vectors
 from harness import options as parsed, seconds_of
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import TokenIndex
 from sluice.indexing.tokens.storage.segment import STORES
 

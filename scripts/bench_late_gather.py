@@ -45,7 +45,7 @@ from bench_late_data import short_documents, short_queries, token_vectors
 from numpy.typing import NDArray
 
 from sluice import TokenIndex, open_index
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing.tokens.storage.segment import Store
 
 QUERIES = 100

@@ -170,7 +170,7 @@ def light(model: str, pairs: list[tuple[str, str]], rounds: int) -> dict[str, fl
 
     from sluice.encoders.foundation.build import build
     from sluice.encoders.table import MATCHING
-    from sluice.retrieval.stages.rerankers.max_sim import MaxSim
+    from sluice.retrieval.stages.rerankers.similarity import MaxSim
 
     logging.getLogger("sluice").setLevel(logging.ERROR)  # the heads are untrained
     calls: dict[str, Callable[[], Any]] = {

@@ -70,7 +70,7 @@ class Streamed:
 
 def memory() -> dict[str, float]:
     """Return the megabytes of this process now, files that it maps left out, and at its peak."""
-    from sluice.encoders.foundation.machine import _peak
+    from sluice.encoders.foundation.processes import _peak
 
     status = Path("/proc/self/status").read_text()
     anonymous = next(line for line in status.splitlines() if line.startswith("RssAnon:"))
@@ -79,7 +79,7 @@ def memory() -> dict[str, float]:
 
 def build(kind: str, documents: int, path: str) -> dict[str, float]:
     """Build an index in ``path``; return seconds, peak memory and bytes on disk."""
-    from sluice.encoders.foundation.machine import give_back_memory, peak_memory
+    from sluice.encoders.foundation.processes import give_back_memory, peak_memory
 
     if kind == "texts":
         return _build_texts(documents, path)
@@ -108,7 +108,7 @@ def _build_texts(documents: int, path: str) -> dict[str, float]:
     from bench_scale_data import Passages
 
     from sluice import BM25Encoder, Document, Retriever
-    from sluice.encoders.foundation.machine import give_back_memory, peak_memory
+    from sluice.encoders.foundation.processes import give_back_memory, peak_memory
 
     small = [Document(str(n), "", each) for n, each in enumerate(["a b", "b c"])]
     Retriever.build(BM25Encoder(), small)
@@ -224,7 +224,7 @@ def serve(kind: str, documents: int, path: str, hits: str) -> dict[str, Any]:
         index: Any = open_index(path)
         rows = source.queries() if kind in DENSE else None
         if rows is None:
-            from sluice.indexing.inverted.segment_files import frequencies
+            from sluice.indexing.inverted.segment_list import frequencies
 
             rows = source.queries(frequencies(index._segments, index.width))
         del index

@@ -141,7 +141,7 @@ def steps() -> tuple[dict[str, Step], Any]:
 
     from sluice.encoders import DenseEncoder
     from sluice.encoders.model_files.locate import model_folder
-    from sluice.training.loop.gradient_cache import cached_backward
+    from sluice.training.loop.large_batches import cached_backward
 
     encoder = DenseEncoder.from_pretrained(MODEL, device="cpu", document_length=PASSAGE)
     theirs = SentenceTransformer(str(model_folder(MODEL)), device="cpu")

@@ -18,7 +18,7 @@ from harness import options
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import TokenIndex
 from sluice.indexing.tokens.search.search import TokenSearch
 from sluice.indexing.tokens.storage.segment import STORES

@@ -46,7 +46,7 @@ OPTIONS = {
 def fuzz(wanted: int, seed: int) -> None:
     from random_decoder import written
 
-    from sluice.encoders.foundation.token_vectors import TokenSequences
+    from sluice.encoders.foundation.tokens import TokenSequences
     from sluice.indexing import TrieIndex
 
     rng = np.random.default_rng(seed)
@@ -142,8 +142,8 @@ def compared(
 
 def texts_of(documents: Any, asked: argparse.Namespace) -> tuple[Any, Any, Any]:
     """Return examples, held-out queries and their judgements."""
-    from sluice.training.example import Example, Text
     from sluice.training.generation.inverse_cloze import Passage, page_texts
+    from sluice.training.protocol import Example, Text
 
     passages = [Passage(each.id, each.title, each.text) for each in documents]
     full = {each.id: Text(each.id, each.full_text) for each in documents}

@@ -34,7 +34,7 @@ OPTIONS = {
 def fuzz(wanted: int, seed: int) -> None:
     from random_decoder import emitted
 
-    from sluice.encoders.foundation.token_vectors import TokenSequences
+    from sluice.encoders.foundation.tokens import TokenSequences
     from sluice.indexing import FmIndex
 
     rng = np.random.default_rng(seed)
@@ -61,9 +61,9 @@ def trained(count: int, steps: int, seed: int) -> None:
     from sluice.encoders import BM25Encoder, SealEncoder
     from sluice.retrieval import Retriever, load_dataset
     from sluice.training import fit
-    from sluice.training.example import Example, Text
     from sluice.training.generation.inverse_cloze import Passage
     from sluice.training.losses.sequences import Spans
+    from sluice.training.protocol import Example, Text
 
     documents = list(islice(load_dataset("pydocs", None).corpus, count))
     passages = [Passage(each.id, each.title, each.text) for each in documents]

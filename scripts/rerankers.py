@@ -198,7 +198,7 @@ def soup(bench: Bench, seed: int) -> Scores:
 
 def max_sim(model: str) -> Row:
     def score(bench: Bench, seed: int) -> Scores:
-        from sluice.retrieval.stages.rerankers.max_sim import MaxSim
+        from sluice.retrieval.stages.rerankers.similarity import MaxSim
 
         encoder = bench.dense(bench.folder / model if model else bench.model)
         return bench.scored(MaxSim(encoder).score)

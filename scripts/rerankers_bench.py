@@ -151,7 +151,7 @@ class Bench:
     @cached_property
     def max_sim(self) -> dict[str, dict[str, float]]:
         """MaxSim of the untrained encoder for each list's head and the query's positives."""
-        from sluice.retrieval.stages.rerankers.max_sim import MaxSim
+        from sluice.retrieval.stages.rerankers.similarity import MaxSim
 
         file = self.folder / "max_sim.json"
         if not file.exists():

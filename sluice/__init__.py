@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.lazy import lazy
-from sluice.encoders.foundation.machine import set_up_libraries
+from sluice.encoders.foundation.processes import set_up_libraries
 
 if TYPE_CHECKING:
     from sluice.encoders.dense.encoder import DenseEncoder as DenseEncoder

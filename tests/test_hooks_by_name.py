@@ -16,15 +16,15 @@ ROOT = Path(__file__).parents[1]
 OTHERS = {
     "indexing/databases/pgvector/connection.py": {"poll"},
     "indexing/faiss/engine.py": {"IO_FLAG_MMAP_IFC"},
-    "indexing/faiss/float_engine.py": {"pq"},
+    "indexing/faiss/engines.py": {"pq"},
     "indexing/faiss/structure.py": {"cp", "pq", "quantizer"},
     "indexing/storage/rows.py": {"MADV_DONTNEED", "_mmap"},
     "retrieval/cli/__init__.py": {"format_message"},
     "retrieval/cli/app.py": {"option_name", "rich_help_panel"},
-    "retrieval/cli/terminal/messages.py": {"ctx", "remedy"},
+    "retrieval/cli/terminal/printing.py": {"ctx", "remedy"},
     "retrieval/config/schema/arguments.py": {"name", "summary"},  # of any annotation and class
     "retrieval/config/yaml_file.py": {"problem", "problem_mark"},
-    "retrieval/datasets/ir_datasets_library.py": {"docs_count", "text", "title"},
+    "retrieval/datasets/libraries.py": {"docs_count", "text", "title"},
     "retrieval/documents/readers/fields.py": {"tolist"},
     "retrieval/documents/readers/files/folder.py": {"strerror"},
     "retrieval/documents/readers/frames.py": {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.encoder import encoder_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.training.example import Example
+from sluice.training.protocol import Example
 
 if TYPE_CHECKING:
     from sluice.training.batches.collator import BatchTeacher
@@ -120,10 +120,10 @@ def fit(
         start as start_processes,
         world,
     )
+    from sluice.training.journal import VALUES
     from sluice.training.loop.arguments import own_optimizer, result_settings, training_arguments
     from sluice.training.loop.callbacks import reported_kill
     from sluice.training.loop.checkpoint import bind, examples_hash, last_complete
-    from sluice.training.loop.dev_values import VALUES
     from sluice.training.loop.final_weights import START, VALUES_BY_SHARE, keep_the_best, save_start
     from sluice.training.loop.refresh import RECORD, Beside
     from sluice.training.loop.trainer import RetrievalTrainer
@@ -309,8 +309,7 @@ def _regulariser(
 ) -> Regulariser | None:
     from sluice.training.protocol import WithoutTerms
     from sluice.training.sparsity.controller import Sparsity
-    from sluice.training.sparsity.regulariser import Regulariser
-    from sluice.training.sparsity.term_frequency import document_idf
+    from sluice.training.sparsity.regulariser import Regulariser, document_idf
 
     if sparsity is None:
         return None

@@ -12,9 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.backends.backend import choose_backend
-from sluice.encoders.dense.checks import check_top_layers, dims_noted, warn_of_decoder
 from sluice.encoders.dense.instructions import filled_prompts, with_examples
-from sluice.encoders.dense.pooling import Pooling, Poolings, checked_pooling, pooled, pooling_names
+from sluice.encoders.dense.pooling import (
+    Pooling,
+    Poolings,
+    check_top_layers,
+    checked_pooling,
+    dims_noted,
+    pooled,
+    pooling_names,
+    warn_of_decoder,
+)
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
@@ -30,14 +38,18 @@ from sluice.encoders.model_files.options import TextGraphOptions, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.weights.quantised import Weights
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
-from sluice.encoders.transformer.end_token import end_texts
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import as_projection, chosen_projection, cut_vectors
-from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
-from sluice.encoders.transformer.text_parts import Parts, encode_parts
-from sluice.encoders.transformer.tokens import TokenBatch, is_plain
+from sluice.encoders.transformer.text_encoder import (
+    Parts,
+    TextEncoder,
+    encode_parts,
+    refuse_two_stacks,
+    with_modules,
+)
+from sluice.encoders.transformer.tokens import TokenBatch, end_texts, is_plain
 from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
 from sluice.familiar import Similarity
 

@@ -14,9 +14,8 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgrams
+from sluice.encoders.foundation.tokens import TokenSequences, WeightedNgrams
 from sluice.encoders.generative.constrained_decoding import Continuations, Keys
-from sluice.encoders.generative.identifier_beams import IdentifierBeams, IdentifierIndex
 from sluice.encoders.generative.identifiers import (
     FREE,
     KINDS,
@@ -32,7 +31,13 @@ from sluice.encoders.generative.identifiers import (
     read_codes,
     write_codes,
 )
-from sluice.encoders.generative.writer import BATCH, SHOWN_FROM, Writer
+from sluice.encoders.generative.writer import (
+    BATCH,
+    SHOWN_FROM,
+    IdentifierBeams,
+    IdentifierIndex,
+    Writer,
+)
 from sluice.encoders.model_files.layout import read_sidecar
 from sluice.encoders.model_files.options import Computing, takes_options
 from sluice.encoders.transformer.tokens import check_texts

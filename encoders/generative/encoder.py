@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Unpack
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgrams
+from sluice.encoders.foundation.tokens import TokenSequences, WeightedNgrams
 from sluice.encoders.generative.constrained_decoding import (
     ConstrainedBeams,
     Continuations,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import read_json, write_json
 from sluice.encoders.foundation.errors import DataError, ModelError
-from sluice.encoders.foundation.token_vectors import LARGEST_TOKEN
+from sluice.encoders.foundation.tokens import LARGEST_TOKEN
 
 ROUNDS = 20  # of k-means at most
 

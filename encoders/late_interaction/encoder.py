@@ -16,15 +16,15 @@ from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import finite_number, whole_number
-from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.encoders.late_interaction.choices import (
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.encoders.late_interaction.folder import (
     Given,
     check_words,
     expansion_of,
     lengths_of,
     new_parts,
+    write_token_folder,
 )
-from sluice.encoders.late_interaction.folder import write_token_folder
 from sluice.encoders.late_interaction.layout import TokenLayout, read_token_layout
 from sluice.encoders.late_interaction.pooling import pooled_tokens
 from sluice.encoders.model_files.adapters import cut_layers

@@ -23,7 +23,7 @@ from sluice.encoders.lexical.languages import (
     ENGLISH,
     GRAMS,
     NO_LANGUAGE,
-    STOP_WORDS as STOP_WORDS,
+    STOP_WORDS,
 )
 
 LONGEST_WORD = 255

@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 from urllib.parse import urlparse
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.generations import settle
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
 
 log = logging.getLogger("sluice")
 

@@ -21,8 +21,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import check_version, read_model_json, write_json
 from sluice.encoders.foundation.errors import ModelError, SluiceError
 from sluice.encoders.foundation.provenance import versions
-from sluice.encoders.foundation.token_counts import counting_tokens
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors, counting_tokens
 from sluice.encoders.model_files.layout import (
     OWN_HOME,
     SIDECAR,

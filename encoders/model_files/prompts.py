@@ -1,4 +1,4 @@
-"""Prompts of both sides: as a folder names them, else as a family of models is known to need."""
+"""Prompts of both sides: a folder's, a family's; and texts that bring one already."""
 
 from __future__ import annotations
 
@@ -12,6 +12,31 @@ from sluice.encoders.encoder import Side
 from sluice.encoders.model_files.layout import Layout, read_object, transformer_folder
 
 log = logging.getLogger("sluice")
+LOOKED_AT = 100  # texts of a call, in which prompts are looked for
+
+
+def look_for_prompts(
+    texts: Sequence[str], side: Side, prompts: Mapping[str, str], met: set[str]
+) -> None:
+    """Log once that texts bring a prompt of their own, or that of the other side.
+
+    ``met`` are the sides whose prompt was found before; it is added to.
+    """
+    for of, prompt in prompts.items():
+        mark = prompt.strip()
+        if not mark or of in met:
+            continue
+        if any(text.startswith(mark) for text in texts[:LOOKED_AT]):
+            met.add(of)
+            ours = of == side or prompt == prompts[side]
+            why = "which is put before it once more" if ours else f"the prompt of a {of}"
+            remedy = (
+                f"remove it from the texts, or set {side}_prompt: ''"
+                if ours
+                else "remove it, or encode the texts as what they are"
+            )
+            log.warning("a %s begins with %r, %s; %s", side, mark, why, remedy)
+
 
 # The names of prompts in folders, those of sentence-transformers first.
 KEYS: Mapping[Side, tuple[str, ...]] = {

@@ -23,7 +23,7 @@ from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.model_files.probes import add_module, write_probes
 from sluice.encoders.model_files.router import PROMPTS, write_prompts
 from sluice.encoders.model_files.weights.files import PICKLED, WEIGHTS, refuse_pickle
-from sluice.encoders.splade.term_selection import keep_top, sparse_rows
+from sluice.encoders.splade.terms import keep_top, sparse_rows
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder, with_modules

@@ -11,6 +11,6 @@ from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
     from sluice.encoders.rerankers.cross_encoder import CrossEncoder as CrossEncoder
-    from sluice.encoders.rerankers.objects import FunctionScorer as FunctionScorer
+    from sluice.encoders.rerankers.external import FunctionScorer as FunctionScorer
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

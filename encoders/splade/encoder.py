@@ -42,9 +42,10 @@ from sluice.encoders.splade.settings import (
     check_pruning,
     check_trained_idf,
 )
-from sluice.encoders.splade.static_queries import StaticQueries, bags
-from sluice.encoders.splade.term_selection import (
+from sluice.encoders.splade.terms import (
+    StaticQueries,
     TermFrequency,
+    bags,
     joined_rows,
     prune_terms,
     selections,

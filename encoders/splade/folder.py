@@ -39,7 +39,7 @@ from sluice.encoders.model_files.router import (
     write_router,
 )
 from sluice.encoders.splade.settings import check_static
-from sluice.encoders.splade.static_queries import (
+from sluice.encoders.splade.terms import (
     STATIC_TYPE,
     read_idf_json,
     read_query_weights,

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sluice.encoders.foundation.bounded_input import Reservoir
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.foundation.input.bounded import Reservoir
-from sluice.encoders.foundation.machine import trim_memory
+from sluice.encoders.foundation.processes import trim_memory
 from sluice.encoders.model_files.loading import is_head, lengths_of, load
 from sluice.encoders.splade.encoder import SpladeEncoder
 from sluice.encoders.splade.mlm_head import SILENT, MlmHead, build_mlm_head, install_mlm_head

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from sluice.encoders.backends.backend import ChosenBackend, pick_device, pick_dtype
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.machine import trim_memory
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.processes import trim_memory
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.token_counts import report_tokens
+from sluice.encoders.foundation.tokens import report_tokens
 from sluice.encoders.model_files.adapters import merged_state
 from sluice.encoders.model_files.identity import (
     architecture_of,

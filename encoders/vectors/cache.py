@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, Vectors, hooks_of
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import (
     fingerprint_of,
@@ -27,8 +28,7 @@ from sluice.encoders.foundation.disk.files import (
 )
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.table import ENCODERS, KNOWN
 from sluice.encoders.vectors.forms import (
     ROW_BITS,

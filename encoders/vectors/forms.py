@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sluice.encoders.encoder import Dense, Vectors
 from sluice.encoders.foundation.disk.files import commit, new_draft
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, ModelError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 
 Hashes = NDArray[np.bytes_]  # S16
 Places = NDArray[np.int64]  # -1: nowhere

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.build import resolve
-from sluice.encoders.foundation.children import describe_error
 from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.processes import describe_error
 from sluice.encoders.foundation.progress import counted_by
-from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.tokens import TokenCounts, counting_tokens
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.table import ENCODERS
 

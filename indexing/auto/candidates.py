@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.index import FlatIndex
-from sluice.indexing.hits import Hits
+from sluice.indexing.hits import Hits, Rows
 from sluice.indexing.index import Index
-from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import Metric
 
 if TYPE_CHECKING:

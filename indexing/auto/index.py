@@ -17,8 +17,8 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.auto.candidates import ArrayVectors, Vectors, vectors_of_rows
 from sluice.indexing.auto.trials import Choice, Limits, Trials
 from sluice.indexing.checks import Dense, checked_dense
+from sluice.indexing.hits import Rows
 from sluice.indexing.index import Recipe
-from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import Metric, checked_metric
 
 __all__ = ["ArrayVectors", "AutoIndex", "Vectors"]

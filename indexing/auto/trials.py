@@ -19,8 +19,8 @@ from sluice.encoders.foundation.progress import progress
 from sluice.indexing.auto.candidates import Candidate, Judge, Vectors, candidates, lower_bound
 from sluice.indexing.checks import Dense
 from sluice.indexing.flat.index import FlatIndex
+from sluice.indexing.hits import Rows
 from sluice.indexing.index import Index
-from sluice.indexing.live_rows import Rows
 from sluice.indexing.own.graph.query_graph import QueryGraphIndex
 from sluice.indexing.storage.exact_scores import Metric
 

@@ -17,9 +17,8 @@ from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.indexing.hits import Hits
+from sluice.indexing.hits import Hits, Mask, Rows
 from sluice.indexing.index import Index, Parameters
-from sluice.indexing.live_rows import Mask, Rows
 
 Operator: TypeAlias = Literal["any", "not", "gte", "gt", "lte", "lt"]
 

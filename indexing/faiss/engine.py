@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing.checks import Dense
+from sluice.indexing.hits import Mask
 from sluice.indexing.index import Parameters
-from sluice.indexing.live_rows import Mask
 from sluice.indexing.storage.exact_scores import Metric
 
 log = logging.getLogger("sluice")

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from sluice.indexing.checks import Dense
 from sluice.indexing.faiss.engine import Engine, Neighbours
+from sluice.indexing.hits import Mask
 from sluice.indexing.index import Parameters
-from sluice.indexing.live_rows import Mask
 
 FETCHED = 1 << 22  # places of one over-fetched batch
 

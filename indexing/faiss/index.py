@@ -13,10 +13,9 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
-from sluice.indexing.faiss.binary_engine import BinaryEngine
 from sluice.indexing.faiss.engine import Engine, Neighbours
+from sluice.indexing.faiss.engines import BinaryEngine, FloatEngine
 from sluice.indexing.faiss.filtered_search import exact_pays, masked_search, whole_search
-from sluice.indexing.faiss.float_engine import FloatEngine
 from sluice.indexing.faiss.structure import (
     ALL_PARAMETERS,
     POINTS_PER_CENTROID,
@@ -24,9 +23,8 @@ from sluice.indexing.faiss.structure import (
     decoded_documents,
 )
 from sluice.indexing.flat.index import FlatIndex
-from sluice.indexing.hits import LARGEST_SCORE, MISSING_SCORE, Hits
+from sluice.indexing.hits import LARGEST_SCORE, MISSING_SCORE, Hits, Mask, Rows
 from sluice.indexing.index import Index, SearchParameters
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_of
 from sluice.indexing.storage.rows import fact
 

@@ -11,7 +11,7 @@ import numpy as np
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.indexing.checks import Dense
 from sluice.indexing.faiss.engine import Engine
-from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.hits import Mask, Rows
 from sluice.indexing.storage.rows import DenseRows
 
 QUANTIZER = "quantizer_"  # prefix of parameters for the coarse quantizer of an inverted file

@@ -12,10 +12,9 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.compressed_rows import CompressedRows, FirstPass, checked_first_pass
-from sluice.indexing.hits import Hits, best_first
+from sluice.indexing.hits import Hits, Mask, Rows, best_first
 from sluice.indexing.index import Index, SearchParameters
 from sluice.indexing.kernels.calls import notice_once, numpy_suffices
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import (
     NUMPY_SECONDS,
     Metric,
@@ -146,7 +145,7 @@ class FlatIndex(Index):
                 )
 
                 return FlatSearch(*held, self._places).hits(allowed)
-            from sluice.indexing.flat.binary_search import search_bits
+            from sluice.indexing.flat.search import search_bits
 
             depth = parameters.get("depth", self.depth) or max(DEPTH, DEPTH_PER_HIT * k)
             return search_bits(*held, max(k, depth), allowed)

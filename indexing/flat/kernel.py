@@ -21,8 +21,14 @@ from sluice.indexing.flat.tile import (
     whole_to_bfloat16,
     widen,
 )
-from sluice.indexing.kernels.exact_score import COSINE, DISTANCE, exact_score
-from sluice.indexing.kernels.ordering import offer, signed_key, signed_score
+from sluice.indexing.kernels.ranking import (
+    COSINE,
+    DISTANCE,
+    exact_score,
+    offer,
+    signed_key,
+    signed_score,
+)
 
 STRIP = 10 * DOCUMENTS  # documents prepared at a time: they stay in the nearest caches
 

@@ -16,11 +16,11 @@ from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
-from sluice.indexing.hits import LARGEST_SCORE, Hits
+from sluice.indexing.hits import LARGEST_SCORE, Hits, Mask, Rows
 from sluice.indexing.index import Index, SearchParameters
 from sluice.indexing.inverted.search.numpy_engine import expected_work, search_query
 from sluice.indexing.inverted.search.record import BLOCKS, LAZY_BLOCKS, RECORD
-from sluice.indexing.inverted.segment_files import (
+from sluice.indexing.inverted.segment_list import (
     Segments,
     frequencies,
     joined,
@@ -38,7 +38,6 @@ from sluice.indexing.inverted.settings import (
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics, Plan, plan_of
 from sluice.indexing.kernels.calls import in_pieces, kernels_loaded, notice_once, numpy_suffices
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact
 
 Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
@@ -234,7 +233,7 @@ class InvertedIndex(Index):
         return matrix
 
     def _documents(self, rows: Rows) -> Sparse:
-        from sluice.indexing.inverted.segments.documents import stored_documents
+        from sluice.indexing.inverted.segments.build import stored_documents
 
         width = self.width
         parts: list[Any] = [sparse.csr_array((0, width), dtype=np.float32)]

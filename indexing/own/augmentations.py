@@ -14,7 +14,7 @@ from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.indexing.checks import Dense
-from sluice.indexing.live_rows import Mask, Rows
+from sluice.indexing.hits import Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric, norms_of
 from sluice.indexing.storage.rows import fact, write_array
 

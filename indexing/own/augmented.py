@@ -11,9 +11,8 @@ import numpy as np
 from sluice.encoders.foundation.build import build, factory
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.indexing.checks import Dense, checked_dense
-from sluice.indexing.hits import LARGEST_SCORE, Hits
+from sluice.indexing.hits import LARGEST_SCORE, Hits, Mask, Rows
 from sluice.indexing.index import Index, SearchParameters, saved_type
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.own.augmentations import Augmentation
 from sluice.indexing.storage.rows import fact
 from sluice.indexing.table import AUGMENTATIONS

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.index import FlatIndex
-from sluice.indexing.hits import Hits, best_first
+from sluice.indexing.hits import Hits, Mask, Rows, best_first
 from sluice.indexing.index import Index, SearchParameters
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import exact_scores
 from sluice.indexing.storage.rows import fact
 from sluice.indexing.tokens.index import TokenIndex

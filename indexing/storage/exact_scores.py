@@ -56,7 +56,7 @@ def exact_scores(
     """
     if numpy_suffices(documents.size * NUMPY_SECONDS):
         return numpy_scores(query, documents, metric, query_norm, norms)
-    from sluice.indexing.kernels.exact_score import (
+    from sluice.indexing.kernels.ranking import (
         score_documents,  # numba: loaded by the first score
     )
 

@@ -16,8 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing.checks import Dense
-from sluice.indexing.hits import Hits, best_first
-from sluice.indexing.live_rows import Mask
+from sluice.indexing.hits import Hits, Mask, best_first
 from sluice.indexing.storage.exact_scores import Metric, Norms, exact_scores, norms_of
 
 

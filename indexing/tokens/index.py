@@ -13,11 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.hits import Hits
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.indexing.hits import Hits, Mask, Rows
 from sluice.indexing.index import SearchParameters
 from sluice.indexing.kernels.calls import notice_once
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.recall import NOTE, MeasuredIndex
 from sluice.indexing.storage.rows import fact
 from sluice.indexing.tokens.gather.recall import MeasuredRecall

@@ -18,11 +18,10 @@ from scipy import sparse
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.numbers import is_number
-from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.hits import Hits
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.indexing.hits import Hits, Mask, Rows
 from sluice.indexing.index import Index
 from sluice.indexing.kernels.calls import thread_count
-from sluice.indexing.live_rows import Mask, Rows
 
 # Documents from which one query of sparse vectors is quicker in several parts by several threads.
 LARGE = 500_000

@@ -14,9 +14,8 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.index import FlatIndex
 from sluice.indexing.folder import index_class, set_facts
-from sluice.indexing.hits import LARGEST_SCORE, Hits
+from sluice.indexing.hits import LARGEST_SCORE, Hits, LiveRows, Mask, Rows
 from sluice.indexing.index import Index, SearchParameters, saved_type
-from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric, checked_metric, norms_of
 from sluice.indexing.storage.rows import DenseRows, fact
 from sluice.indexing.table import INDEXES, KNOWN

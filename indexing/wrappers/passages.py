@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.indexing.hits import Hits
+from sluice.indexing.hits import Hits, Mask, Rows
 from sluice.indexing.index import MOST_PLACES, Index, Parameters, SearchParameters
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact, write_array
 from sluice.indexing.table import INDEXES
 from sluice.indexing.wrappers.funnel import WrappingIndex, open_inner, write_inner

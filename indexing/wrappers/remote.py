@@ -13,10 +13,9 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
-from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.hits import Hits
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.indexing.hits import Hits, LiveRows, Mask, Rows
 from sluice.indexing.index import Index, Parameters, SearchParameters
-from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric
 
 

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
-from sluice.indexing.hits import Hits
+from sluice.indexing.hits import Hits, LiveRows, Mask, Rows
 from sluice.indexing.index import Index, Parameters, SearchParameters
 from sluice.indexing.kernels.calls import thread_count
-from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.table import SHARDABLE
 from sluice.indexing.wrappers.fan_out import (
     DEADLINE,

@@ -21,7 +21,7 @@ from typer.main import get_command
 
 from sluice.encoders.foundation.errors import SluiceError
 from sluice.retrieval.cli.app import app
-from sluice.retrieval.cli.terminal.messages import (
+from sluice.retrieval.cli.terminal.printing import (
     disk_message,
     echo,
     os_message,

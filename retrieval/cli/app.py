@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from sluice.retrieval.cli import config, experiment, files
 from sluice.retrieval.cli.measuring import diagnose, judging, results, score
 from sluice.retrieval.cli.searching import changes, search, serve
-from sluice.retrieval.cli.terminal.messages import LogFormatter, echo
+from sluice.retrieval.cli.terminal.printing import LogFormatter, echo
 from sluice.retrieval.cli.terminal.verbs import Command, with_options
 from sluice.retrieval.cli.training import model, stages, training_data
 

@@ -13,9 +13,8 @@ from typing import Annotated
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import ConfigFile, Overrides, plural
-from sluice.retrieval.cli.terminal.verbs import Command, Shown
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import Command, ConfigFile, Overrides, Shown, plural
 
 
 def _offered(ctx: typer.Context, beginning: str) -> list[str]:

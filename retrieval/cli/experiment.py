@@ -14,21 +14,23 @@ import typer
 from sluice.encoders.foundation.errors import ConfigError, SluiceError, suggest
 from sluice.encoders.foundation.numbers import duration, spelled_bytes
 from sluice.retrieval.cli.measuring.results import report, reproduce
-from sluice.retrieval.cli.terminal.messages import echo, say
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo, say, show
+from sluice.retrieval.cli.terminal.verbs import (
     COLUMNS,
     DOCUMENTS,
     Columns,
+    Command,
     ConfigFile,
     Links,
     Overrides,
     Plan,
     Rebuild,
+    Shown,
+    picked,
     plural,
     refuse_options,
+    takes,
 )
-from sluice.retrieval.cli.terminal.printing import show
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, picked, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.table import Table

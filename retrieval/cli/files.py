@@ -10,16 +10,18 @@ from typing import Annotated, Any, Literal
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
     COLUMNS,
     Allow,
+    Command,
     Links,
+    Shown,
     allowed,
     plural,
     refuse_options,
+    takes,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 
 @takes(COLUMNS)

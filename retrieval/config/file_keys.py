@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.datasets.beir import BeirFolder, LooseFiles
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.source import find_split

@@ -15,8 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.config.component_types import EXAMPLES
 from sluice.retrieval.datasets.beir import is_beir_folder

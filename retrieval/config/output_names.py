@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.input.bounded import expanded
 
 DATASET = "{dataset}"
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 import yaml
 from pydantic import ValidationError
 
+from sluice.encoders.foundation.bounded_input import load_yaml
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.input.plain_yaml import load_yaml
 from sluice.retrieval.config.component_types import OWN_TYPE, REFUSED, Section
 from sluice.retrieval.config.names import found_beside
 from sluice.retrieval.config.other_names import TRAINER_NAMES

@@ -179,7 +179,7 @@ def followed(dataset: Any, allow: Allow) -> Any:
 
 
 def _is_fetched(name: str) -> bool:
-    from sluice.retrieval.datasets.ir_datasets_library import IrDatasetsSource
+    from sluice.retrieval.datasets.libraries import IrDatasetsSource
 
     try:
         return isinstance(find_source(name), IrDatasetsSource)

@@ -9,9 +9,8 @@ from typing import Any
 
 import yaml
 
+from sluice.encoders.foundation.bounded_input import LARGEST, PlainLoader, load_yaml, read_whole
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import read_whole
-from sluice.encoders.foundation.input.plain_yaml import LARGEST, PlainLoader, load_yaml
 
 SCHEMA = "sluice.schema.json"
 EDITOR_LINE = "# yaml-language-server: $schema="  # names the schema to editors

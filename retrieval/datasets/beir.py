@@ -12,9 +12,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.datasets.source import Places, Qrels, find_split
 from sluice.retrieval.datasets.topics import (
     QUERY_ID,
@@ -26,7 +26,7 @@ from sluice.retrieval.datasets.topics import (
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import Entry, distinct, id_text
-from sluice.retrieval.documents.jsonl import field_of, read_objects
+from sluice.retrieval.documents.json_files import field_of, read_objects
 from sluice.retrieval.documents.readers.documents import Documents, contents_of
 from sluice.retrieval.documents.readers.fields import ID, TEXT, TITLE, column_names
 from sluice.retrieval.documents.readers.source import as_documents

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from sluice.encoders.foundation.bounded_input import expanded, same_text_key
 from sluice.encoders.foundation.errors import ConfigError, DataError, listed, suggest
-from sluice.encoders.foundation.input.bounded import expanded, same_text_key
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.retrieval.datasets.source import Corpus, MemorySource, Qrels, Source, find_split
 from sluice.retrieval.documents.document import Document
@@ -274,11 +274,11 @@ def training_splits(
 
     These are ``train`` and ``dev`` where the dataset has both; without ``dev``, a tenth of the
     train queries is held out of training, chosen by ``seed``
-    (``sluice.retrieval.datasets.held_out``).
+    (``sluice.retrieval.datasets.source``).
     """
     train = name.with_split("train") if isinstance(name, Dataset) else load_dataset(name, "train")
     if find_split("dev", train.splits) is None:
-        from sluice.retrieval.datasets.held_out import HeldOutSource
+        from sluice.retrieval.datasets.source import HeldOutSource
 
         held_out = HeldOutSource(train.source, seed)
         train = Dataset(
@@ -296,11 +296,11 @@ def find_source(name: str | Path) -> Source:
 
     text = str(name)
     if text.startswith("hf:"):
-        from sluice.retrieval.datasets.hub import HubSource
+        from sluice.retrieval.datasets.libraries import HubSource
 
         return HubSource(text.removeprefix("hf:"))
     if text.startswith("ir_datasets:"):
-        from sluice.retrieval.datasets.ir_datasets_library import IrDatasetsSource
+        from sluice.retrieval.datasets.libraries import IrDatasetsSource
 
         return IrDatasetsSource(text.removeprefix("ir_datasets:"))
     if text == "pydocs":
@@ -323,7 +323,7 @@ def find_source(name: str | Path) -> Source:
 
 
 def _from_ir_datasets(name: str, data: str | None) -> Source:
-    from sluice.retrieval.datasets.ir_datasets_library import IrDatasetsSource, ir_datasets_ids
+    from sluice.retrieval.datasets.libraries import IrDatasetsSource, ir_datasets_ids
 
     ids = ir_datasets_ids()
     if name in ids:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sluice.encoders.foundation.errors import DataError, listed, suggest
 from sluice.retrieval.documents.ids import distinct, id_text
-from sluice.retrieval.documents.jsonl import read_lines
+from sluice.retrieval.documents.json_files import read_lines
 from sluice.retrieval.documents.readers.tables import form_of_table, open_table
 
 QUERY_ID = ("_id", "id", "qid", "query_id", "query-id", "queryid", "topic_id", "topic", "number",
@@ -105,7 +105,7 @@ def _trec(path: Path, *, topics: re.Pattern[str]) -> Iterator[tuple[str, Query]]
 
 
 def _json_lines(path: Path, columns: Columns) -> Iterator[tuple[str, Query]]:
-    from sluice.retrieval.documents.jsonl import read_objects
+    from sluice.retrieval.documents.json_files import read_objects
 
     rows = ((f"{path}:{n}", row) for n, row in read_objects(path, "{'id': ..., 'text': ...}"))
     return _named(path, rows, columns)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from sluice.encoders.foundation.bounded_input import Reservoir
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.bounded import Reservoir
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.table import KNOWN
 from sluice.retrieval.datasets.dataset import Dataset

@@ -25,7 +25,6 @@ from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import distinct
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.exchange.formats.format import Format
-from sluice.retrieval.exchange.query_vectors import query_encoder
 from sluice.retrieval.exchange.sparse_export import SparseExport, export_weights, live_parts
 from sluice.retrieval.exchange.vector_files import (
     CHUNK_ROWS,
@@ -35,6 +34,7 @@ from sluice.retrieval.exchange.vector_files import (
     format_of,
     index_kind,
     kind_of,
+    query_encoder,
     read_dense_vectors,
     values_of,
     write_vectors,
@@ -363,8 +363,8 @@ def index_of(text: str, metric: str | None) -> Index:
     """
     import yaml
 
+    from sluice.encoders.foundation.bounded_input import load_yaml
     from sluice.encoders.foundation.build import build
-    from sluice.encoders.foundation.input.plain_yaml import load_yaml
 
     try:
         spec = load_yaml(text)

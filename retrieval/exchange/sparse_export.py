@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.lexical.bm25 import BM25Encoder
 from sluice.retrieval.exchange.formats.format import Format
-from sluice.retrieval.exchange.query_vectors import terms_of, write_query_vectors
+from sluice.retrieval.exchange.vector_files import terms_of, write_query_vectors
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -1,4 +1,4 @@
-"""Executors: how a task list is planned, and who carries it out."""
+"""Executors: how a task list is planned, who carries it out, and what a task's name calls."""
 
 from __future__ import annotations
 
@@ -15,10 +15,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sluice.encoders.foundation.children import error_from
+from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import IndexFormatError, ModelError, SluiceError
 from sluice.encoders.foundation.numbers import duration, plural
+from sluice.encoders.foundation.processes import error_from
 from sluice.encoders.foundation.progress import Advance, Rate, progress
+
+# Of higher rooms: they are imported where a task of theirs is carried out.
+TASKS: Final[Mapping[str, str]] = {
+    "encode": "sluice.retrieval.retrievers.corpus.vectors.encoding_tasks:encode_task",
+    "index_shard": "sluice.retrieval.retrievers.corpus.vectors.index_tasks:index_task",
+    "lists": "sluice.retrieval.experiments.output.saved_pipeline:lists_task",
+    "pairs": "sluice.retrieval.experiments.tuning.pair_tasks:pairs_task",
+    "score": "sluice.retrieval.training_data.teachers.scoring_tasks:score_task",
+    "train": "sluice.retrieval.experiments.suites.training_jobs:train_task",
+    "mine": "sluice.retrieval.experiments.suites.training_jobs:mine_task",
+    "evaluate": "sluice.retrieval.experiments.suites.training_jobs:evaluate_task",
+}
+
+
+def carry_out(kind: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a task; return the facts it reports, with its ``seconds``."""
+    start = time.perf_counter()
+    facts: dict[str, Any] = resolve(TASKS[kind])(**args)
+    return {"seconds": time.perf_counter() - start, **facts}
+
 
 EXECUTORS: Final[Mapping[str, str]] = {
     "local": "sluice.retrieval.execution.executor:LocalExecutor",

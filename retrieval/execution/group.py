@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sluice.encoders.foundation.children import describe_error, limit_threads
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, ModelError, SluiceError
-from sluice.retrieval.execution.executor import Outcome, Task
-from sluice.retrieval.execution.tasks import carry_out
+from sluice.encoders.foundation.processes import describe_error, limit_threads
+from sluice.retrieval.execution.executor import Outcome, Task, carry_out
 
 LAUNCHERS: Final[Mapping[str, str]] = {
-    "processes": "sluice.retrieval.execution.local_group:ProcessGroup",
+    "processes": "sluice.retrieval.execution.processes:ProcessGroup",
     "ray": "sluice.retrieval.execution.ray_group:RayGroup",
 }
 TRIES: Final = 3

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from sluice.encoders.foundation.children import end_after
+from sluice.encoders.foundation.processes import end_after
 from sluice.retrieval.execution.group import Order, join
 
 if __name__ == "__main__":

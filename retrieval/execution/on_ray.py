@@ -17,10 +17,9 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from annotated_types import Ge
 
-from sluice.encoders.foundation.children import limit_threads
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
-from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import finite_number, whole_number
+from sluice.encoders.foundation.processes import cores, limit_threads
 from sluice.encoders.foundation.progress import Advance
 from sluice.retrieval.execution.executor import Crew, Executor, Outcome, Task
 from sluice.retrieval.execution.worker import answer_of

@@ -11,8 +11,8 @@ import queue
 import sys
 from typing import Any, TextIO
 
-from sluice.encoders.foundation.children import describe_error, end_after, limit_threads
-from sluice.retrieval.execution.tasks import carry_out
+from sluice.encoders.foundation.processes import describe_error, end_after, limit_threads
+from sluice.retrieval.execution.executor import carry_out
 
 
 def answer_of(line: str) -> dict[str, Any]:

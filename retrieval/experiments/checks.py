@@ -10,7 +10,7 @@ from sluice.encoders.foundation.build import check, check_type
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import ENCODERS, KNOWN, TYPES
-from sluice.encoders.vectors.transfer import refuse_kept
+from sluice.encoders.vectors.pool import refuse_kept
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.components import (
     START_KEY,

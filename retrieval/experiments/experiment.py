@@ -71,7 +71,7 @@ from sluice.retrieval.training_data.teachers.judges import open_judge
 
 if TYPE_CHECKING:
     from sluice.retrieval.retrievers.corpus.encoding import EncodingEstimate
-    from sluice.training.negatives.judge import Judge
+    from sluice.training.negatives.false_negatives import Judge
 
 log = logging.getLogger("sluice")
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.table import LEXICAL, USUAL
 from sluice.indexing.table import default_spec
 from sluice.retrieval.config.sections import ExperimentConfig, load_config
 from sluice.retrieval.datasets.beir import read_documents
 from sluice.retrieval.documents.document import NOTHING, Document
-from sluice.retrieval.documents.language import ENGLISH, guess_language
 from sluice.retrieval.documents.readers.documents import Documents
 from sluice.retrieval.documents.readers.source import as_documents, documents_below
+from sluice.retrieval.documents.text import ENGLISH, guess_language
 from sluice.retrieval.experiments.output.folder import SETTINGS
 
 log = logging.getLogger("sluice")

@@ -8,9 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.model_files.registry import ASKING
 from sluice.encoders.table import KNOWN
 from sluice.encoders.vectors.forms import EXACT

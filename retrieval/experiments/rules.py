@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from sluice.encoders.dense.experts.names import MEAN, checked_experts
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.errors import suggest
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import KNOWN, MATCHING
 from sluice.encoders.tuning.learning import learning_of

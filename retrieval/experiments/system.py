@@ -17,8 +17,8 @@ from typing import Any
 
 from sluice.encoders.foundation.disk.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.encoders.foundation.machine import give_back_memory, peak_memory
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.processes import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.retrieval.config.file_keys import path_contents
 from sluice.retrieval.datasets.dataset import Dataset

@@ -14,7 +14,7 @@ import numpy as np
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import is_number, whole_number
-from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.tokens import TokenCounts, counting_tokens
 from sluice.encoders.objects import as_scorer
 from sluice.retrieval.pipelines.hit import PartScore, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf, options_text

@@ -13,14 +13,14 @@ SCORERS: Final[Mapping[str, str]] = {
     **RERANKERS,
     "generative": Core("sluice.retrieval.stages.generative.rerankers:generative"),
     "http": "sluice.retrieval.stages.generative.rerankers:generative_http",
-    "http_rerank": "sluice.encoders.rerankers.http:HttpReranker",
-    "max_sim": "sluice.retrieval.stages.rerankers.max_sim:max_sim_scorer",
+    "http_rerank": "sluice.encoders.rerankers.external:HttpReranker",
+    "max_sim": "sluice.retrieval.stages.rerankers.similarity:max_sim_scorer",
 }
 
 # Those that a saved pipeline holds, by the class that reads what ``save_pretrained`` wrote.
 SAVED: Final[Mapping[str, str]] = {
     **RERANKERS,
-    "max_sim": "sluice.retrieval.stages.rerankers.max_sim:MaxSim.from_pretrained",
+    "max_sim": "sluice.retrieval.stages.rerankers.similarity:MaxSim.from_pretrained",
 }
 
 # Those of these types, of the judges' and of encoders' that talk to the server at their ``url``.
@@ -32,7 +32,7 @@ REMOTE: Final = frozenset({"http", "http_rerank"})
 STAGES: Final[Mapping[str, str]] = {
     "abstain": "sluice.retrieval.stages.abstain:abstain",
     "cached": "sluice.retrieval.stages.rerankers.score_cache:cached",
-    "dot": "sluice.retrieval.stages.rerankers.dot:dot",
+    "dot": "sluice.retrieval.stages.rerankers.similarity:dot",
     "evidence": "sluice.retrieval.stages.rerankers.evidence:evidence",
     "ltr": Core("sluice.retrieval.stages.ltr.reranker:ltr"),
     "max_sim": "sluice.retrieval.stages.rerankers.stored_vectors:max_sim",

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, listed, suggest
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.yaml_file import (
     CORE,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.processes import peak_memory_bytes
 from sluice.encoders.table import RERANKERS
 from sluice.retrieval.config.component_types import MINED
 from sluice.retrieval.config.components import START_KEY, make_encoder

@@ -19,8 +19,8 @@ from sluice.encoders.foundation.errors import (
     IndexFormatError,
     UnknownDocumentError,
 )
-from sluice.encoders.foundation.machine import peak_memory
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.processes import peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.familiar import QUERY, FamiliarRetriever, K, renamed
 from sluice.indexing.wrappers.fan_out import partial_results

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.runs.rank_overlap import (
+    from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
+    from sluice.retrieval.runs.several_runs import (
         RankSimilarity as RankSimilarity,
         compare_rankings as compare_rankings,
         rank_biased_overlap as rank_biased_overlap,
     )
-    from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.input.bounded import (
+from sluice.encoders.foundation.bounded_input import (
     GZIP_MAGIC,
     LONGEST,
     check_file,
@@ -28,7 +27,8 @@ from sluice.encoders.foundation.input.bounded import (
     stream_of,
     too_long,
 )
-from sluice.retrieval.documents.jsonl import all_lines
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.documents.json_files import all_lines
 from sluice.retrieval.runs.columns import RunColumns, columns_of, may_repeat
 
 log = logging.getLogger("sluice")

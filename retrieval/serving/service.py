@@ -15,7 +15,7 @@ from typing import Any
 from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import UnknownDocumentError
-from sluice.encoders.foundation.machine import cores
+from sluice.encoders.foundation.processes import cores
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.serving.content.content import (
@@ -29,14 +29,13 @@ from sluice.retrieval.serving.content.content import (
 from sluice.retrieval.serving.content.live import LiveFolder, Peers, Written
 from sluice.retrieval.serving.faults import Fault, late, not_written, overloaded, too_large
 from sluice.retrieval.serving.metrics import Metrics
-from sluice.retrieval.serving.settings import MOST_QUERY, ServeSettings
+from sluice.retrieval.serving.settings import MOST_QUERY, TABLE, ServeSettings
 from sluice.retrieval.serving.shapes.search import (
     ExplainRequest,
     Explanation,
     SearchAnswer,
     SearchRequest,
 )
-from sluice.retrieval.serving.table import TABLE
 from sluice.retrieval.serving.work.embedding import (
     Pair,
     Vector,

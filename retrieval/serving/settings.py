@@ -1,4 +1,4 @@
-"""How a folder is served: addresses, limits, batches, keys."""
+"""How a folder is served: addresses, limits, batches, keys; and what is served beside searching."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Gt, Interval
 
@@ -22,6 +22,26 @@ from sluice.encoders.foundation.disk.files import read_json, replaced_file, writ
 from sluice.encoders.foundation.disk.generations import swap_lock
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError, suggest
 from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
+
+
+class Part(NamedTuple):
+    """A room, and in it what opens the part, its end points, and the files of its page."""
+
+    room: str
+    opener: str
+    end_points: str
+    pages: str
+
+
+TABLE: Mapping[str, Part] = {
+    "judging": Part(
+        "sluice.retrieval.serving.judging",
+        "sluice.retrieval.serving.judging.judging:open_judging",
+        "sluice.retrieval.serving.judging.endpoints:END_POINTS",
+        "sluice.retrieval.serving.judging.endpoints:PAGES",
+    ),
+}
+
 
 log = logging.getLogger("sluice.serve")
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, get_args
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.pipelines.hit import Hit

@@ -19,8 +19,8 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.indexing.hits import Rows
 from sluice.indexing.index import Index
-from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import checked_metric
 from sluice.retrieval.evaluation.fitted_file import read_fitted, write_fitted
 from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens

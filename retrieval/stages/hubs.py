@@ -15,9 +15,9 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import note
-from sluice.retrieval.runs.pool import Pool
 from sluice.retrieval.runs.queries import DEPTH, Queries
 from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.runs.several_runs import Pool
 from sluice.retrieval.stages.hub_normaliser import HEAD, Normaliser
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from sluice.retrieval.experiments.output.results import RESULTS, read_results
 from sluice.retrieval.experiments.tuning.experiment import FOLDER as TUNE, draw_cascades
 from sluice.retrieval.experiments.tuning.tuner import Trial
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets, recall_curves
-from sluice.training.journal.curves import draw_trainings, read_trainings
+from sluice.training.journal import draw_trainings, read_trainings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.testing.rules import TEXTS, expect, verify
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing.folder import open_index
 from sluice.indexing.hits import Hits, best_first
 from sluice.indexing.index import Index

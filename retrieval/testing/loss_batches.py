@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sluice.training.batches.vector_batch import VectorBatch, group_targets, matrix_targets
-from sluice.training.example import Example, Text
 from sluice.training.losses.base import LossBase, as_loss
+from sluice.training.protocol import Example, Text
 
 DIM = 16
 Layout = Literal["matrix", "groups"]

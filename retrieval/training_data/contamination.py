@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sluice.encoders.foundation.input.bounded import same_text_key
+from sluice.encoders.foundation.bounded_input import same_text_key
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.retrieval.config.component_types import MINED
 from sluice.retrieval.config.sections import TrainingSection
 from sluice.retrieval.datasets.dataset import Dataset
@@ -40,7 +40,7 @@ from sluice.retrieval.training_data.teachers.distillation import taught
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.training import Example, MinedNegatives
-    from sluice.training.negatives.judge import Judge
+    from sluice.training.negatives.false_negatives import Judge
 
 
 ENOUGH = 2  # queries kept of a document: one of them may be the example's own

@@ -23,7 +23,7 @@ from sluice.encoders.foundation.disk.files import (
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.progress import Advance, counted_by
 from sluice.encoders.foundation.q_net import q_net_scores
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.retrieval.execution.executor import (
     LOCAL,
     Executor,

@@ -35,10 +35,9 @@ from sluice.retrieval.training_data.teachers.judges import JUDGED, judged_by_tas
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset
     from sluice.training.negatives.audit import MiningAudit
-    from sluice.training.negatives.judge import Judge
+    from sluice.training.negatives.false_negatives import Judge, TextSource
     from sluice.training.negatives.report import MinedNegatives
     from sluice.training.negatives.settings import Mining
-    from sluice.training.negatives.text_identity import TextSource
 
 log = logging.getLogger("sluice")
 
@@ -267,7 +266,7 @@ def _corpus_texts(lists: Mapping[str, Run], dataset: Dataset, *, keys: bool) -> 
 
     With ``keys`` each text is replaced by a short key: enough to see which texts are equal.
     """
-    from sluice.training.negatives.text_identity import text_key
+    from sluice.training.negatives.false_negatives import text_key
 
     graded = (pair for grades in dataset.qrels.values() for pair in grades.items())
     needed = {document for document, grade in graded if grade > 0}

@@ -10,8 +10,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.component_types import EXAMPLES
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
-from sluice.retrieval.datasets.held_out import SHARE
-from sluice.retrieval.datasets.source import MemorySource, Qrels, find_split
+from sluice.retrieval.datasets.source import SHARE, MemorySource, Qrels, find_split
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.training_data.example_sources import (
     example_source,

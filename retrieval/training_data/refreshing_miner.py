@@ -18,7 +18,7 @@ from sluice.encoders.foundation.disk.files import read_json, write_json
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import Advance
-from sluice.encoders.vectors.transfer import transfer_form
+from sluice.encoders.vectors.pool import transfer_form
 from sluice.retrieval.execution.executor import (
     EXECUTORS,
     Crew,

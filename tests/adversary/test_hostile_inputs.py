@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.encoders.foundation import bounded_input as bounded
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
-from sluice.encoders.foundation.input import bounded
 from sluice.retrieval.config.reading import load_values
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.documents.readers.files.folder import pdf_text
@@ -92,10 +92,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str, bytes, str]] = {
 @pytest.mark.parametrize("kind", BROKEN)
 def test_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     read, name, data, message = BROKEN[kind]
-    for module in ("encoders.foundation.input.bounded", "retrieval.documents.readers.tables",
-                   "retrieval.documents.json_list"):  # fmt: skip
+    for module in ("encoders.foundation.bounded_input", "retrieval.documents.readers.tables",
+                   "retrieval.documents.json_files"):  # fmt: skip
         monkeypatch.setattr(f"sluice.{module}.LONGEST", 4_900)
-    monkeypatch.setattr("sluice.retrieval.documents.json_list.BLOCK", 64)
+    monkeypatch.setattr("sluice.retrieval.documents.json_files.BLOCK", 64)
     monkeypatch.setattr("sluice.retrieval.documents.readers.fields.MOST_COLUMNS", 1_000)
     for packed in (False, True):
         path = tmp_path / (f"{name}.gz" if packed else name)
@@ -106,7 +106,7 @@ def test_broken_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 
 
 def test_a_json_list_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.retrieval.documents.json_list.BLOCK", 7)
+    monkeypatch.setattr("sluice.retrieval.documents.json_files.BLOCK", 7)
     items = [{"id": str(n), "text": f'é "{n}" \\ \U0001f600', "n": n / 3} for n in range(50)]
     (tmp_path / "x.json").write_text("\ufeff " + json.dumps(items, indent=1), encoding="utf-8")
     read = list(as_documents(tmp_path / "x.json"))

@@ -101,7 +101,7 @@ def test_what_is_refused_is_found(text: str) -> None:
 def test_the_safe_yaml_loader_is_one() -> None:
     import yaml
 
-    from sluice.encoders.foundation.input.plain_yaml import SAFE, PlainLoader
+    from sluice.encoders.foundation.bounded_input import SAFE, PlainLoader
     from sluice.retrieval.config.yaml_file import Loader
 
     assert SAFE in (yaml.SafeLoader, yaml.CSafeLoader)

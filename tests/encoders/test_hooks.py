@@ -23,7 +23,7 @@ BORDERS = (
     "encoders/dense/objects/sentence_transformer.py",
     "encoders/encoder.py",
     "encoders/objects.py",
-    "encoders/rerankers/objects.py",
+    "encoders/rerankers/external.py",
     "retrieval/pipelines/scorer.py",
     "retrieval/testing/encoder.py",
     "training/losses/base.py",

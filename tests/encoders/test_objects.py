@@ -14,7 +14,7 @@ from token_functions import DIM, token_vectors
 from sluice.encoders import BM25Encoder, FunctionEncoder, as_encoder, as_scorer
 from sluice.encoders.dense.objects.sentence_transformer import SentenceTransformerEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval.testing import check_encoder
 

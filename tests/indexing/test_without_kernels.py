@@ -12,13 +12,13 @@ from scipy import sparse
 
 from sluice.indexing import FlatIndex
 from sluice.indexing.flat.index import search_in_numpy
-from sluice.indexing.inverted.segments import build, documents, kernels, numpy_kernels
+from sluice.indexing.inverted.segments import build, kernels, numpy_kernels
 from sluice.indexing.inverted.segments.segment import Segment
 from sluice.indexing.inverted.spooling.spool import Spool
 from sluice.indexing.kernels import calls
 from sluice.indexing.storage.exact_scores import METRICS, exact_scores, norms_of, numpy_scores
 
-ROOMS = (build, documents)
+ROOMS = (build,)
 
 
 def by(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def test_a_segment_is_the_same(
             segments.append(
                 build.build_segment(spool, terms, exact=exact, block_size=block, order=order)
             )
-            stored.append(documents.stored_documents(segments[0], rows))
+            stored.append(build.stored_documents(segments[0], rows))
     for name in Segment._fields:
         compiled, plain = (getattr(segment, name) for segment in segments)
         assert (compiled.dtype, compiled.shape) == (plain.dtype, plain.shape), name

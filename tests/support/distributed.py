@@ -17,7 +17,7 @@ from sluice.training.batches.processes import rank, world  # noqa: E402
 from sluice.training.batches.scoring import TokenScoring  # noqa: E402
 from sluice.training.losses.contrastive.pairs import BCE  # noqa: E402
 from sluice.training.losses.contrastive.softmax import InfoNCE  # noqa: E402
-from sluice.training.losses.masked_language import MaskedLanguage  # noqa: E402
+from sluice.training.losses.sequences import MaskedLanguage  # noqa: E402
 
 
 def trained(kind: str, output: Path, model: Path, processes: int) -> None:

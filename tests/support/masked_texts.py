@@ -11,8 +11,8 @@ import torch
 
 from sluice.encoders import SpladeEncoder
 from sluice.training import Example, fit
-from sluice.training.example import Text
-from sluice.training.losses.masked_language import MaskedLanguage
+from sluice.training.losses.sequences import MaskedLanguage
+from sluice.training.protocol import Text
 
 WORDS = tiny_models.WORDS.split()
 

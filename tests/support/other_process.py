@@ -6,8 +6,7 @@ from contextlib import contextmanager
 
 from sluice.encoders.foundation.progress import Advance
 from sluice.retrieval.execution import Executor
-from sluice.retrieval.execution.executor import Crew, Outcome, Task
-from sluice.retrieval.execution.tasks import carry_out
+from sluice.retrieval.execution.executor import Crew, Outcome, Task, carry_out
 
 
 class OtherProcess(Executor, Crew):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sluice.encoders.generative.constrained_decoding import ConstrainedBeams
-from sluice.encoders.generative.identifier_beams import IdentifierBeams
+from sluice.encoders.generative.writer import IdentifierBeams
 
 
 class RandomDecoder:

@@ -16,7 +16,7 @@ from sluice.retrieval.execution import Executor, ProcessExecutor
 from sluice.retrieval.execution.executor import LOCAL
 from sluice.retrieval.training_data.teachers.distillation import distil
 from sluice.retrieval.training_data.teachers.teachers import ModelTeacher
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
 
 QUERIES, DOCUMENTS, SHARD = 12, 5, 10
 FILE = "scorer.json"

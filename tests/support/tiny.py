@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
-from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.training.example import Example, Text
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.training.protocol import Example, Text
 
 VOCAB = 64
 

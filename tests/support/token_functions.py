@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 
 DIM = 16
 

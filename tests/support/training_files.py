@@ -10,8 +10,8 @@ from sluice.retrieval.training_data.example_sources import (
     file_examples,
 )
 from sluice.retrieval.training_data.teachers.scoring_tasks import read_scores
-from sluice.training.example import Example
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
+from sluice.training.protocol import Example
 
 
 def lines(path: Path, rows: Iterable[Any]) -> Path:

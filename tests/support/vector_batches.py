@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from sluice.encoders.foundation.build import build
 from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
-from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
+from sluice.training.protocol import Example, Text
 
 INFO = {"type": "info_nce", "temperature": 0.1}
 

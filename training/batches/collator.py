@@ -29,8 +29,7 @@ from sluice.training.batches.vector_batch import (
     matrix_targets,
     row_weights,
 )
-from sluice.training.example import Example, Text
-from sluice.training.protocol import BiEncoder, PairEncoder, Side
+from sluice.training.protocol import BiEncoder, Example, PairEncoder, Side, Text
 
 
 class BatchTeacher(Protocol):

@@ -16,8 +16,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.training.batches.collator import Batch
 from sluice.training.batches.processes import rank, shares, world
-from sluice.training.example import Example
-from sluice.training.protocol import BiEncoder, Features, PairEncoder, Side, Trainable
+from sluice.training.protocol import BiEncoder, Example, Features, PairEncoder, Side, Trainable
 
 
 class TrainedModule(nn.Module):

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.training.example import Example
+from sluice.training.protocol import Example
 
 log = logging.getLogger("sluice")
 

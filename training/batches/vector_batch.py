@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import torch
 from torch.nn.functional import normalize
 
-from sluice.training.example import Example
-from sluice.training.protocol import Features, ScoreMatrix, Similarity
+from sluice.training.protocol import Example, Features, ScoreMatrix, Similarity
 
 if TYPE_CHECKING:
     from torch import Tensor

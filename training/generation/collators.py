@@ -16,8 +16,7 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.collator import Batch
 from sluice.training.batches.forward import IGNORED, TrainedModule, drawn_bytes
 from sluice.training.batches.processes import rank, shares, world
-from sluice.training.example import Example, Text
-from sluice.training.protocol import Features, ListWriter
+from sluice.training.protocol import Example, Features, ListWriter, Text
 
 
 class DrawingCollator(ABC):

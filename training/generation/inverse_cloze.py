@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.example import Example, Text
+from sluice.training.protocol import Example, Text
 
 # A full stop after one of these does not end a sentence, whatever follows.
 _ABBREVIATED = (

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.generative.constrained_decoding import Continuations, writes_in_order
 from sluice.encoders.model_files.layout import read_object
 from sluice.encoders.model_files.loading import lengths_of

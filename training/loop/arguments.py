@@ -18,7 +18,7 @@ from sluice.encoders.backends.backend import has_bfloat16, warn_of_float32
 from sluice.encoders.foundation.build import fits, misfit
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.progress import progress_target
-from sluice.training.loop.lamb import Lamb
+from sluice.training.loop.large_batches import Lamb
 
 # Keys that other parts of the configuration decide, and which.
 DECIDED = {

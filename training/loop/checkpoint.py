@@ -11,9 +11,9 @@ from typing import Any
 
 from sluice.encoders.foundation.disk.files import sync, write_json
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.example import Example, Text
-from sluice.training.journal.curves import TRAINING
+from sluice.training.journal import TRAINING
 from sluice.training.losses.base import LossBase, renamed
+from sluice.training.protocol import Example, Text
 
 COMPLETE = "complete.json"  # written last: a checkpoint without it was cut off by a kill
 LOSS = "loss.safetensors"  # of a loss with a state of its own

@@ -15,7 +15,7 @@ import torch
 from sluice.encoders.foundation.disk.files import commit, new_draft, read_json, write_json
 from sluice.encoders.foundation.numbers import plural
 from sluice.training.batches.processes import rank, wait
-from sluice.training.loop.dev_values import VALUES
+from sluice.training.journal import VALUES
 from sluice.training.protocol import DevMeasures
 
 if TYPE_CHECKING:

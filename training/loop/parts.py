@@ -27,10 +27,17 @@ from sluice.training.batches.processes import world
 from sluice.training.batches.sampler import TEMPERATURE, BatchSampler, MixedSampler
 from sluice.training.batches.scoring import AttentionScoring, QNetScoring, TokenScoring
 from sluice.training.batches.vector_batch import Scoring
-from sluice.training.example import Example
 from sluice.training.loop.objective import LiveCandidates, Objective
 from sluice.training.losses.base import LossBase, as_loss, type_name
-from sluice.training.protocol import BiEncoder, ListWriter, Loss, PairEncoder, SpanWriter, Trained
+from sluice.training.protocol import (
+    BiEncoder,
+    Example,
+    ListWriter,
+    Loss,
+    PairEncoder,
+    SpanWriter,
+    Trained,
+)
 from sluice.training.rules import RULES, TrainingFacts, judge
 from sluice.training.sparsity.regulariser import Regulariser
 

@@ -22,8 +22,8 @@ import torch
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.processes import first_process, from_first, rank
-from sluice.training.example import Example
 from sluice.training.loop.checkpoint import load_examples, save_examples
+from sluice.training.protocol import Example
 
 Refresh = Callable[[int], Sequence[Example]]
 RECORD = "refreshes.json"  # when which examples were used

@@ -41,16 +41,14 @@ from sluice.training.batches.collator import (
 from sluice.training.batches.forward import BiEncoderModule
 from sluice.training.batches.processes import average_gradients, from_first, rank, wait, world
 from sluice.training.batches.scoring import TokenScoring
-from sluice.training.example import Example
-from sluice.training.journal.log import Journal
-from sluice.training.loop.callbacks import Conductor, MemoryWatch, advised_memory
+from sluice.training.journal import note_values
+from sluice.training.loop.callbacks import Conductor, Journal, MemoryWatch, advised_memory
 from sluice.training.loop.checkpoint import load_state, save_state, seal, sealed_state
-from sluice.training.loop.dev_values import note_values
-from sluice.training.loop.gradient_cache import cached_backward
+from sluice.training.loop.large_batches import cached_backward
 from sluice.training.loop.objective import LiveCandidates
 from sluice.training.loop.parts import add_rates, choose_parts
 from sluice.training.loop.refresh import Beside, Refresh, refreshing
-from sluice.training.protocol import DrawsByEpoch, Loss, Trained, WithoutTerms
+from sluice.training.protocol import DrawsByEpoch, Example, Loss, Trained, WithoutTerms
 from sluice.training.sparsity.regulariser import Regulariser, Steering
 
 Evaluate = Callable[[Any], Mapping[str, float]]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from sluice.training.batches.vector_batch import Negatives, VectorBatch
-    from sluice.training.example import Example
+    from sluice.training.protocol import Example
 
 # ``teacher_matrix``: a teacher scores every query of the batch with every document of it;
 # ``teacher_vectors``: it learns from a teacher's vectors of the texts; ``answered``: queries that

@@ -1,6 +1,6 @@
 """Hard negatives from ranked lists: the choice, its report, its provenance and its audit.
 
-May import: `training.protocol`, `training.example`.
+May import: `training.protocol`, `training.protocol`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         MiningAudit as MiningAudit,
         audit_mining as audit_mining,
     )
-    from sluice.training.negatives.judge import Judge as Judge, JudgedPair as JudgedPair
+    from sluice.training.negatives.false_negatives import Judge as Judge, JudgedPair as JudgedPair
     from sluice.training.negatives.mining import mine as mine, mine_lists as mine_lists
     from sluice.training.negatives.provenance import Provenance as Provenance
     from sluice.training.negatives.report import (

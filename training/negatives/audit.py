@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.negatives.candidates import Grades, PositiveScores, Ranked
-from sluice.training.negatives.judge import Judge
+from sluice.training.negatives.false_negatives import Judge, TextSource
 from sluice.training.negatives.mining import mine_lists
 from sluice.training.negatives.provenance import CODES, MinedRows
 from sluice.training.negatives.settings import MODES, Mining
-from sluice.training.negatives.text_identity import TextSource
 
 COLUMNS = (
     "mode",

@@ -12,10 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.training.negatives.judge import Judge, JudgedPair, judged
+from sluice.training.negatives.false_negatives import (
+    EMPTY,
+    Judge,
+    JudgedPair,
+    TextKeys,
+    TextSource,
+    judged,
+    texts_of,
+)
 from sluice.training.negatives.provenance import CODES
 from sluice.training.negatives.settings import Mining
-from sluice.training.negatives.text_identity import EMPTY, TextKeys, TextSource, texts_of
 
 Ranked = Mapping[str, Sequence[tuple[str, float]]]  # query id -> (document id, score), best first
 Grades = Mapping[str, Mapping[str, float]]  # query id -> document id -> grade

@@ -24,11 +24,10 @@ from sluice.training.negatives.candidates import (
     shared_out,
     to_judge,
 )
-from sluice.training.negatives.judge import Judge
+from sluice.training.negatives.false_negatives import Judge, TextKeys, TextSource
 from sluice.training.negatives.provenance import CODES, REASONS, RowsWriter
 from sluice.training.negatives.report import Histogram, MinedNegatives, MiningReport
 from sluice.training.negatives.settings import MODES, Mining
-from sluice.training.negatives.text_identity import TextKeys, TextSource
 
 log = logging.getLogger("sluice")
 

@@ -23,7 +23,7 @@ from sluice.training.negatives.provenance import (
 )
 
 if TYPE_CHECKING:
-    from sluice.training.example import Example
+    from sluice.training.protocol import Example
 
 
 BINS = 10

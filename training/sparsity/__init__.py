@@ -1,4 +1,4 @@
 """Penalties on active terms (FLOPS, L1) and their control towards a target.
 
-May import: `training.protocol`, `training.example`, `encoders`.
+May import: `training.protocol`, `training.protocol`, `encoders`.
 """

@@ -1,20 +1,47 @@
-"""Sparsity regularisers for SPLADE-style encoders: their penalty, and the head's bias by target."""
+"""Sparsity regularisers: their penalty, rare terms spared, and the head's bias by target."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.example import Example
-from sluice.training.protocol import BiEncoder
+from sluice.encoders.splade.start import inverse_document_frequency
+from sluice.training.protocol import BiEncoder, Example
 from sluice.training.sparsity.controller import Control, Penalty, Sparsity
+
+CHUNK = 512  # texts tokenised at a time
+SAMPLED = 20_000  # documents that are counted at most
+
+
+def document_idf(encoder: BiEncoder, examples: Sequence[Example], size: int) -> Tensor:
+    """Return the inverse document frequency of tokens in the examples' documents, ``[size]``.
+
+    Each document counts once, by the tokens that the encoder reads of it; of many documents, as
+    many as are spread evenly over the examples. Columns of the encoder's vectors are token ids.
+    """
+    texts = list(dict.fromkeys(doc.text for example in examples for doc in example.documents))
+    step = max(1, -(-len(texts) // SAMPLED))
+    return inverse_document_frequency(_tokens(encoder, texts[::step]), size).float()
+
+
+def _tokens(encoder: BiEncoder, texts: Sequence[str]) -> Iterator[NDArray[np.int32]]:
+    for start in range(0, len(texts), CHUNK):
+        features = encoder.tokenize(texts[start : start + CHUNK], "document")
+        masks = features["attention_mask"].bool()
+        yield from (
+            ids[mask].numpy().astype(np.int32)
+            for ids, mask in zip(features["input_ids"], masks, strict=True)
+        )
+
 
 log = logging.getLogger("sluice")
 

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Dense
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import (
     fingerprint_of,
     read_json,
@@ -22,7 +23,6 @@ from sluice.encoders.foundation.disk.files import (
     write_json,
 )
 from sluice.encoders.foundation.errors import ModelError, SluiceError
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.model_files.layout import (
     ADAPTER,
     SETTINGS,

@@ -11,8 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.dense.encoder import DenseEncoder
-from sluice.encoders.dense.experts.layers import expert_parameters, numbers_in, with_expert
-from sluice.encoders.dense.experts.mixture import MODULE, Mixture, read_mixture, write_mixture
+from sluice.encoders.dense.experts.mixture import (
+    MODULE,
+    Mixture,
+    expert_parameters,
+    numbers_in,
+    read_mixture,
+    with_expert,
+    write_mixture,
+)
 from sluice.encoders.dense.experts.names import MEAN
 from sluice.encoders.dense.pooling import Pooling
 from sluice.encoders.encoder import Dense, Side

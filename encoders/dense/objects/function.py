@@ -18,7 +18,7 @@ from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError, SluiceError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.model_files.layout import read_sidecar, write_sidecar
 
 log = logging.getLogger("sluice")

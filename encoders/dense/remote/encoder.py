@@ -19,7 +19,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
 from sluice.encoders.foundation.numbers import is_number, whole_number
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.foundation.trust import key_of, refuse_server
 from sluice.encoders.model_files.layout import SIDECAR, read_sidecar, write_sidecar
 from sluice.encoders.model_files.probes import write_probes

@@ -15,8 +15,8 @@ import urllib.request
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import whole_number
 
 log = logging.getLogger("sluice")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.encoders.backends.backend import pick_device
-from sluice.encoders.dense.checks import dims_noted
+from sluice.encoders.dense.pooling import dims_noted
 from sluice.encoders.dense.static.folder import read_static, write_static
 from sluice.encoders.encoder import Dense, EncoderBase, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
@@ -20,13 +20,12 @@ from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.token_counts import report_tokens
+from sluice.encoders.foundation.tokens import report_tokens
 from sluice.encoders.model_files.identity import state_hash, versions
 from sluice.encoders.model_files.layout import length_in, write_sidecar
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.probes import write_probes
-from sluice.encoders.model_files.prompts import side_prompts
-from sluice.encoders.transformer.double_prompts import look_for_prompts
+from sluice.encoders.model_files.prompts import look_for_prompts, side_prompts
 from sluice.encoders.transformer.projection import chosen_projection, cut_vectors
 from sluice.encoders.transformer.tokens import Ids, check_texts, chunks, tokenized, tokenizer_state
 from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers

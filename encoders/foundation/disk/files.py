@@ -32,7 +32,7 @@ from sluice.encoders.foundation.errors import (
     ModelError,
     SluiceError,
 )
-from sluice.encoders.foundation.machine import is_alive
+from sluice.encoders.foundation.processes import is_alive
 
 
 class OwnLock:

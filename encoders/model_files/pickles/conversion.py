@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sluice.encoders.foundation.children import end_phrase
 from sluice.encoders.foundation.disk.files import commit, new_draft, write_json
 from sluice.encoders.foundation.disk.generations import MODEL_FILES
 from sluice.encoders.foundation.errors import ConfigError, ModelError, listed
+from sluice.encoders.foundation.processes import end_phrase
 from sluice.encoders.model_files.locate import is_path, local_folder
 from sluice.encoders.model_files.pickles import process
 from sluice.encoders.model_files.weights.files import (

@@ -12,11 +12,12 @@ from sluice.encoders.foundation.lazy import lazy
 if TYPE_CHECKING:
     from sluice.encoders.own.matching.interactions import (
         DRMM as DRMM,
+        KNRM as KNRM,
         PACRR as PACRR,
+        ConvKNRM as ConvKNRM,
         Duet as Duet,
         MatchPyramid as MatchPyramid,
     )
-    from sluice.encoders.own.matching.kernels import KNRM as KNRM, ConvKNRM as ConvKNRM
     from sluice.encoders.own.matching.ranker import Head as Head, MatchingRanker as MatchingRanker
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

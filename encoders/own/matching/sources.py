@@ -18,7 +18,7 @@ from sluice.encoders.dense.static.encoder import StaticEncoder
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.build import check_arguments, resolve
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.token_counts import counting_tokens, report_tokens
+from sluice.encoders.foundation.tokens import counting_tokens, report_tokens
 from sluice.encoders.late_interaction.encoder import TokenEncoder
 from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.table import ENCODERS

@@ -24,7 +24,7 @@ from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.model_files.probes import DOCUMENTS, add_module, write_probes
 from sluice.encoders.splade.concepts.head import ConceptHead, Read, checked_settings
 from sluice.encoders.splade.concepts.names import checked_concepts, read_concepts
-from sluice.encoders.splade.term_selection import heaviest, sparse_rows
+from sluice.encoders.splade.terms import heaviest, sparse_rows
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer

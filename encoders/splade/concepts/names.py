@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.input.bounded import expanded
 
 MOST = 1_000_000  # concepts; of more, the head alone takes gigabytes
 

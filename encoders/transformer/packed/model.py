@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.foundation.machine import free_memory_bytes
+from sluice.encoders.foundation.processes import free_memory_bytes
 from sluice.encoders.model_files.adapters import recomputes
 from sluice.encoders.model_files.weights.quantised import QuantisedLinear
 from sluice.encoders.transformer.packed.attention import (

@@ -44,10 +44,9 @@ from sluice.indexing.databases.pgvector.table import (
     row_of,
     stored_weights,
 )
-from sluice.indexing.hits import Hits
+from sluice.indexing.hits import Hits, LiveRows, Mask, Rows
 from sluice.indexing.index import SearchParameters
 from sluice.indexing.inverted.statistics import Contribution
-from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric
 from sluice.indexing.storage.rows import fact
 

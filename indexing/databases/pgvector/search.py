@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from sluice.indexing.databases.pgvector.connection import as_parameter
 from sluice.indexing.databases.pgvector.settings import Column, Settings
 from sluice.indexing.databases.pgvector.table import OPERATORS, Table
-from sluice.indexing.hits import Hits
-from sluice.indexing.live_rows import Rows
+from sluice.indexing.hits import Hits, Rows
 from sluice.indexing.storage.exact_scores import Metric
 
 EF_SEARCH, SCANNED = 100, 20_000  # candidates of a walk; vectors that a filter may make it look at

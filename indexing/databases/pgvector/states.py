@@ -19,7 +19,7 @@ from sluice.indexing.databases.index import Condition, DatabaseIndex
 from sluice.indexing.databases.pgvector.connection import connected
 from sluice.indexing.databases.pgvector.settings import Column, Settings
 from sluice.indexing.databases.pgvector.table import Table
-from sluice.indexing.live_rows import LiveRows, Rows
+from sluice.indexing.hits import LiveRows, Rows
 from sluice.indexing.storage.rows import fact
 
 SIGNS = {"gte": ">=", "gt": ">", "lte": "<=", "lt": "<"}

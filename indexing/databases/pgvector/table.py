@@ -28,8 +28,8 @@ from sluice.indexing.databases.pgvector.settings import (
     Settings,
     pruned,
 )
+from sluice.indexing.hits import Rows
 from sluice.indexing.inverted.statistics import Contribution
-from sluice.indexing.live_rows import Rows
 from sluice.indexing.storage.exact_scores import Metric
 
 

@@ -23,13 +23,13 @@ from sluice.indexing.databases.qdrant.collection import (
     Answer,
     Collection,
     Filter,
+    Kind,
     Shape,
     kind_of,
     query_values,
     vector_of,
 )
-from sluice.indexing.databases.qdrant.settings import Kind
-from sluice.indexing.live_rows import Rows
+from sluice.indexing.hits import Rows
 
 FREE = 64_000_000  # bytes of the disk, for what is stored together
 GRAPH_FROM = 1  # kilobytes of vectors from which a segment gets a graph

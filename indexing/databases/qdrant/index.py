@@ -19,9 +19,12 @@ from sluice.encoders.foundation.trust import Allow, refuse_database
 from sluice.indexing.checks import checked_dense, checked_sparse
 from sluice.indexing.databases.index import Condition, DatabaseIndex
 from sluice.indexing.databases.qdrant.collection import (
+    MOST_DIMENSIONS,
     NAME,
     Collection,
     Live,
+    Method,
+    Settings,
     Shape,
     filter_of,
     joined,
@@ -40,10 +43,8 @@ from sluice.indexing.databases.qdrant.remote import (
     measured,
     recall,
 )
-from sluice.indexing.databases.qdrant.settings import MOST_DIMENSIONS, Method, Settings
-from sluice.indexing.hits import Hits
+from sluice.indexing.hits import Hits, Mask, Rows
 from sluice.indexing.index import SearchParameters
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.exact_scores import Metric, norms_of
 from sluice.indexing.storage.rows import fact
 

@@ -26,19 +26,20 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.indexing.databases.index import former_facts
 from sluice.indexing.databases.qdrant.collection import (
     BATCH,
+    KEY,
     NAME,
     Answer,
     Collection,
     Filter,
+    Kind,
+    Settings,
     Shape,
     kind_of,
     query_values,
     rows_from,
     vector_of,
 )
-from sluice.indexing.databases.qdrant.settings import KEY, Kind, Settings
-from sluice.indexing.hits import Hits
-from sluice.indexing.live_rows import Rows
+from sluice.indexing.hits import Hits, Rows
 
 NOTE, CHUNKS = "qdrant.json", "qdrant.jsonl"
 

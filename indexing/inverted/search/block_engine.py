@@ -25,13 +25,13 @@ from sluice.indexing.inverted.search.blocks import (
     fetch,
     locate,
     refine_group,
+    score_documents,
     sum_block,
 )
 from sluice.indexing.inverted.search.record import GAVE_UP, POSTINGS, RESCORED, SCORED
-from sluice.indexing.inverted.search.rescoring import score_documents
 from sluice.indexing.inverted.segments.kernels import hashed_term
 from sluice.indexing.inverted.segments.segment import GROUP, LAST_ROW, Segment
-from sluice.indexing.kernels.ordering import (
+from sluice.indexing.kernels.ranking import (
     LARGEST_BITS,
     ROW_MASK,
     ascending,

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.indexing.hits import LARGEST_SCORE, MISSING_ROW, MISSING_SCORE
+from sluice.indexing.hits import LARGEST_SCORE, MISSING_ROW, MISSING_SCORE, Mask
 from sluice.indexing.inverted.segments.segment import RUNS_PER_TILE_BITS, TILE_BITS, Segment
-from sluice.indexing.live_rows import Mask
 
 # Rows count down in a key's lower half, so that of equal scores the lower row is the greater key.
 ROW_MASK = (1 << 32) - 1

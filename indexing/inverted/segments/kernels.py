@@ -19,7 +19,7 @@ from sluice.indexing.inverted.segments.segment import (
     TILE,
     WINDOW,
 )
-from sluice.indexing.kernels.ordering import put
+from sluice.indexing.kernels.ranking import put
 
 _UNHASH = pow(HASH, -1, 1 << 16)
 _END = np.uint32(0xFFFFFFFF)  # padding of a directory: above every entry but one, never a hit

@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sluice.indexing.kernels.calls import build_pool, finish
-from sluice.indexing.kernels.ordering import select_largest
+from sluice.indexing.kernels.ranking import select_largest
 
 LEAF: Final = 16  # documents that are not divided further: a block
 GROUPED: Final = 512  # larger parts are divided at multiples of it: groups of 16 blocks

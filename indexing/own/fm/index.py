@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.foundation.token_vectors import Ngram, TokenSequences, WeightedNgrams
-from sluice.indexing.hits import Hits, best_first
+from sluice.encoders.foundation.tokens import Ngram, TokenSequences, WeightedNgrams
+from sluice.indexing.hits import Hits, LiveRows, Mask, Rows, best_first
 from sluice.indexing.index import Index
-from sluice.indexing.live_rows import LiveRows, Mask, Rows
 from sluice.indexing.own.fm import segment_list
 from sluice.indexing.own.fm.segment import Keep, Occurrences
 from sluice.indexing.own.fm.segment_list import (

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.kernels.ordering import put
+from sluice.indexing.kernels.ranking import put
 
 Bounds = NDArray[np.int64]
 Flags = NDArray[np.uint8]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.token_vectors import TokenSequences
+from sluice.encoders.foundation.tokens import TokenSequences
 from sluice.indexing.kernels.calls import lent, notice_once
 from sluice.indexing.storage.rows import fact, write_array
 

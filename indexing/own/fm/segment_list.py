@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.token_vectors import TokenSequences
+from sluice.encoders.foundation.tokens import TokenSequences
 from sluice.indexing.own.fm.segment import (
     MARK,
     Ints,

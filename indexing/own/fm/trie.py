@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.encoders.foundation.token_vectors import Ngram, TokenSequences, WeightedNgrams
-from sluice.indexing.hits import Hits, best_first
+from sluice.encoders.foundation.tokens import Ngram, TokenSequences, WeightedNgrams
+from sluice.indexing.hits import Hits, Mask, Rows, best_first
 from sluice.indexing.index import Index
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.own.fm.segment_list import Continuations
 from sluice.indexing.storage.rows import fact, write_array
 

@@ -14,9 +14,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.q_net import QNet, QNetShape
 from sluice.indexing.checks import Dense, checked_dense
-from sluice.indexing.hits import Hits, best_first
+from sluice.indexing.hits import Hits, Mask, Rows, best_first
 from sluice.indexing.index import SearchParameters
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.own.graph.neighbours import (
     PARAMETERS,
     Best,

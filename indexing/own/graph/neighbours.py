@@ -18,9 +18,8 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, sug
 from sluice.encoders.foundation.numbers import duration, whole_number
 from sluice.indexing.checks import Dense
 from sluice.indexing.flat.index import FlatIndex
-from sluice.indexing.hits import best_first
+from sluice.indexing.hits import Mask, Rows, best_first
 from sluice.indexing.index import Index
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import DenseRows, write_array
 
 Scores: TypeAlias = NDArray[np.float32]

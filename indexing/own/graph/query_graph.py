@@ -16,8 +16,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.index import FlatIndex
+from sluice.indexing.hits import Mask, Rows
 from sluice.indexing.index import SearchParameters
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.own.graph.index import GraphIndex
 from sluice.indexing.own.graph.neighbours import (
     Best,

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import IndexFormatError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.indexing.hits import Mask, Rows
 from sluice.indexing.kernels.calls import in_order, lent
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import fact, write_array
 from sluice.indexing.tokens.gather.centroids import CHUNK, POINTS, Centroids, Floats, centroid_count
 

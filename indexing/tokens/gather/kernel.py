@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.indexing.kernels.ordering import ascending
+from sluice.indexing.kernels.ranking import ascending
 
 BINS = 2048  # of sums, to find those among the best without sorting all
 UNSEEN = np.int32(-1)

@@ -10,9 +10,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.hits import Hits
-from sluice.indexing.live_rows import Rows
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.indexing.hits import Hits, Rows
 from sluice.indexing.recall import DEPTHS, RecallNote
 from sluice.indexing.tokens.gather.centroid_gather import PROBES
 from sluice.indexing.tokens.gather.settings import GatherSettings

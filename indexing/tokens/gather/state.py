@@ -11,10 +11,9 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
-from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.hits import Hits
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.indexing.hits import Hits, Mask, Rows
 from sluice.indexing.kernels.calls import in_pieces
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.recall import DEPTHS
 from sluice.indexing.storage.rows import fact
 from sluice.indexing.tokens.gather.centroid_gather import PROBES, CentroidGather, Gather

@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from sluice.indexing.hits import LARGEST_SCORE
-from sluice.indexing.kernels.exact_score import STEP, whole_sum
+from sluice.indexing.kernels.ranking import STEP, whole_sum
 from sluice.indexing.tokens.search.tile import (
     LANES,
     PAIRED,

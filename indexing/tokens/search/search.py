@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.token_vectors import TokenVectors
-from sluice.indexing.hits import MISSING_SCORE, Hits, best_first
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.indexing.hits import MISSING_SCORE, Hits, Mask, Rows, best_first
 from sluice.indexing.kernels.calls import in_parallel, in_pieces
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.tokens.search.scan import bound_scores, score_exactly
 from sluice.indexing.tokens.search.tile import BYTES, LANES, Queries, query_panels
 from sluice.indexing.tokens.storage.rows import TokenRows

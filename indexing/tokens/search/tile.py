@@ -10,7 +10,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing.kernels.calls import lent
 from sluice.indexing.kernels.processor import has_feature
 from sluice.indexing.storage.exact_scores import norms_of

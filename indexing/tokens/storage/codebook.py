@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing.checks import Dense
 from sluice.indexing.kernels.calls import in_parallel
 from sluice.indexing.tokens.storage.rounding import LEVELS

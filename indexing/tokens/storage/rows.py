@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.arrays import open_array
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.encoders.foundation.numbers import is_number
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
+from sluice.indexing.hits import Mask, Rows
 from sluice.indexing.kernels.calls import in_parallel, lent
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.storage.rows import DenseSpool, fact, passing, write_array
 from sluice.indexing.tokens.storage.segment import (
     CELL,

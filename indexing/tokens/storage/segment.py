@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing.checks import checked_dense
 
 Store = Literal["float32", "float16", "int8", "residual4", "residual2"]

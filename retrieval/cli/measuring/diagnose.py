@@ -16,18 +16,20 @@ import typer
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
     Allow,
+    Command,
     Form,
     Json,
     Measures,
+    Shown,
     allowed,
     refuse_options,
     show_table,
     split_measures,
+    takes,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.measures import Hubness

@@ -14,15 +14,18 @@ import typer
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
     PERSISTENCE,
+    Command,
     Json,
     Measures,
+    Shown,
+    picked,
     plural,
     split_measures,
+    takes,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, picked, takes
 
 
 @takes(

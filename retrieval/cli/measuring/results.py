@@ -10,10 +10,8 @@ import typer
 from sluice.encoders.foundation.disk.figures import check_format, save_figure
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.trust import refuse_links
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import Allow, allowed, refuse_options
-from sluice.retrieval.cli.terminal.printing import show
-from sluice.retrieval.cli.terminal.verbs import Command, Shown
+from sluice.retrieval.cli.terminal.printing import echo, show
+from sluice.retrieval.cli.terminal.verbs import Allow, Command, Shown, allowed, refuse_options
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -216,12 +214,12 @@ def report(
 
 def _write_curves(folders: list[Path], figure: Path | None, table: Path | None) -> None:
     from sluice.encoders.foundation.disk.files import write_text
-    from sluice.training.journal.curves import as_csv, read_trainings
+    from sluice.training.journal import as_csv, read_trainings
 
     runs = read_trainings(folders)
     names = ", ".join(run.name for run in runs)
     if figure is not None:
-        from sluice.training.journal.curves import plot_trainings
+        from sluice.training.journal import plot_trainings
 
         echo(f"{plot_trainings(runs, figure)}: {names}")
     if table is not None:

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
     PERSISTENCE,
+    Command,
     Form,
     Measures,
+    Shown,
     plural,
     refuse_options,
     show_table,
     split_measures,
+    takes,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.evaluation.comparison import SignificanceTest
@@ -71,7 +73,7 @@ def score(
 
 
 @takes(
-    "sluice.retrieval.runs.rank_overlap:compare_rankings",
+    "sluice.retrieval.runs.several_runs:compare_rankings",
     panels={SIMILARITY: "overlap k p"},
     p=PERSISTENCE,
 )
@@ -199,7 +201,7 @@ def _judged_tables(
 def _overlaps(runs: dict[str, Run], baseline: str | None, k: int = 10, p: float = 0.9) -> Table:
     """Return how similar each run's rankings are to the baseline's."""
     from sluice.retrieval.evaluation.table import Table
-    from sluice.retrieval.runs.rank_overlap import compare_rankings
+    from sluice.retrieval.runs.several_runs import compare_rankings
 
     first = baseline or next(iter(runs))
     columns = ("RBO", f"overlap@{k}", "Kendall's tau")

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.searching.search import Searched
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
     COLUMNS,
     Allow,
+    Command,
     allowed,
     plural,
+    takes,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, takes
 
 if TYPE_CHECKING:
     from sluice.retrieval.experiments.output.changes import Changed
@@ -107,7 +108,7 @@ def delete(
 
     doc_ids = list(ids or [])
     if file is not None:
-        from sluice.retrieval.documents.jsonl import all_lines
+        from sluice.retrieval.documents.json_files import all_lines
 
         lines = (line.removesuffix("\n") for _, line in all_lines(file))
         doc_ids += [line for line in lines if line]  # ids may hold other white space

@@ -15,10 +15,16 @@ import typer
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError, SluiceError
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import Allow, Queries, allowed, plural, refuse_options
-from sluice.retrieval.cli.terminal.printing import print_hits
-from sluice.retrieval.cli.terminal.verbs import Command, Shown
+from sluice.retrieval.cli.terminal.printing import echo, print_hits
+from sluice.retrieval.cli.terminal.verbs import (
+    Allow,
+    Command,
+    Queries,
+    Shown,
+    allowed,
+    plural,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from sluice.retrieval.pipelines.hit import TokenMatch
@@ -316,7 +322,7 @@ def _search_vectors(
     path: Path, file: Path, output: Path, k: int, params: Mapping[str, Any], allow: Sequence[str]
 ) -> None:
     """Search a retriever with precomputed query vectors into a TREC run."""
-    from sluice.retrieval.exchange.query_vectors import queries_of, run_vectors
+    from sluice.retrieval.exchange.vector_files import queries_of, run_vectors
     from sluice.retrieval.retrievers.retriever import Retriever
 
     retriever = Retriever.open(path, params=params, allow=allow)

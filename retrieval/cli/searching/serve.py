@@ -16,9 +16,16 @@ from sluice.retrieval.cli.experiment import (
     own_experiment,
     short_name,
 )
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import Allow, allowed, refuse_options
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, picked, takes
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
+    Allow,
+    Command,
+    Shown,
+    allowed,
+    picked,
+    refuse_options,
+    takes,
+)
 
 if TYPE_CHECKING:
     from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers

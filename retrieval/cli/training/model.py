@@ -12,18 +12,20 @@ import typer
 from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
     Allow,
+    Command,
     Form,
+    Shown,
     allowed,
     parse_numbers,
     plural,
     refuse_options,
     show_table,
     split_measures,
+    takes,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 
 
 def soup(
@@ -73,7 +75,7 @@ def soup(
         refuse_options(
             "for --greedy", dataset=dataset, measure=measure, queries=queries, documents=documents
         )
-        from sluice.retrieval.experiments.training.soups import make_soup
+        from sluice.retrieval.experiments.training.dev_evaluation import make_soup
 
         shares = None if weights is None else parse_numbers(weights, "--weights", "0.7,0.3")
         folder = make_soup(models, output, shares)
@@ -85,7 +87,7 @@ def soup(
         raise ConfigError("--dataset: missing (--greedy chooses models on its dev split)")
     from sluice.retrieval.config.components import check_measures
     from sluice.retrieval.config.sections import DevSection
-    from sluice.retrieval.experiments.training.soups import make_greedy_soup
+    from sluice.retrieval.experiments.training.dev_evaluation import make_greedy_soup
 
     measures = split_measures([measure] if measure else None, ["nDCG@10"])
     check_measures(measures, "--measure")

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
     Allow,
     ConfigFile,
     DatasetName,
     Overrides,
     Rebuild,
+    Shown,
     allowed,
     plural,
     refuse_options,
+    takes,
 )
-from sluice.retrieval.cli.terminal.verbs import Shown, takes
 from sluice.retrieval.evaluation.table import Table
 
 QualitySignal = Literal["head", "text", "length", "itn", "unigram", "perplexity", "norm"]

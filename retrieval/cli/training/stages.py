@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
+    Command,
     ConfigFile,
     Overrides,
     Rebuild,
+    Shown,
     plural,
     split_overrides,
+    takes,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 from sluice.retrieval.cli.training.models import adapter, quality, ranker
 from sluice.retrieval.pipelines.table import FUSED
 

@@ -8,19 +8,21 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sluice.encoders.foundation.numbers import duration
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import (
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
     Allow,
+    Command,
     DatasetName,
     ExecutorName,
     Form,
     Plan,
+    Shown,
     allowed,
     executor_of,
     parse_numbers,
     show_table,
+    takes,
 )
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, takes
 from sluice.retrieval.cli.training.writing import WRITING_COMMANDS, generate, prompt
 
 TEACH = """Make teacher scores or queries to train on.
@@ -205,8 +207,8 @@ def clicks(
       sluice teach clicks log.jsonl --model dbn
       sluice teach clicks random.tsv --output propensities.json
     """
+    from sluice.encoders.foundation.bounded_input import expanded
     from sluice.encoders.foundation.disk.files import writable, write_json
-    from sluice.encoders.foundation.input.bounded import expanded
     from sluice.retrieval.training_data.clicks.models import estimate, looked_at, summary
 
     if output is not None:

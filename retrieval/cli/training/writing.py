@@ -6,9 +6,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.cli.terminal.messages import echo
-from sluice.retrieval.cli.terminal.options import Allow, DatasetName, allowed
-from sluice.retrieval.cli.terminal.verbs import Command, Shown, picked, takes
+from sluice.retrieval.cli.terminal.printing import echo
+from sluice.retrieval.cli.terminal.verbs import (
+    Allow,
+    Command,
+    DatasetName,
+    Shown,
+    allowed,
+    picked,
+    takes,
+)
 
 BASELINE = "key-sentences"
 

@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.build import Core, types_listed
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.table import ENCODERS, TUNINGS
 from sluice.indexing.table import INDEXES
 from sluice.retrieval.config.component_types import EXAMPLES

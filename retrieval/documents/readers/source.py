@@ -10,8 +10,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import leads_out
 from sluice.retrieval.documents.document import Document
@@ -252,7 +252,7 @@ def _named_documents(
     if name == "-":
         return documents_in_pipe(asked)
     if name.startswith("hf:"):
-        from sluice.retrieval.documents.readers.hub import documents_on_hub
+        from sluice.retrieval.documents.readers.frames import documents_on_hub
 
         return documents_on_hub(name.removeprefix("hf:"), asked)
     path = expanded(name)

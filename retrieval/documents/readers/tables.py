@@ -12,8 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.errors import DataError, listed, suggest
-from sluice.encoders.foundation.input.bounded import (
+from sluice.encoders.foundation.bounded_input import (
     FREE,
     LONGEST,
     RATIO,
@@ -21,8 +20,8 @@ from sluice.encoders.foundation.input.bounded import (
     open_bytes,
     too_long,
 )
-from sluice.retrieval.documents.json_list import json_items
-from sluice.retrieval.documents.jsonl import read_objects
+from sluice.encoders.foundation.errors import DataError, listed, suggest
+from sluice.retrieval.documents.json_files import json_items, read_objects
 from sluice.retrieval.documents.readers.documents import Documents, Placed, contents_of
 from sluice.retrieval.documents.readers.fields import (
     ID,

@@ -24,10 +24,9 @@ from sluice.indexing.flat.index import FlatIndex
 from sluice.indexing.inverted.index import InvertedIndex
 from sluice.retrieval.exchange.adapters.database_files import Form, Record, Shape
 from sluice.retrieval.exchange.formats.format import refuse_repeated
-from sluice.retrieval.exchange.query_vectors import terms_of
 from sluice.retrieval.exchange.retriever_files import is_decoded
 from sluice.retrieval.exchange.sparse_export import idf_of, live_parts, live_weights, survey_weights
-from sluice.retrieval.exchange.vector_files import index_kind
+from sluice.retrieval.exchange.vector_files import index_kind, terms_of
 from sluice.retrieval.retrievers.folder.parts import refuse_foreign
 from sluice.retrieval.retrievers.retriever import Retriever
 

@@ -26,7 +26,7 @@ from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
-from sluice.retrieval.documents.jsonl import missing_field, read_lines, read_objects
+from sluice.retrieval.documents.json_files import missing_field, read_lines, read_objects
 from sluice.retrieval.exchange.formats.format import Entries, Format
 
 ENDINGS = (".txt", ".json", ".npy", ".parquet")

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn, Self
 
+from sluice.encoders.foundation.bounded_input import BLOCK, open_bytes
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.input.bounded import BLOCK, open_bytes
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes; the limit of protocol buffers
 PIECE = 1 << 26  # bytes read at a time: a damaged length asks for no more memory than this

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
-from sluice.retrieval.documents.jsonl import missing_field
+from sluice.retrieval.documents.json_files import missing_field
 from sluice.retrieval.exchange.formats.arrays import ID_COLUMNS
 from sluice.retrieval.exchange.formats.format import Entries, Format
 

@@ -25,7 +25,7 @@ from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
-from sluice.retrieval.documents.jsonl import field_of, read_objects
+from sluice.retrieval.documents.json_files import field_of, read_objects
 from sluice.retrieval.exchange.formats.arrays import UNREADABLE, add_array
 from sluice.retrieval.exchange.formats.format import (
     Column,

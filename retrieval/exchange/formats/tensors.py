@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.arrays import read_array_header
 from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.exchange.formats.arrays import (
     UNREADABLE,

@@ -23,8 +23,8 @@ import numpy as np
 from sluice.encoders.foundation.disk.files import fingerprint_of, read_json, write_json
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.encoders.foundation.machine import is_alive
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.foundation.processes import is_alive
 from sluice.encoders.foundation.trust import refuse_links
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore, write_documents

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.foundation.trust import word_for
 from sluice.encoders.model_files.registry import ASKING, REMOTE as BEHIND_HTTP

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, SluiceError
-from sluice.encoders.foundation.input.bounded import same_text_key
-from sluice.encoders.foundation.machine import give_back_memory
+from sluice.encoders.foundation.processes import give_back_memory
 from sluice.encoders.table import traits_of
 from sluice.retrieval.config.components import make_encoder, make_index, pruned
 from sluice.retrieval.config.file_keys import Keys

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.foundation.provenance import provenance, versions
 from sluice.encoders.foundation.trust import refuse_links

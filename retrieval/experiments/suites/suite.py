@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import write_json, write_text
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.output_names import expanded_output, folder_name
 from sluice.retrieval.config.sections import ExperimentConfig, checked, find_own_modules, named_file

@@ -33,8 +33,7 @@ from sluice.retrieval.config.components import (
 from sluice.retrieval.config.other_names import TRAINER_NAMES
 from sluice.retrieval.config.sections import RetrieverSection, TrainingSection, checked
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
-from sluice.retrieval.experiments.training.identifiers import check_identifiers
-from sluice.retrieval.experiments.training.live_training import check_live
+from sluice.retrieval.experiments.training.kinds import check_identifiers, check_live
 from sluice.retrieval.experiments.training.rules.facts import RunFacts
 from sluice.retrieval.experiments.training.rules.models import RUN_RULES
 from sluice.retrieval.retrievers.candidate_lists import RANDOM, SELF, listed, named_sources

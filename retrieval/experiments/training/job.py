@@ -17,7 +17,7 @@ from sluice.encoders.encoder import encoder_of, hooks_of
 from sluice.encoders.foundation.disk.files import read_json, write_json, write_text
 from sluice.encoders.foundation.disk.generations import MANIFEST, settle
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.machine import give_back_memory, peak_memory
+from sluice.encoders.foundation.processes import give_back_memory, peak_memory
 from sluice.encoders.foundation.provenance import provenance
 from sluice.encoders.table import traits_of
 from sluice.retrieval.config.component_types import LIVE
@@ -27,13 +27,12 @@ from sluice.retrieval.config.sections import ExperimentConfig, TrainConfig, Trai
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.experiments.training.checks import token_scoring
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
-from sluice.retrieval.experiments.training.identifiers import assign_identifiers
-from sluice.retrieval.experiments.training.live_training import (
+from sluice.retrieval.experiments.training.kinds import (
+    assign_identifiers,
     frozen_documents,
     live_candidates,
     live_examples,
 )
-from sluice.retrieval.experiments.training.model_card import CARD, model_card
 from sluice.retrieval.experiments.training.parts import (
     FOLDER,
     Part,
@@ -44,7 +43,13 @@ from sluice.retrieval.experiments.training.parts import (
     made_examples,
     opened_parts,
 )
-from sluice.retrieval.experiments.training.summary import KEY, facts_of, training_summary
+from sluice.retrieval.experiments.training.summary import (
+    CARD,
+    KEY,
+    facts_of,
+    model_card,
+    training_summary,
+)
 from sluice.retrieval.training_data.contamination import (
     Contamination,
     contamination_of,

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.config.sections import DevSection, TrainingSection

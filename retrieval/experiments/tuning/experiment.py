@@ -27,8 +27,8 @@ from sluice.retrieval.evaluation.scores import Scores, evaluate
 from sluice.retrieval.evaluation.significance import paired_t_test
 from sluice.retrieval.evaluation.table import Table, Value
 from sluice.retrieval.experiments.checks import check_pipeline
+from sluice.retrieval.experiments.evaluation import prepare
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.experiments.training.tested_queries import without_tested
 from sluice.retrieval.experiments.tuning.pair_tasks import PairTasks, parts_of
 from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned

@@ -14,8 +14,8 @@ import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import is_number
-from sluice.retrieval.runs.pool import Array, Lists, Pool
 from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.runs.several_runs import Array, Lists, Pool
 
 STEEP_RANKS = 100
 FLATTEST = 0.05  # the least steepness: what a list found always counts more than what it did not

@@ -16,8 +16,8 @@ from sluice.retrieval.evaluation.judgements import Judgements
 from sluice.retrieval.evaluation.measures import Measure, compute, settled
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, Fusion
-from sluice.retrieval.runs.pool import LARGEST, Array, Places, Pool
 from sluice.retrieval.runs.run import Ranking, Run, ordered_keys
+from sluice.retrieval.runs.several_runs import LARGEST, Array, Places, Pool
 
 
 def condorcet(lists: Sequence[Sequence[str]], weights: Sequence[float]) -> list[str]:

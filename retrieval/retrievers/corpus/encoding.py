@@ -15,14 +15,18 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Encoder, encodes, hooks_of
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.input.bounded import expanded
-from sluice.encoders.foundation.machine import peak_memory_bytes
 from sluice.encoders.foundation.numbers import duration
+from sluice.encoders.foundation.processes import peak_memory_bytes
 from sluice.encoders.foundation.progress import counted_by
-from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
-from sluice.encoders.foundation.token_vectors import TokenSequences, TokenVectors
+from sluice.encoders.foundation.tokens import (
+    TokenCounts,
+    TokenSequences,
+    TokenVectors,
+    counting_tokens,
+)
 from sluice.encoders.objects import EncoderLike, as_encoder
 from sluice.encoders.vectors.forms import EXACT, Store
 from sluice.familiar import FamiliarStage

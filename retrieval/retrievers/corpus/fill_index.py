@@ -15,8 +15,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenCounts, TokenVectors, counting_tokens
 from sluice.encoders.table import own_form
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.indexing.index import Index

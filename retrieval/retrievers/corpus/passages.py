@@ -16,7 +16,7 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.headings import section_starts
+from sluice.retrieval.documents.text import section_starts
 from sluice.retrieval.pipelines.hit import Passage
 from sluice.retrieval.pipelines.tracing import Span, passage_notes
 from sluice.retrieval.retrievers.corpus.late_chunks import (

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.retrieval.documents.document import document_input
 from sluice.retrieval.pipelines.hit import TokenMatch
 

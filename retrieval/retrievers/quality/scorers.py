@@ -18,7 +18,7 @@ from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import progress
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.registry import LANGUAGE_MODEL, kind_of, open_encoder
 from sluice.encoders.tuning.learning import learning_of

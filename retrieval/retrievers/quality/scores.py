@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import is_number
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.training.rankers.quality_head import Loss, QualityHead, fit_quality_head

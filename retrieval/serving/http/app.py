@@ -28,8 +28,7 @@ from sluice.retrieval.serving.http.guard import (
     send_reply,
 )
 from sluice.retrieval.serving.service import Service
-from sluice.retrieval.serving.settings import Keys
-from sluice.retrieval.serving.table import TABLE
+from sluice.retrieval.serving.settings import TABLE, Keys
 
 try:
     from starlette.applications import Starlette

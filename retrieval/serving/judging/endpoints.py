@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.snippet import matches
+from sluice.retrieval.documents.text import matches
 from sluice.retrieval.serving.faults import Fault, invalid
 from sluice.retrieval.serving.http.call import Call, EndPoint, Reply, unless_gone
 from sluice.retrieval.serving.judging.judgements import LONGEST_COMMENT, LONGEST_NAME, Judgement

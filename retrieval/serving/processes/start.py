@@ -18,9 +18,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from sluice.encoders.foundation.children import longer_pause
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError
-from sluice.encoders.foundation.machine import cores
+from sluice.encoders.foundation.processes import cores, longer_pause
 from sluice.retrieval.retrievers.folder import read_head
 from sluice.retrieval.serving.content.content import heads_in
 from sluice.retrieval.serving.content.live import Numbers

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import ModelError
-from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.tokens import TokenCounts, counting_tokens
 from sluice.retrieval.serving.content.content import PAIR_TOKENS, tokens_of
 from sluice.retrieval.serving.faults import invalid, too_large
 from sluice.retrieval.serving.shapes.search import SparseValue

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.snippet import LONGEST_WORD, WORD, best_part, matches
+from sluice.retrieval.documents.text import LONGEST_WORD, WORD, best_part, matches
 from sluice.retrieval.pipelines.hit import Hit, TokenMatch
 from sluice.retrieval.pipelines.rerank import OUT_OF_TIME
 from sluice.retrieval.pipelines.search import documents_in, one_state, time_limit

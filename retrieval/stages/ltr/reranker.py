@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.retrieval.datasets.source import Qrels
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.stage import Stage, Texts
@@ -21,7 +21,7 @@ from sluice.retrieval.runs.run import Ranking
 from sluice.retrieval.stages.ltr.collection_terms import CollectionTerms, collection_terms
 from sluice.retrieval.stages.ltr.lexical_features import LEXICAL, lexical_features
 from sluice.retrieval.stages.ltr.ranker import TERMS, LearnedRanker
-from sluice.retrieval.stages.rerankers.dot import candidate_scores
+from sluice.retrieval.stages.rerankers.similarity import candidate_scores
 
 
 class QueryFolds(NamedTuple):

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import finite_number, is_number
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.jsonl import read_objects
+from sluice.retrieval.documents.json_files import read_objects
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.hit import PartScore
 from sluice.retrieval.pipelines.scorer import Scorer, Scores

@@ -21,14 +21,14 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.pipelines.scorer import Scorer, remembered
 from sluice.retrieval.pipelines.tracing import tally
-from sluice.retrieval.stages.rerankers.cache_file import (
+from sluice.retrieval.stages.rerankers.scorer_identity import ScorerAround
+from sluice.retrieval.stages.sqlite_cache import (
     Layout,
     damaged,
     open_database,
     reported,
     transaction,
 )
-from sluice.retrieval.stages.rerankers.scorer_identity import ScorerAround
 
 TABLES = (
     "CREATE TABLE batches (id INTEGER PRIMARY KEY, query BLOB NOT NULL, used INTEGER NOT NULL,"

@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
 
+from sluice.encoders.foundation.bounded_input import expanded, read_whole
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import expanded, read_whole
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.lexical.analyzer import marks
 from sluice.retrieval.pipelines.stage import Stage

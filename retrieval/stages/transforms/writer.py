@@ -20,7 +20,7 @@ from sluice.retrieval.stages.generative.http_language_model import (
     Attempt,
     HttpLanguageModel,
 )
-from sluice.retrieval.stages.transforms.answer_cache import AnswerCache, encodable
+from sluice.retrieval.stages.sqlite_cache import AnswerCache, encodable
 
 log = logging.getLogger("sluice")
 

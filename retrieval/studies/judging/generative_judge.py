@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.generative.list_order import spoken
 from sluice.encoders.rerankers.language_model import LanguageModel, Prompt, Template, known_chances
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
 
 log = logging.getLogger("sluice")
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.bounded_input import expanded, read_whole
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import expanded, read_whole
 from sluice.retrieval.pipelines.scorer import remembered
 from sluice.retrieval.runs.trec_files import read_qrels
 from sluice.retrieval.stages.generative.http_language_model import HttpLanguageModel
@@ -29,7 +29,7 @@ from sluice.retrieval.studies.judging.generative_judge import (
     Order,
 )
 from sluice.retrieval.training_data.teachers.teachers import Teacher
-from sluice.training.negatives.judge import JudgedPair, judged
+from sluice.training.negatives.false_negatives import JudgedPair, judged
 
 if TYPE_CHECKING:
     from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
@@ -300,7 +300,7 @@ def _component(named: str | Path | Mapping[str, Any], where: str) -> Mapping[str
     """Return a specification as ``{type: ..., ...}``."""
     import yaml
 
-    from sluice.encoders.foundation.input.plain_yaml import LARGEST, load_yaml
+    from sluice.encoders.foundation.bounded_input import LARGEST, load_yaml
 
     if isinstance(named, Mapping):
         return named

@@ -21,10 +21,10 @@ from sluice.encoders.foundation.progress import counted_by, progress
 from sluice.retrieval.evaluation.measures import Measure
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.evaluation.table import Table
-from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
 from sluice.retrieval.runs.run import Run
+from sluice.retrieval.runs.several_runs import rank_biased_overlap
 from sluice.retrieval.studies.judging.grading import GradingJudge, rounded
-from sluice.training.negatives.judge import JudgedPair, judged
+from sluice.training.negatives.false_negatives import JudgedPair, judged
 
 
 class SystemBias(NamedTuple):

@@ -257,7 +257,7 @@ def shown_table(table: Table) -> dict[str, Any]:
 
 def trainings(folder: Path) -> list[dict[str, Any]]:
     """Return the curves of an experiment's training runs, at most 300 points each."""
-    from sluice.training.journal.curves import METRICS, panels_of, read_trainings
+    from sluice.training.journal import METRICS, panels_of, read_trainings
 
     folders = [folder / name for name in JOURNALS if any((folder / name).rglob(METRICS))]
     try:

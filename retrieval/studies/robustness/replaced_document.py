@@ -19,7 +19,7 @@ from scipy.sparse import issparse
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import FlatIndex, Index, PassageIndex, TokenIndex
 from sluice.indexing.tokens.storage.segment import RESIDUAL_BITS
 from sluice.indexing.wrappers.sharded import ShardedIndex

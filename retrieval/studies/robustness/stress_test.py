@@ -20,8 +20,8 @@ from sluice.retrieval.evaluation.table import Table
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.retrievers.candidate_lists import FindsDocuments, asked
 from sluice.retrieval.runs.queries import Queries
-from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
 from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.runs.several_runs import rank_biased_overlap
 from sluice.retrieval.studies.robustness.perturbation import (
     CLEAN,
     DOCUMENT_PERTURBATIONS,

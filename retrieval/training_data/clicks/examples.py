@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge
 
+from sluice.encoders.foundation.bounded_input import expanded, read_whole, same_text_key
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import expanded, read_whole, same_text_key
 from sluice.encoders.foundation.numbers import finite_number, plural, whole_number
 from sluice.retrieval.training_data.clicks.log import Counts, read_log, unknown
 from sluice.retrieval.training_data.clicks.models import (

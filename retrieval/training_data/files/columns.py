@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.retrieval.documents.jsonl import all_lines, read_lines, read_objects
+from sluice.retrieval.documents.json_files import all_lines, read_lines, read_objects
 from sluice.retrieval.documents.readers.fields import check_names
 from sluice.retrieval.documents.readers.tables import csv_rows, parquet_rows
 

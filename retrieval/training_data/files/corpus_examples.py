@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Interval
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.numbers import plural, whole_number
 from sluice.retrieval.training_data.files.examples import FileExamples
 from sluice.retrieval.training_data.files.rows import ExampleSource
@@ -168,7 +168,7 @@ class TextExamples(ExampleSource):
     def examples(self, dataset: Dataset, seed: int) -> list[Example]:
         """Return one example per document, without a query; ``DataError`` if all are blank."""
         from sluice.training import Example
-        from sluice.training.example import Text
+        from sluice.training.protocol import Text
 
         examples = [
             Example(Text(document.id, ""), (Text(document.id, document.full_text),))

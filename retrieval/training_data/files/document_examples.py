@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge
 
+from sluice.encoders.foundation.bounded_input import Reservoir, same_text_key
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.bounded import Reservoir, same_text_key
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.retrievers.quality.scores import MOST, query_shares
 from sluice.retrieval.training_data.files.rows import ExampleSource
@@ -52,7 +52,7 @@ class QualityExamples(ExampleSource):
     def examples(self, dataset: Dataset, seed: int, epoch: int = 0) -> list[Example]:
         """Return the examples of an epoch; ``DataError`` where nothing tells documents apart."""
         from sluice.training import Example
-        from sluice.training.example import Text
+        from sluice.training.protocol import Text
 
         if dataset.split is None:
             raise DataError(
@@ -164,7 +164,7 @@ class FieldExamples(ExampleSource):
         Raises ``DataError`` for a field that no document has, or where none has both sides.
         """
         from sluice.training import Example
-        from sluice.training.example import Text
+        from sluice.training.protocol import Text
 
         pairs = self._pairs(dataset)
         alike: list[dict[str, set[str]]] = []

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.retrieval.documents.ids import id_text
 from sluice.retrieval.training_data.files.columns import NEGATIVE_QUERIES
 from sluice.training.negatives.settings import Among, Mining

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
+from sluice.encoders.foundation.tokens import TokenVectors, max_sim
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 from sluice.retrieval.training_data.teachers.teachers import Mixture, ModelTeacher, Texts
 from sluice.training.protocol import Side
 
 if TYPE_CHECKING:
     from sluice.training import Example
-    from sluice.training.example import Text
+    from sluice.training.protocol import Text
 
 log = logging.getLogger("sluice")
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.config.file_keys import corpus_contents, path_contents
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.documents.store import DocumentStore, open_documents, write_documents
@@ -26,7 +26,7 @@ from sluice.retrieval.training_data.teachers.distillation import (
 from sluice.retrieval.training_data.teachers.scoring_tasks import Ids
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 from sluice.retrieval.training_data.teachers.teachers import Ensemble, Mixture, Teacher
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
 
 if TYPE_CHECKING:
     from sluice.retrieval.datasets.dataset import Dataset

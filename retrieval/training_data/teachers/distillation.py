@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import (
     fingerprint_of,
     read_json,
@@ -27,7 +28,6 @@ from sluice.encoders.foundation.disk.files import (
 )
 from sluice.encoders.foundation.disk.generations import writer_lock
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.retrieval.execution.executor import LOCAL, Executor
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.training_data.teachers.scoring_tasks import (
@@ -43,7 +43,7 @@ from sluice.retrieval.training_data.teachers.scoring_tasks import (
 )
 from sluice.retrieval.training_data.teachers.spec import Context, ScoreFileSpec, teacher_spec
 from sluice.retrieval.training_data.teachers.teachers import Teacher, Texts as CorpusTexts
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
 
 if TYPE_CHECKING:
     from sluice.training import Example

@@ -33,8 +33,7 @@ from sluice.retrieval.training_data.teachers.teachers import (
     ModelTeacher,
     RunTeacher,
 )
-from sluice.training.negatives.judge import Judge, JudgedPair
-from sluice.training.negatives.text_identity import TextSource, texts_of
+from sluice.training.negatives.false_negatives import Judge, JudgedPair, TextSource, texts_of
 
 if TYPE_CHECKING:
     from sluice.retrieval.config.components import Allow

@@ -20,7 +20,7 @@ from sluice.encoders.foundation.disk.files import (
 )
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.progress import Advance, counted_by
-from sluice.encoders.vectors.transfer import check_reopened, transfer_form
+from sluice.encoders.vectors.pool import check_reopened, transfer_form
 from sluice.retrieval.execution.executor import (
     LOCAL,
     Executor,
@@ -38,7 +38,7 @@ from sluice.retrieval.training_data.teachers.teachers import (
     RunTeacher,
     Teacher,
 )
-from sluice.training.negatives.judge import JudgedPair, judged
+from sluice.training.negatives.false_negatives import JudgedPair, judged
 
 COLUMNS = ("query_id", "doc_id", "score")
 

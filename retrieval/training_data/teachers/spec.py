@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.build import build, check
 from sluice.encoders.foundation.disk.files import file_hash, fingerprint_of
 from sluice.encoders.foundation.disk.generations import settle
 from sluice.encoders.foundation.errors import ConfigError, suggest
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import is_number
 from sluice.encoders.model_files.locate import is_path
 from sluice.encoders.table import KNOWN, EncoderTraits

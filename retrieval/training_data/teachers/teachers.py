@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sluice.encoders.encoder import encodes, hooks_of
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
-from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
+from sluice.encoders.foundation.tokens import TokenVectors, max_sim
 from sluice.retrieval.config.component_types import ENSEMBLE
 from sluice.retrieval.pipelines.scorer import ScorerHooks, remembered
 from sluice.retrieval.pipelines.table import LANGUAGE_MODELS, SCORERS
@@ -19,7 +19,7 @@ from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.stages.generative.rerankers import WordLogit
 from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
-from sluice.training.negatives.judge import Judge, JudgedPair, judged
+from sluice.training.negatives.false_negatives import Judge, JudgedPair, judged
 
 Scores = NDArray[np.float64]
 
@@ -195,7 +195,7 @@ def parsed_component(text: str, where: str) -> Mapping[str, Any]:
     """Return the component of a YAML text such as ``{type: http, url: ..., model: ...}``."""
     import yaml
 
-    from sluice.encoders.foundation.input.plain_yaml import load_yaml
+    from sluice.encoders.foundation.bounded_input import load_yaml
 
     try:
         spec: Any = load_yaml(text)

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import packed_file
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import expanded
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.generative.list_order import LISTWISE, answer_room, read_order, windows

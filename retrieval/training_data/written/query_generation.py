@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.disk.files import fingerprint_of, packed_file, writable, write_text
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.progress import progress
 from sluice.retrieval.training_data.written.written_corpus import (
     CHUNK,

@@ -9,10 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.disk.files import packed_file, writable
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.rerankers.language_model import Template

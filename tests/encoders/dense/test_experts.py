@@ -16,7 +16,7 @@ from torch.nn.functional import gelu
 
 from sluice.encoders import DenseEncoder, ExpertEncoder
 from sluice.encoders.backends.export import export_onnx
-from sluice.encoders.dense.experts.layers import Expert, ExpertLinear, Gate, expert_layers
+from sluice.encoders.dense.experts.mixture import Expert, ExpertLinear, Gate, expert_layers
 from sluice.encoders.encoder import encoder_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
@@ -24,8 +24,8 @@ from sluice.encoders.transformer.text_encoder import TextEncoder
 from sluice.encoders.tuning.tune import tune
 from sluice.training import fit
 from sluice.training.batches.collator import BiEncoderCollator
-from sluice.training.example import Example, Text
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.protocol import Example, Text
 
 NAMES = ["gold", "water"]
 TRAINER = {
@@ -374,7 +374,7 @@ def test_damaged_folders(bert: Path, tmp_path: Path, change: Any, says: str) -> 
 def test_what_has_no_plain_network_is_refused(bert: Path) -> None:
     encoder = DenseEncoder.from_pretrained(bert)
     encoder.model.encoder.layer[1].intermediate.dense = torch.nn.Linear(32, 60)
-    from sluice.encoders.dense.experts.layers import install
+    from sluice.encoders.dense.experts.mixture import install
 
     with pytest.raises(ConfigError, match="layer 2 of BertModel has no plain feed-forward"):
         install(encoder.model, 2, [2], gated=False, learns=False)

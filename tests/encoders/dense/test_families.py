@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models
 from sluice.encoders import DenseEncoder, as_encoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
-from sluice.encoders.transformer.end_token import end_texts, ends_specially
+from sluice.encoders.transformer.tokens import end_texts, ends_specially
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 
 ROWS = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "make_models_docs.py"))["DENSE"]

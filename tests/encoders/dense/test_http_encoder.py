@@ -20,7 +20,7 @@ from sluice.encoders.dense.remote.encoder import HttpEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.probes import verify_probes
 from sluice.encoders.model_files.registry import kind_of, open_encoder
-from sluice.encoders.rerankers.http import HttpReranker
+from sluice.encoders.rerankers.external import HttpReranker
 from sluice.encoders.vectors.pool import EncodingPool
 from sluice.retrieval import Document, Experiment, Retriever
 from sluice.retrieval.config.sections import ExperimentConfig, checked

@@ -14,7 +14,7 @@ from torch.autograd import gradcheck
 
 from sluice.encoders import DenseEncoder, GaussianEncoder, Hypencoder, PseudoQueryEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.own.pseudo_queries import assigned, centroids
 from sluice.indexing.own.pseudo_queries import attended
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sluice.encoders.foundation.machine import (
+from sluice.encoders.foundation.processes import (
     KEEPING,
     KEPT_BY_TORCH,
     KEPT_SHAPES,

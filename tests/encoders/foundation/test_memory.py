@@ -8,8 +8,8 @@ import numpy as np
 import psutil
 import pytest
 
-from sluice.encoders.foundation import machine
-from sluice.encoders.foundation.machine import (
+from sluice.encoders.foundation import processes
+from sluice.encoders.foundation.processes import (
     free_memory_bytes,
     give_back_memory,
     peak_memory,
@@ -51,13 +51,13 @@ def test_a_block_keeps_the_peak_from_before_a_block_inside_it() -> None:
 def test_a_block_that_fails_is_closed() -> None:
     with pytest.raises(ValueError, match="inside"), peak_memory():
         raise ValueError("inside")
-    assert not machine._OPEN
+    assert not processes._OPEN
 
 
 def test_without_proc_the_peak_is_that_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_PROC", tmp_path)
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
     with peak_memory() as peak:
         assert peak() == peak_memory_bytes()
 
@@ -82,20 +82,20 @@ def test_memory_is_given_back() -> None:
 
 
 def test_a_system_without_the_call_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = machine._malloc_trim.__wrapped__
-    monkeypatch.setattr(machine.ctypes, "CDLL", lambda _: object())  # as musl
+    plain = processes._malloc_trim.__wrapped__
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda _: object())  # as musl
     assert plain() is None
-    monkeypatch.setattr(machine.sys, "platform", "win32")
-    monkeypatch.setattr(machine.ctypes, "CDLL", None)
+    monkeypatch.setattr(processes.sys, "platform", "win32")
+    monkeypatch.setattr(processes.ctypes, "CDLL", None)
     assert plain() is None
-    monkeypatch.setattr(machine, "_malloc_trim", plain)
+    monkeypatch.setattr(processes, "_malloc_trim", plain)
     give_back_memory()
 
 
 def test_free_memory_is_what_the_system_or_the_container_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "_SYSTEM", tmp_path)
+    monkeypatch.setattr(processes, "_SYSTEM", tmp_path)
     assert free_memory_bytes() is None
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemTotal: 900 kB\nMemAvailable:   500 kB\n")

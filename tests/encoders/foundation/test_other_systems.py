@@ -14,13 +14,13 @@ import psutil
 import pytest
 from places import ROOT
 
-from sluice.encoders.foundation import machine
+from sluice.encoders.foundation import processes
 from sluice.encoders.foundation.disk import files as drafts, files as locks, generations
 from sluice.encoders.foundation.disk.files import sync, write_text
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files import router
-from sluice.encoders.vectors import pool, transfer as sending
+from sluice.encoders.vectors import pool, pool as sending
 
 POSIX_ONLY = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
 MODULES = [
@@ -92,25 +92,25 @@ def test_locks(lock: Any, tmp_path: Path) -> None:
 
 
 def test_another_process_is_looked_for_without_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.is_alive(os.getpid())
-    assert not machine.is_alive(2**30)
-    monkeypatch.setattr(machine, "os", SimpleNamespace(name="nt"))  # without kill
-    assert machine.is_alive(os.getpid())
-    assert not machine.is_alive(2**30)
+    assert processes.is_alive(os.getpid())
+    assert not processes.is_alive(2**30)
+    monkeypatch.setattr(processes, "os", SimpleNamespace(name="nt"))  # without kill
+    assert processes.is_alive(os.getpid())
+    assert not processes.is_alive(2**30)
 
 
 def test_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 1 <= machine.cores() <= (os.cpu_count() or 1)
+    assert 1 <= processes.cores() <= (os.cpu_count() or 1)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert machine.cores() == (os.cpu_count() or 1)
-    assert 10**6 < machine.peak_memory_bytes() < 10**13
+    assert processes.cores() == (os.cpu_count() or 1)
+    assert 10**6 < processes.peak_memory_bytes() < 10**13
     monkeypatch.setitem(sys.modules, "resource", None)
     monkeypatch.setattr(
         psutil, "Process", lambda: SimpleNamespace(
             memory_info=lambda: SimpleNamespace(peak_wset=1_234_567)
         ),
     )  # fmt: skip
-    assert machine.peak_memory_bytes() == 1_234_567
+    assert processes.peak_memory_bytes() == 1_234_567
 
 
 def test_folders_that_cannot_be_flushed_and_files_that_are_open(

@@ -30,8 +30,7 @@ INSIDE = {
     "encoders/splade/folder.py",
     "encoders/vectors/forms.py",
     "indexing/databases/pgvector/states.py",
-    "indexing/faiss/binary_engine.py",
-    "indexing/faiss/float_engine.py",
+    "indexing/faiss/engines.py",
     "indexing/storage/rows.py",
     "retrieval/documents/columns.py",
     "retrieval/documents/segment.py",
@@ -61,13 +60,13 @@ TEMPORARY = {
     "retrieval/exchange/formats/ciff.py",
 }
 # A switch of the kernel.
-KERNEL = {"encoders/foundation/machine.py"}
+KERNEL = {"encoders/foundation/processes.py"}
 # Complete where something else says so: a checkpoint by its mark, lines by their ends.
 MARKED = {
     "indexing/databases/qdrant/remote.py",
     "retrieval/serving/judging/judging.py",
     "retrieval/training_data/written/query_generation.py",
-    "training/journal/log.py",
+    "training/loop/callbacks.py",
     "training/loop/checkpoint.py",
     "training/loop/trainer.py",
 }

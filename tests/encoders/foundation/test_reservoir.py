@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from sluice.encoders.foundation.input.bounded import Reservoir
+from sluice.encoders.foundation.bounded_input import Reservoir
 
 
 @pytest.mark.parametrize(("size", "stream", "kept"), [(3, 2, 2), (3, 3, 3), (3, 50, 3), (0, 9, 0)])

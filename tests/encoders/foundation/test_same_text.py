@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.encoders.foundation.input.bounded import same_text_key
+from sluice.encoders.foundation.bounded_input import same_text_key
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sluice.encoders.foundation import token_vectors
+from sluice.encoders.foundation import tokens as token_vectors
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
+from sluice.encoders.foundation.tokens import TokenVectors, max_sim
 
 
 def drawn(lengths: list[int], seed: int, dim: int = 6) -> TokenVectors:

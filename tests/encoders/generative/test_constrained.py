@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from random_decoder import RandomDecoder, emitted
 
-from sluice.encoders.foundation.token_vectors import TokenSequences
+from sluice.encoders.foundation.tokens import TokenSequences
 from sluice.encoders.generative.constrained_decoding import ConstrainedBeams
 from sluice.indexing import FmIndex
 

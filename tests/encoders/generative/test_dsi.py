@@ -16,7 +16,7 @@ from tiny_generators import save_gpt2, save_t5
 
 from sluice.encoders import DsiEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
-from sluice.encoders.foundation.token_vectors import TokenSequences
+from sluice.encoders.foundation.tokens import TokenSequences
 from sluice.encoders.generative.identifiers import FREE, clusters, free_tokens, next_number, paths
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.indexing import TrieIndex

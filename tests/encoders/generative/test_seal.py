@@ -149,7 +149,7 @@ def test_an_empty_index_and_a_query_without_known_words(encoder: SealEncoder) ->
 
 
 def test_tokens_that_the_model_does_not_have_are_never_written(encoder: SealEncoder) -> None:
-    from sluice.encoders.foundation.token_vectors import TokenSequences
+    from sluice.encoders.foundation.tokens import TokenSequences
 
     index = FmIndex()
     index.add(TokenSequences.of([[10_000, 10_001]]))

@@ -14,7 +14,7 @@ from tiny_models import save_tokenizer, vocabulary
 
 from sluice.encoders import DenseEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.token_vectors import max_sim
+from sluice.encoders.foundation.tokens import max_sim
 from sluice.encoders.model_files import open_encoder
 
 QUERIES = ["what is the river stone", "gold", "the river, water: " + "sluice " * 40, ""]

@@ -10,7 +10,7 @@ import torch
 from tiny_architectures import save_architecture
 
 from sluice.encoders import TokenEncoder
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.transformer.packed.attention import Heads, PaddedAttention, TextAttention
 
 QUERIES = ["what is the river stone", "gold", "the river, water: " + "sluice " * 40, ""]

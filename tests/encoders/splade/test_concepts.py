@@ -21,8 +21,8 @@ from sluice.encoders.splade.concepts.head import ConceptHead
 from sluice.encoders.splade.concepts.names import read_concepts
 from sluice.indexing import InvertedIndex
 from sluice.training import fit
-from sluice.training.example import Example, Text
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.protocol import Example, Text
 
 NAMES = ["river gold", "sluice", "dense vectors", "water", "search", "rank", "stone"]
 

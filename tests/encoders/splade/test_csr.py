@@ -20,8 +20,8 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.indexing import InvertedIndex
 from sluice.training import fit
-from sluice.training.example import Example, Text
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.protocol import Example, Text
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "codes of the pooled": {},

@@ -12,7 +12,7 @@ from sluice.encoders import SpladeEncoder, TowerEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.splade.start import fit_term_floors, term_quantiles
-from sluice.encoders.splade.term_selection import TermSelection, prune_terms
+from sluice.encoders.splade.terms import TermSelection, prune_terms
 from sluice.encoders.tuning.soup import soup
 from sluice.encoders.vectors.pool import EncodingPool
 

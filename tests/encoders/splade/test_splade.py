@@ -9,7 +9,7 @@ import torch
 from sluice.encoders import SpladeEncoder
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.splade.pooling import splade_max, splade_sum
-from sluice.encoders.splade.term_selection import keep_top
+from sluice.encoders.splade.terms import keep_top
 
 
 def straight(

@@ -15,8 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.model_files.registry import kind_of, open_encoder
 from sluice.encoders.splade.pooling import splade_max
 from sluice.encoders.splade.start import idf_from_texts, start_splade
-from sluice.encoders.splade.static_queries import StaticQueries
-from sluice.encoders.splade.term_selection import TermSelection
+from sluice.encoders.splade.terms import StaticQueries, TermSelection
 
 
 def counted(encoder: SpladeEncoder, texts: list[str]) -> np.ndarray:

@@ -11,7 +11,7 @@ import torch
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.splade.encoder import SpladeEncoder
-from sluice.encoders.splade.term_selection import TermFrequency
+from sluice.encoders.splade.terms import TermFrequency
 
 SPECIAL = torch.tensor([0, 1])
 ROWS = [[1, 5, 5, 7, 1], [1, 9, 1], [1, 5, 5, 5, 5, 1], [1, 1], [1, 4, 1]]  # the fourth is blank

@@ -174,8 +174,8 @@ def test_training_leaves_the_backbone_bitwise_as_it_was(
     settings: dict[str, Any], folders: dict[str, Path], tmp_path: Path
 ) -> None:
     from sluice.training import fit
-    from sluice.training.example import Example, Text
     from sluice.training.losses.contrastive.softmax import InfoNCE
+    from sluice.training.protocol import Example, Text
 
     encoder = opened("dense", folders)
     tune(encoder, settings)

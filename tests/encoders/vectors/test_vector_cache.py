@@ -15,7 +15,7 @@ from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.disk.files import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.progress import Rate, counted_by, progress
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.cache import (
     BOUND,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.token_vectors import TokenSequences
+from sluice.encoders.foundation.tokens import TokenSequences
 from sluice.indexing import FlatIndex, FmIndex, QdrantIndex
 from sluice.indexing.databases.qdrant import edge
 from sluice.indexing.storage.rows import DenseSpool

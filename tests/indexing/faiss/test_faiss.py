@@ -133,7 +133,7 @@ def test_bad_search_parameters_are_refused() -> None:
 def test_lines_are_full_while_rows_are_allowed(
     factory: str, metric: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.indexing.faiss.float_engine.STORED_BLOCK", 7)
+    monkeypatch.setattr("sluice.indexing.faiss.engines.STORED_BLOCK", 7)
     # Copies of a document crowd its neighbours out of a graph, and parts of it are out of reach.
     documents, queries = np.repeat(clustered(150), 5, axis=0), clustered(20, seed=2)
     index, truth = FaissIndex(factory, metric=metric), FlatIndex(metric)
@@ -221,7 +221,7 @@ def test_cosine_expects_normalised_vectors() -> None:
 
 
 def test_a_foreign_faiss_file_is_refused(tmp_path: Path) -> None:
-    from sluice.indexing.faiss.float_engine import FloatEngine
+    from sluice.indexing.faiss.engines import FloatEngine
 
     small = FaissIndex("Flat")
     small.add(clustered(4))

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import IndexFormatError
 from sluice.indexing import FaissIndex, FlatIndex, open_index
-from sluice.indexing.faiss.binary_engine import BinaryEngine, sign_bits
+from sluice.indexing.faiss.engines import BinaryEngine, sign_bits
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=25)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.token_vectors import (
+from sluice.encoders.foundation.tokens import (
     LARGEST_TOKEN,
     TokenSequences,
     WeightedNgrams,

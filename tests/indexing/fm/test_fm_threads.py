@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgrams
+from sluice.encoders.foundation.tokens import TokenSequences, WeightedNgrams
 from sluice.indexing import FmIndex
 from sluice.indexing.own.fm import index as fm_index
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgrams
+from sluice.encoders.foundation.tokens import TokenSequences, WeightedNgrams
 from sluice.indexing import FmIndex
 
 Keys = Sequence[tuple[Sequence[int], float]]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
-from sluice.encoders.foundation.token_vectors import TokenSequences, WeightedNgrams
+from sluice.encoders.foundation.tokens import TokenSequences, WeightedNgrams
 from sluice.indexing import TrieIndex, open_index
 from sluice.indexing.flat.index import FlatIndex
 

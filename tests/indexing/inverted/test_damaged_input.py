@@ -22,7 +22,7 @@ from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.indexing import InvertedIndex, open_index
 from sluice.indexing.inverted import segment_list as placed_segments
 from sluice.indexing.inverted.segments import build as segment_build
-from sluice.indexing.inverted.segments.documents import streamed_documents
+from sluice.indexing.inverted.segments.build import streamed_documents
 from sluice.indexing.inverted.spooling.spool import Spool
 
 
@@ -219,7 +219,7 @@ def test_merging_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_streaming_an_ordered_segment_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stretch of rows stands in all runs: to gather them all each time is quadratic."""
-    from sluice.indexing.inverted.segments import documents as segment_documents
+    from sluice.indexing.inverted.segments import build as segment_documents
 
     rng, gathered = np.random.default_rng(1), []
     gather = segment_documents._gathered

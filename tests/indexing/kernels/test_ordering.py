@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sluice.indexing.kernels.ordering import ascending, select_largest
+from sluice.indexing.kernels.ranking import ascending, select_largest
 
 LISTS = st.lists(st.integers(-9, 9), min_size=1, max_size=40)
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import FlatIndex, Hits, TokenIndex, open_index
 from sluice.indexing.tokens.search import search as searching
 from sluice.indexing.tokens.storage import rows as storing

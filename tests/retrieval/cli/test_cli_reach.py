@@ -16,7 +16,7 @@ from small_world import write_beir
 
 from sluice.encoders.lexical.bm25 import BM25Encoder
 from sluice.retrieval import Retriever, Run, evaluate, load_dataset
-from sluice.retrieval.cli.terminal.options import plural, split_measures
+from sluice.retrieval.cli.terminal.verbs import plural, split_measures
 from sluice.retrieval.evaluation import hubness
 from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit
 from sluice.retrieval.pipelines.fusion import fit_fusion

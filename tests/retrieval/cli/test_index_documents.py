@@ -13,7 +13,7 @@ import yaml
 from command_line import Call
 
 from sluice.encoders.foundation.errors import DataError
-from sluice.retrieval.cli.terminal.messages import CONTROL
+from sluice.retrieval.cli.terminal.printing import CONTROL
 from sluice.retrieval.experiments.experiment import open_experiment
 from sluice.retrieval.retrievers.retriever import Retriever
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from places import ROOT
 
-from sluice.retrieval.cli.terminal.messages import (
+from sluice.retrieval.cli.terminal.printing import (
     clauses,
     disk_message,
     os_message,

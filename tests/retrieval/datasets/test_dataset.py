@@ -221,7 +221,7 @@ def test_import_is_light() -> None:
     heavy = "{'torch', 'faiss', 'numba', 'transformers', 'pyarrow', 'datasets', 'ir_datasets'}"
     code = (
         "import sys, sluice.retrieval.datasets.dataset, sluice.retrieval.documents.store; "
-        "import sluice.retrieval.datasets.hub, sluice.retrieval.datasets.ir_datasets_library; "
+        "import sluice.retrieval.datasets.libraries, sluice.retrieval.datasets.libraries; "
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

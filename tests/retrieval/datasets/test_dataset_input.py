@@ -109,7 +109,7 @@ def test_qrels_of_other_queries(tmp_path: Path) -> None:
 
 
 def test_a_line_nested_too_deep_is_named(tmp_path: Path) -> None:
-    from sluice.retrieval.documents.jsonl import read_objects
+    from sluice.retrieval.documents.json_files import read_objects
 
     deep = tmp_path / "deep.jsonl"
     deep.write_text("[" * 100_000 + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
 """Headings of Markdown: what is one, what only looks like one, and where sections begin."""
 
-from sluice.retrieval.documents.headings import headings, section_starts
+from sluice.retrieval.documents.text import headings, section_starts
 
 PAGE = """Intro line
 

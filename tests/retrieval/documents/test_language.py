@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.retrieval.documents.language import guess_language
+from sluice.retrieval.documents.text import guess_language
 
 TEXTS = {
     "en": "The sluice is a channel for water, and the gold stays behind with it.",

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from sluice.encoders.lexical.analyzer import analyzer
-from sluice.retrieval.documents.snippet import LONGEST_WORD, WORD, best_part, matches
+from sluice.retrieval.documents.text import LONGEST_WORD, WORD, best_part, matches
 
 
 @pytest.mark.parametrize(

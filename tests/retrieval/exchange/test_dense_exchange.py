@@ -14,7 +14,6 @@ from sluice.encoders import BM25Encoder, DenseEncoder, PrecomputedEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, ModelError
 from sluice.indexing import FaissIndex, FlatIndex
 from sluice.retrieval import Document, Retriever, Run
-from sluice.retrieval.exchange.query_vectors import queries_of, run_vectors
 from sluice.retrieval.exchange.retriever_files import (
     export_retriever,
     import_retriever,
@@ -22,7 +21,9 @@ from sluice.retrieval.exchange.retriever_files import (
 )
 from sluice.retrieval.exchange.vector_files import (
     format_names,
+    queries_of,
     read_dense_vectors,
+    run_vectors,
     write_dense_vectors,
 )
 

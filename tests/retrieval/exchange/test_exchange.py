@@ -16,9 +16,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.indexing import InvertedIndex
 from sluice.retrieval import Document, Retriever, Run, evaluate, load_dataset
 from sluice.retrieval.exchange.formats.ciff import CiffFile
-from sluice.retrieval.exchange.query_vectors import read_query_vectors, run_vectors
 from sluice.retrieval.exchange.retriever_files import export_retriever, import_retriever
-from sluice.retrieval.exchange.vector_files import format_names
+from sluice.retrieval.exchange.vector_files import format_names, read_query_vectors, run_vectors
 
 QUERIES = {"q1": "gold river word7", "q2": "stone stone sluice", "q3": "nothing known zzz"}
 NAMES = {"ciff": "x.ciff.gz", "impact-json": "x.jsonl.gz", "vectors": "x"}

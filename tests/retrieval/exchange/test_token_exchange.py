@@ -17,7 +17,7 @@ from token_functions import DIM, token_vectors
 
 from sluice.encoders import BM25Encoder, FunctionEncoder, TokenEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import TokenIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.exchange.formats.format import Format

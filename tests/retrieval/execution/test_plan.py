@@ -30,10 +30,10 @@ from sluice.retrieval.execution.executor import (
     Plan,
     Planned,
     Task,
+    carry_out,
     planning,
     run_plan,
 )
-from sluice.retrieval.execution.tasks import carry_out
 from sluice.retrieval.retrievers import retriever
 from sluice.retrieval.retrievers.corpus.passages import Passages
 

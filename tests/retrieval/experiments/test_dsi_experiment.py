@@ -22,8 +22,8 @@ from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.planning.problems import problems
 from sluice.retrieval.training_data.files.corpus_examples import IndexingExamples
-from sluice.training.example import Example, Text
 from sluice.training.losses.sequences import Identifiers
+from sluice.training.protocol import Example, Text
 
 CORPUS = documents(12)
 QUERIES = {f"q{row}": f"which is {document.text.split()[2]}" for row, document in enumerate(CORPUS)}

@@ -9,8 +9,8 @@ from small_world import write_beir
 
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.retrieval.config.sections import ExperimentConfig, checked
+from sluice.retrieval.experiments.evaluation import prepare
 from sluice.retrieval.experiments.experiment import Experiment
-from sluice.retrieval.experiments.preparation import prepare
 from sluice.retrieval.jobs import index, run
 
 DENSE = {"type": "dense", "model": "./none"}

@@ -100,7 +100,5 @@ def test_what_compares_single_vectors_is_refused(
     for expression in ("r >> dot(r)", "prf(r)", "r >> max_sim(r)"):
         with pytest.raises(ConfigError, match=r"several vectors|by attention"):
             parse(expression, {"r": lambda: retriever}, where="p").run({"q": "gold"}, k=3)
-    with pytest.raises(
-        ConfigError, match="holds pseudo-query vectors, and npy is"
-    ):
+    with pytest.raises(ConfigError, match="holds pseudo-query vectors, and npy is"):
         export_retriever(retriever, tmp_path / "v.npy", "npy")

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, Mod
 from sluice.indexing import TokenIndex
 from sluice.retrieval import Rerank, Retriever, Stage, load_pipeline
 from sluice.retrieval.pipelines.expression import parse
-from sluice.retrieval.stages.rerankers.max_sim import MaxSim
+from sluice.retrieval.stages.rerankers.similarity import MaxSim
 from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim
 
 QUERIES = {"a": "gold river", "b": "number 7", "c": "zzz", "d": " "}

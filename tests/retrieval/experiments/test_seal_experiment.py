@@ -14,8 +14,8 @@ from sluice.encoders import SealEncoder
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, ModelError
 from sluice.indexing import FlatIndex, FmIndex
 from sluice.retrieval import Document, Passages, Retriever
-from sluice.training.example import Example, Text
 from sluice.training.losses.sequences import Spans
+from sluice.training.protocol import Example, Text
 
 SMALL: dict[str, Any] = {"beams": 5, "length": 3, "unigrams": 40}
 CORPUS = documents(12)

@@ -25,7 +25,7 @@ from sluice.retrieval.stages.feedback.dense import prf
 from sluice.retrieval.stages.feedback.stage import Feedback, rm3
 from sluice.retrieval.stages.hub_normaliser import Normaliser
 from sluice.retrieval.stages.hubs import Normalised
-from sluice.retrieval.stages.rerankers.dot import VectorDot, candidate_scores
+from sluice.retrieval.stages.rerankers.similarity import VectorDot, candidate_scores
 from sluice.retrieval.studies.judging.judge_runs import rankers_in
 from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
 from sluice.retrieval.training_data.mining import mining_lists

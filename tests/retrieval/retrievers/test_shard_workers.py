@@ -19,7 +19,7 @@ from workers_here import WorkersHere
 
 from sluice.encoders import BM25Encoder, FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, SluiceError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import FlatIndex, InvertedIndex, TokenIndex
 from sluice.indexing.wrappers.remote import RemoteIndex
 from sluice.retrieval import Document, Retriever

@@ -13,12 +13,12 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing import AugmentedIndex, FunnelIndex, TokenIndex
 from sluice.retrieval import Document, Retriever, Run
 from sluice.retrieval.datasets.dataset import Dataset
-from sluice.retrieval.exchange.query_vectors import queries_of
 from sluice.retrieval.exchange.retriever_files import export_retriever
+from sluice.retrieval.exchange.vector_files import queries_of
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.retrievers.quality.scorers import Magnitude
 from sluice.retrieval.stages.hub_normaliser import Normaliser
-from sluice.retrieval.stages.rerankers.dot import candidate_scores
+from sluice.retrieval.stages.rerankers.similarity import candidate_scores
 from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
 from sluice.retrieval.training_data.list_tasks import missed_scores
 

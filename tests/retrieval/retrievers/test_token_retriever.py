@@ -12,7 +12,7 @@ from token_functions import DIM, straight_max_sim, token_vectors, word_vector
 
 from sluice.encoders import FunctionEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import FlatIndex, Index, TokenIndex
 from sluice.indexing.tokens.gather import state as gathering
 from sluice.retrieval.documents.document import Document

@@ -6,13 +6,13 @@ from hypothesis import given, settings, strategies as st
 from scipy.stats import kendalltau
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.runs.rank_overlap import (
+from sluice.retrieval.runs.run import Ranking, Run
+from sluice.retrieval.runs.several_runs import (
     compare_rankings,
     kendall_tau,
     overlap_at,
     rank_biased_overlap,
 )
-from sluice.retrieval.runs.run import Ranking, Run
 
 LISTS = st.lists(st.sampled_from("abcdefghijklmno"), unique=True)
 

@@ -13,7 +13,7 @@ import pytest
 from small_world import SUBJECTS
 
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.documents.snippet import matches
+from sluice.retrieval.documents.text import matches
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.pipelines.hit import Hit
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline

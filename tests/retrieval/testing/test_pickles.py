@@ -24,7 +24,7 @@ from sluice.encoders import BM25Encoder, PrecomputedEncoder, VocabularyEncoder
 from sluice.encoders.dense.error_adapter import ErrorAdapter
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.token_vectors import TokenSequences, TokenVectors, WeightedNgrams
+from sluice.encoders.foundation.tokens import TokenSequences, TokenVectors, WeightedNgrams
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.indexing import Index, InvertedIndex, open_index
 from sluice.indexing.table import DATABASES, INDEXES

@@ -35,7 +35,7 @@ from sluice.retrieval.stages.generative.rerankers import Listwise, Pairwise
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, part_fingerprint
 from sluice.retrieval.stages.ltr.reranker import CandidateFeatures
 from sluice.retrieval.stages.rerankers.long_documents import by_passages
-from sluice.retrieval.stages.rerankers.max_sim import MaxSim
+from sluice.retrieval.stages.rerankers.similarity import MaxSim
 from sluice.retrieval.stages.rerankers.stored_vectors import StoredMaxSim
 from sluice.retrieval.testing import check_stage
 

@@ -17,8 +17,8 @@ from sluice.retrieval.datasets.source import MemorySource
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.training_data.examples import with_answered
 from sluice.training import fit
-from sluice.training.example import Example, Text
-from sluice.training.losses.own.clp import CLP
+from sluice.training.losses.own.negatives import CLP
+from sluice.training.protocol import Example, Text
 
 NOTHING = Dataset(MemorySource("none", (), {}), None)
 

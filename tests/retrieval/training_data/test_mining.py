@@ -21,7 +21,7 @@ from sluice.retrieval.retrievers.candidate_lists import Sources
 from sluice.retrieval.training_data.mining import audit_negatives, mine_negatives
 from sluice.retrieval.training_data.teachers.judges import open_judge
 from sluice.training import JudgedPair, read_provenance
-from sluice.training.negatives.judge import judged
+from sluice.training.negatives.false_negatives import judged
 
 DOCUMENTS = documents()
 NAIVE = {"mode": "naive", "per_query": 3}

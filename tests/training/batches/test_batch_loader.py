@@ -10,7 +10,7 @@ import pytest
 from transformers import TrainingArguments
 
 from sluice.training.batches.collator import PRELOADED, ExampleList, batch_loader
-from sluice.training.example import Example, Text
+from sluice.training.protocol import Example, Text
 
 
 def test_every_preloaded_module_can_be_imported() -> None:

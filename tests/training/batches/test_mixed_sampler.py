@@ -7,7 +7,7 @@ import pytest
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.sampler import BatchSampler, MixedSampler, quotas
-from sluice.training.example import Example, Text
+from sluice.training.protocol import Example, Text
 
 
 def examples(**sizes: int) -> list[Example]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.sampler import BatchSampler
-from sluice.training.example import Example, Text, pair_examples
+from sluice.training.protocol import Example, Text, pair_examples
 
 
 def example(query: int, documents: list[int]) -> Example:

@@ -11,7 +11,7 @@ from sentence_transformers.util.similarity import maxsim
 from torch import Tensor
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.machine import peak_memory
+from sluice.encoders.foundation.processes import peak_memory
 from sluice.training.batches import scoring as token_scores
 from sluice.training.batches.scoring import TokenScoring, widened_to
 

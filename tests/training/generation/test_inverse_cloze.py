@@ -17,8 +17,8 @@ from sluice.encoders.transformer.from_scratch import (
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.training_data.example_sources import file_examples
-from sluice.training.example import Example
 from sluice.training.generation.inverse_cloze import Passage, body_examples, ict_examples, sentences
+from sluice.training.protocol import Example
 
 CASES = [
     ("One here. Two there! Three?", ["One here.", "Two there!", "Three?"]),

@@ -8,8 +8,8 @@ from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.training_data.example_sources import file_examples
-from sluice.training.example import Example
 from sluice.training.generation.inverse_cloze import Passage, linked_examples, mention_links
+from sluice.training.protocol import Example
 
 PAGES = [
     Passage("os.path.join", "", "Joins the parts of a path. See also pathlib.Path.open here."),

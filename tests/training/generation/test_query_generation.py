@@ -5,8 +5,8 @@ import pytest
 import torch
 from tiny_generators import END
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.generative.constrained_decoding import Continuations
 from sluice.training.generation.decoding import DiverseBeams, TopKSampling
 from sluice.training.generation.inverse_cloze import Passage

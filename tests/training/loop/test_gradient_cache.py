@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training import fit
 from sluice.training.batches.vector_batch import score_matrix
-from sluice.training.loop.gradient_cache import cached_backward
+from sluice.training.loop.large_batches import cached_backward
 from sluice.training.losses.contrastive.pairs import BCE
 from sluice.training.losses.contrastive.softmax import InfoNCE
 

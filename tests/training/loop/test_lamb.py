@@ -15,7 +15,7 @@ import torch
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import fit
 from sluice.training.loop.arguments import check_trainer
-from sluice.training.loop.lamb import Lamb
+from sluice.training.loop.large_batches import Lamb
 from sluice.training.losses.contrastive.pairs import STAR
 
 

@@ -13,10 +13,10 @@ import torch
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training import fit
-from sluice.training.example import Example, Text
 from sluice.training.loop.checkpoint import save_examples
 from sluice.training.loop.refresh import Beside
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.protocol import Example, Text
 
 STEPS = 9  # three epochs of three
 

@@ -16,10 +16,10 @@ import torch
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.indexing import FlatIndex
 from sluice.training import fit
-from sluice.training.example import Example, Text
 from sluice.training.loop.objective import LiveCandidates
 from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.losses.listwise.lists import Adore
+from sluice.training.protocol import Example, Text
 
 
 def job(tiny: ModuleType, **trainer: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from sluice.encoders.foundation.machine import give_back_memory
+from sluice.encoders.foundation.processes import give_back_memory
 from sluice.training import fit
 from sluice.training.loop.trainer import RetrievalTrainer
 from sluice.training.losses.contrastive.softmax import InfoNCE

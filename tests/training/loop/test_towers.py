@@ -11,8 +11,8 @@ from sluice.encoders import DenseEncoder, SpladeEncoder, TowerEncoder, fit_idf
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.tuning.tune import freeze
 from sluice.training import fit
-from sluice.training.example import Example, Text
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.protocol import Example, Text
 
 WORDS = ["river", "gold", "stone", "water", "sluice", "query", "search", "index", "term", "weight"]
 TRAINER = {

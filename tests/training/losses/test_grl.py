@@ -17,10 +17,10 @@ from sluice.encoders.generative.constrained_decoding import OwnWriting
 from sluice.encoders.towers import TowerEncoder
 from sluice.encoders.transformer.decoder_attention import causal_attention
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.matryoshka import sliced
 from sluice.training.losses.own.grl import GRL, agreement, preference
+from sluice.training.protocol import Example, Text
 
 QUERIES = ["river gold", "dense vector", "score document"]
 # Of each query a positive and a negative; of the last only a positive.

@@ -12,10 +12,10 @@ from tiny_generators import save_gpt2, save_t5
 from sluice.encoders import DsiEncoder, SealEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.training.example import Example, Text
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.protocol import Example, Text
 
 EXAMPLES = [
     Example(Text("q1", "gold river"), (Text("d1", ""), Text("n", ""))),

@@ -14,11 +14,9 @@ from sluice.encoders.tuning.learning import SCORED
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import HOOKS, Adapted, LossBase, Want, as_loss
-from sluice.training.losses.composed.members import Composed
+from sluice.training.losses.composed.members import Composed, Wrapping
 from sluice.training.losses.composed.sum_of_losses import WeightedSum
-from sluice.training.losses.composed.wrapping import Wrapping
-from sluice.training.losses.own.clp import CLP
-from sluice.training.losses.own.mixing import Mixing
+from sluice.training.losses.own.negatives import CLP, Mixing
 
 OWN = ("over",)  # what every loss has of its own, and passes on in its own way
 # A value of each property that is not its default. (`texts_alone` is refused inside another.)

@@ -17,9 +17,9 @@ from sluice.encoders import CrossEncoder
 from sluice.encoders.foundation.build import build
 from sluice.indexing import FlatIndex
 from sluice.training import fit
-from sluice.training.example import Example
 from sluice.training.loop.objective import LiveCandidates
 from sluice.training.losses import LOSSES
+from sluice.training.protocol import Example
 
 SHORT = {
     "num_train_epochs": 2,

@@ -20,9 +20,9 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.training import Example, fit
 from sluice.training.batches.forward import IGNORED, Masking, MaskRates
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.example import Text
 from sluice.training.loop.objective import Objective
-from sluice.training.losses.masked_language import MaskedLanguage
+from sluice.training.losses.sequences import MaskedLanguage
+from sluice.training.protocol import Text
 from sluice.training.sparsity.controller import Sparsity
 from sluice.training.sparsity.regulariser import Regulariser, flops
 

@@ -18,9 +18,9 @@ from vector_batches import examples as few, random_batch
 from sluice.encoders.foundation.build import build, resolve
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.testing.loss_batches import EXAMPLES, LossCase, leaves
-from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
 from sluice.training.losses.base import HOOKS, as_loss
+from sluice.training.protocol import Example, Text
 
 # What a setting is compared with, where the loss's own defaults do not suffice.
 BESIDE: dict[str, dict[str, Any]] = {

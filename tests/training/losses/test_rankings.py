@@ -15,11 +15,11 @@ from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.generative.listwise import ListwiseRanker
 from sluice.training import fit
-from sluice.training.example import Example, Text
 from sluice.training.loop.parts import choose_parts
 from sluice.training.losses import LOSSES
 from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.losses.sequences import Rankings
+from sluice.training.protocol import Example, Text
 
 PROMPT = "{query} : {documents} rank"
 WORDS = ["gold", "river", "stone", "water", "index", "term"]

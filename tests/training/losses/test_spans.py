@@ -14,9 +14,9 @@ from tiny_generators import save_gpt2, save_t5
 from sluice.encoders import SealEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.training.example import Example, Text
 from sluice.training.generation.collators import overlap
 from sluice.training.losses import LOSSES
+from sluice.training.protocol import Example, Text
 
 DOCUMENT = "gold in the river and stone beneath deep water of the sluice by the river"
 EXAMPLES = [

@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training import JudgedPair, Mining, mine, mine_lists
-from sluice.training.example import Example, Text
-from sluice.training.negatives.judge import judged
+from sluice.training.negatives.false_negatives import judged
 from sluice.training.negatives.settings import MODES
+from sluice.training.protocol import Example, Text
 
 RANKED = {"q": [("a", 0.9), ("p", 0.8), ("b", 0.79), ("c", 0.7), ("d", 0.5), ("e", 0.1)]}
 POSITIVES = {"q": {"p": 1, "z": 0}}

@@ -11,11 +11,16 @@ import torch
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training import Example, fit
-from sluice.training.example import Text
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.protocol import Text
 from sluice.training.sparsity.controller import Sparsity
-from sluice.training.sparsity.regulariser import Regulariser, flops, flops_by_rank, term_costs
-from sluice.training.sparsity.term_frequency import document_idf
+from sluice.training.sparsity.regulariser import (
+    Regulariser,
+    document_idf,
+    flops,
+    flops_by_rank,
+    term_costs,
+)
 
 
 def plain_by_rank(rows: np.ndarray, groups: list[int]) -> float:
@@ -116,7 +121,7 @@ def test_document_idf_counts_what_the_encoder_reads(tiny: ModuleType) -> None:
 def test_a_large_training_is_counted_in_part(
     tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice.training.sparsity.term_frequency.COUNTED", 2)
+    monkeypatch.setattr("sluice.training.sparsity.regulariser.SAMPLED", 2)
     examples = [Example(Text(f"q{i}", "one"), (Text(f"d{i}", f"word{i}"),)) for i in range(5)]
     found = document_idf(tiny.Splade(), examples, 64)
     assert float(found.max()) == pytest.approx(np.log(1 + 2.5 / 0.5))  # of 2 texts, 0 have it

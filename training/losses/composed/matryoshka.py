@@ -19,7 +19,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.layout import SIDECAR, read_object
 from sluice.encoders.model_files.probes import note_files
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.composed.wrapping import Wrapping, of_vectors
+from sluice.training.losses.composed.members import Wrapping, of_vectors
 from sluice.training.losses.math.reduction import refuse_idle, width_of
 
 SMALLEST = 32  # of the default dims

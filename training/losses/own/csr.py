@@ -15,12 +15,12 @@ from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.own.csr import SparseAutoencoder
-from sluice.encoders.splade.term_selection import keep_top
+from sluice.encoders.splade.terms import keep_top
 from sluice.encoders.tuning.learning import learning_of
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import USUAL
 from sluice.training.losses.base import types_trained
-from sluice.training.losses.composed.wrapping import Wrapping, of_vectors
+from sluice.training.losses.composed.members import Wrapping, of_vectors
 
 WIDER = 4  # times the latents of a code, in the second reconstruction
 SHARE = 1 / 8  # what that one counts

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import same_text_key
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.example import Example, Text
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.distillation.vectors import Sides
 from sluice.training.losses.math.reduction import floor_of, mean_by_row, weighted_mean, whitened
+from sluice.training.protocol import Example, Text
 
 SAME = 4  # decimals to which the vectors of two entries are compared
 

@@ -24,7 +24,7 @@ from sluice.training.losses.contrastive.softmax import InfoNCE
 
 if TYPE_CHECKING:
     from sluice.encoders.generative.constrained_decoding import OwnWriting
-    from sluice.training.example import Example
+    from sluice.training.protocol import Example
 
 LEAST = 1e-12  # of a squared distance, whose root has no gradient at 0
 

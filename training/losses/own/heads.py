@@ -17,7 +17,7 @@ from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import USUAL, USUAL_OF_PAIRS
-from sluice.training.losses.composed.wrapping import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.composed.members import Wrapping, of_vectors, plain_inside
 from sluice.training.losses.math.reduction import width_of
 
 Head = TypeVar("Head", PairHead, ErrorAdapter)

@@ -15,7 +15,7 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.processes import gathered, shares, world
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import USUAL
-from sluice.training.losses.composed.wrapping import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.composed.members import Wrapping, of_vectors, plain_inside
 from sluice.training.losses.math.reduction import refuse_idle, width_of
 from sluice.training.losses.own.momentum_keys import (
     KeyEncoder,

@@ -20,8 +20,7 @@ from sluice.training.batches.scoring import TokenScoring
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import USUAL
 from sluice.training.losses.base import LossBase, type_name, types_trained
-from sluice.training.losses.composed.members import Composed
-from sluice.training.losses.composed.wrapping import Wrapping, of_vectors, plain_inside
+from sluice.training.losses.composed.members import Composed, Wrapping, of_vectors, plain_inside
 from sluice.training.losses.math.reduction import averaged, choices, group_of, log_shares
 from sluice.training.protocol import ScoreMatrix, Similarity
 

@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sluice.encoders.foundation.bounded_input import LONGEST, open_bytes
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.input.bounded import LONGEST, open_bytes
 from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import leads_out
 from sluice.retrieval.documents.columns import MetadataReader
 from sluice.retrieval.documents.document import NOTHING, Document
-from sluice.retrieval.documents.headings import headings
 from sluice.retrieval.documents.readers.documents import Documents, Placed, contents_of, say
 from sluice.retrieval.documents.readers.fields import Asked, stored
 from sluice.retrieval.documents.readers.files.kinds import (
@@ -34,6 +33,7 @@ from sluice.retrieval.documents.readers.files.kinds import (
     kind_of_file,
     missing_package,
 )
+from sluice.retrieval.documents.text import headings
 
 MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 FALLBACK = "cp1252"  # Latin-1 as Windows has it
@@ -196,7 +196,7 @@ def _front_matter(text: str) -> tuple[str, dict[str, Any]]:
 
             values: Any = tomllib.loads(block[2].replace("\r\n", "\n"))
         else:
-            from sluice.encoders.foundation.input.plain_yaml import load_yaml
+            from sluice.encoders.foundation.bounded_input import load_yaml
 
             values = load_yaml(block[2])
     except Exception:  # two parsers' errors, and YAML's of dates; it is text, then

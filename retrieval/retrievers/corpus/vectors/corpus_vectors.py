@@ -386,7 +386,7 @@ def _without_quantile(encoder: Any) -> Any:
 def _pruned(encoder: Any, corpus: EncodedCorpus) -> EncodedCorpus:
     """Return a corpus's vectors pruned by an encoder's quantile, which is fitted to them first."""
     from sluice.encoders.splade.start import set_term_floors
-    from sluice.encoders.splade.term_selection import prune_terms
+    from sluice.encoders.splade.terms import prune_terms
 
     if encoder.needs_term_floors:
         sample: Any = corpus.sample(FITTED, FIT_SEED)  # sparse: no other encoder prunes

@@ -14,10 +14,10 @@ from sluice.encoders.encoder import Vectors
 from sluice.encoders.foundation.disk.files import read_json, write_text
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.progress import Advance, counted_by
-from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.tokens import TokenCounts, counting_tokens
 from sluice.encoders.vectors.cache import VectorCache
 from sluice.encoders.vectors.forms import EXACT, Hashes, checked_vectors, mean_cosine, text_hashes
-from sluice.encoders.vectors.transfer import TransferForm, check_reopened, class_name, transfer_form
+from sluice.encoders.vectors.pool import TransferForm, check_reopened, class_name, transfer_form
 from sluice.retrieval.execution.executor import Executor, Facts
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sluice.encoders.foundation.disk.files import commit, fingerprint_of, new_draft
 from sluice.encoders.foundation.errors import DataError, IndexFormatError
 from sluice.encoders.foundation.progress import Advance
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.vectors.cache import VectorCache
 from sluice.encoders.vectors.forms import Shard, checked_vectors, write_shard
 from sluice.indexing import open_index

@@ -18,16 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from sluice.encoders.foundation.children import describe_error, error_from
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, DataError, IndexFormatError, SluiceError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.processes import describe_error, error_from
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.folder import index_class
-from sluice.indexing.hits import Hits
+from sluice.indexing.hits import Hits, Mask, Rows
 from sluice.indexing.index import Index, Parameters, saved_type
-from sluice.indexing.live_rows import Mask, Rows
 from sluice.indexing.wrappers.fan_out import DEADLINE, HEDGE, PARTIAL, check_patience
 from sluice.indexing.wrappers.remote import RemoteFacts, RemoteIndex
 

@@ -15,10 +15,9 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from sluice.encoders.foundation.children import end, end_cause, longer_pause, start
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.encoders.foundation.machine import cores
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.processes import cores, end, end_cause, longer_pause, start
 from sluice.retrieval.retrievers.shards.workers import process as process_module
 from sluice.retrieval.retrievers.shards.workers.crew import (
     HUNG,

@@ -17,10 +17,12 @@ from sluice.encoders.own.matching.interactions import (
     BestMatches,
     Histograms,
     Image,
+    KernelPooling,
+    Kernels,
     LocalAndDistributed,
+    NGramKernels,
     pooled,
 )
-from sluice.encoders.own.matching.kernels import KernelPooling, Kernels, NGramKernels
 from sluice.encoders.own.matching.ranker import Head
 from sluice.encoders.own.matching.sources import OneText, Pairs, aligned, stacked
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
 from sluice.indexing.tokens.gather import state as gathering

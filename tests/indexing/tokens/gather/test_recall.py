@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.indexing import open_index
 from sluice.indexing.tokens import TokenIndex
 from sluice.indexing.tokens.gather import state as gathering

@@ -24,7 +24,7 @@ from sluice.retrieval.exchange.formats.sparse_files import (
     write_folder,
     write_impact_json,
 )
-from sluice.retrieval.exchange.query_vectors import (
+from sluice.retrieval.exchange.vector_files import (
     read_query_vectors,
     terms_of,
     write_query_vectors,

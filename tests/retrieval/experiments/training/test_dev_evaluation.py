@@ -11,7 +11,7 @@ from token_functions import DIM, straight_max_sim, token_vectors
 
 from sluice.encoders import CrossEncoder, DenseEncoder, TokenEncoder
 from sluice.encoders.backends import backend
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.towers import TowerEncoder
 from sluice.indexing import TokenIndex
 from sluice.retrieval import Dataset, Run

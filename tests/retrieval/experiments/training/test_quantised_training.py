@@ -15,9 +15,9 @@ from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.encoders.model_files.weights.quantised import weights_of
 from sluice.retrieval import load_pipeline, run, train
-from sluice.training.example import Example
 from sluice.training.fit_encoder import fit
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.protocol import Example
 
 
 def coded(bert: Path, weights: str) -> dict[str, Any]:

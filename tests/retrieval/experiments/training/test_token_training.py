@@ -16,7 +16,7 @@ from sentence_transformers import MultiVectorEncoder
 from small_world import documents, write_beir
 
 from sluice.encoders import TokenEncoder
-from sluice.encoders.foundation.token_vectors import TokenVectors, max_sim
+from sluice.encoders.foundation.tokens import TokenVectors, max_sim
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval import Dataset, train
 from sluice.retrieval.config.sections import DevSection, TrainConfig, checked
@@ -24,7 +24,7 @@ from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.experiments.training.checks import check_training
 from sluice.retrieval.experiments.training.dev_evaluation import dev_evaluation
 from sluice.retrieval.runs.run import Run
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
 
 BM25 = {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}
 MINED = {"type": "mined", "retriever": BM25, "per_query": 1, "mode": "naive"}

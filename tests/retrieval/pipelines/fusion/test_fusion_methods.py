@@ -21,8 +21,8 @@ from sluice.retrieval import Fuse, Ranking, Retriever, Run, Stage
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.pipelines.fusion.fusion import METHODS, NORMALISATIONS, Fusion
 from sluice.retrieval.pipelines.fusion.search import condorcet
-from sluice.retrieval.runs.pool import Pool
 from sluice.retrieval.runs.queries import Queries
+from sluice.retrieval.runs.several_runs import Pool
 
 HITS = st.dictionaries(
     st.sampled_from("abcdefgh"), st.sampled_from([-1.0, 0.0, 0.5, 2.0]), max_size=8

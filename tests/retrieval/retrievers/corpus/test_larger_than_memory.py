@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import sluice.retrieval.retrievers.corpus.vectors.corpus_vectors
 from sluice.encoders import FunctionEncoder
-from sluice.encoders.foundation.machine import give_back_memory
+from sluice.encoders.foundation.processes import give_back_memory
 from sluice.encoders.vectors.forms import Store
 from sluice.retrieval import Document, Encoding, Retriever
 

@@ -11,7 +11,7 @@ from small_world import documents, write_beir
 from sluice.encoders import SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.splade.start import term_quantiles
-from sluice.encoders.splade.term_selection import prune_terms
+from sluice.encoders.splade.terms import prune_terms
 from sluice.retrieval import Document, Passages, Retriever, train
 from sluice.retrieval.config.sections import TrainConfig, checked
 from sluice.retrieval.experiments.training.checks import check_training

@@ -9,7 +9,7 @@ import pytest
 from small_world import documents
 
 from sluice.encoders import CrossEncoder, DenseEncoder
-from sluice.encoders.foundation.token_counts import TokenCounts, counting_tokens
+from sluice.encoders.foundation.tokens import TokenCounts, counting_tokens
 from sluice.encoders.transformer import tokens as tokens_module
 from sluice.encoders.transformer.tokens import tokenized
 from sluice.retrieval import Document, Encoding, Passages, Rerank, Retriever

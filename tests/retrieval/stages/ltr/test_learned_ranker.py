@@ -27,7 +27,7 @@ from sluice.retrieval.stages.ltr.collection_terms import collection_terms
 from sluice.retrieval.stages.ltr.lexical_features import LEXICAL
 from sluice.retrieval.stages.ltr.ranker import LearnedRanker, check_model, part_fingerprint
 from sluice.retrieval.stages.ltr.reranker import CandidateFeatures, LearnedReranker, ltr, selected
-from sluice.retrieval.stages.rerankers.dot import candidate_scores
+from sluice.retrieval.stages.rerankers.similarity import candidate_scores
 from sluice.training.rankers.tree_ranker import has_lightgbm
 
 QUERIES = {"a": "gold river", "b": "number stone water", "c": "sluice vector", "d": "index of rank"}

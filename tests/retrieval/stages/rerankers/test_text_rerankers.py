@@ -19,15 +19,15 @@ from sluice.retrieval import Rerank, Retriever
 from sluice.retrieval.config.components import make_encoder
 from sluice.retrieval.experiments.checks import _AnyScorer, _AnyStage
 from sluice.retrieval.pipelines.expression import parse
-from sluice.retrieval.stages.rerankers import max_sim as token_similarity
+from sluice.retrieval.stages.rerankers import similarity as token_similarity
 from sluice.retrieval.stages.rerankers.long_documents import (
     PassageScorer,
     Summarised,
     chosen_parts,
     parts_of,
 )
-from sluice.retrieval.stages.rerankers.max_sim import MaxSim
 from sluice.retrieval.stages.rerankers.score_cache import cached
+from sluice.retrieval.stages.rerankers.similarity import MaxSim
 
 TEXTS = ["gold in the river", "stone", "", "the deep water and the sluice rank gold", "vector ñ 中"]
 

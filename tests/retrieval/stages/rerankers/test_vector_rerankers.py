@@ -20,7 +20,7 @@ from sluice.retrieval.experiments.checks import _AnyStage
 from sluice.retrieval.pipelines.expression import parse
 from sluice.retrieval.runs.run import Ranking
 from sluice.retrieval.stages.rerankers import stored_vectors
-from sluice.retrieval.stages.rerankers.dot import VectorDot
+from sluice.retrieval.stages.rerankers.similarity import VectorDot
 from sluice.retrieval.stages.rerankers.stored_vectors import PairHeadScorer
 
 QUERIES = {"a": "gold river", "b": "number 7", "c": "stone vector term rank"}

@@ -24,7 +24,7 @@ from sluice.retrieval.pipelines.search import time_limit
 from sluice.retrieval.stages.generative.http_language_model import FAILURES, HttpLanguageModel
 from sluice.retrieval.stages.generative.pointwise import Pointwise
 from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
-from sluice.retrieval.stages.transforms.answer_cache import AnswerCache
+from sluice.retrieval.stages.sqlite_cache import AnswerCache
 from sluice.retrieval.stages.transforms.drafts import hyde, query2doc
 from sluice.retrieval.stages.transforms.writer import Limits, Writer, estimated
 

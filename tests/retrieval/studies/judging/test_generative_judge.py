@@ -22,7 +22,7 @@ from sluice.retrieval.studies.judging.generative_judge import (
     named_grade,
 )
 from sluice.retrieval.studies.judging.grading import open_grading_judge
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
 
 PAIRS = [JudgedPair("q", "what is gold", name, f"{name} text") for name in ("a", "b", "c")]
 

@@ -19,7 +19,7 @@ from sluice.retrieval.studies.judging.grading import (
     open_grading_judge,
     rounded,
 )
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
 
 
 def pair(document: str, query: str = "q") -> JudgedPair:

@@ -26,7 +26,7 @@ from sluice.retrieval.studies.judging.labelling import (
     read_note,
     write_labels,
 )
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
 
 HUMAN = {"q": {"a": 2, "b": 0}, "r": {"a": 1}, "none": {}}
 RUNS = [

@@ -8,7 +8,7 @@ from scipy.stats import kendalltau
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.evaluation.scores import evaluate
-from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
+from sluice.retrieval.runs.several_runs import rank_biased_overlap
 from sluice.retrieval.studies.judging.labelling import kendall_tau_b, system_agreement
 
 RUNS = {

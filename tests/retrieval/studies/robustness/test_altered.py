@@ -14,7 +14,7 @@ from sluice.indexing import FlatIndex, InvertedIndex
 from sluice.retrieval import Document, Passages, Rerank, Retriever, Run, Stage
 from sluice.retrieval.pipelines.operators import Fuse
 from sluice.retrieval.runs.queries import SelfExcluding
-from sluice.retrieval.stages.rerankers.dot import VectorDot
+from sluice.retrieval.stages.rerankers.similarity import VectorDot
 from sluice.retrieval.studies.robustness.replaced_document import AlteredPipeline
 
 CORPUS = tuple(documents())

@@ -12,8 +12,8 @@ from sluice.indexing import FlatIndex
 from sluice.retrieval import Rerank, Retriever, Stage, evaluate, load_dataset
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.significance import holm, paired_t_test
-from sluice.retrieval.runs.rank_overlap import rank_biased_overlap
-from sluice.retrieval.stages.rerankers.dot import VectorDot
+from sluice.retrieval.runs.several_runs import rank_biased_overlap
+from sluice.retrieval.stages.rerankers.similarity import VectorDot
 from sluice.retrieval.studies.robustness.perturbation import perturbed_query
 from sluice.retrieval.studies.robustness.stress_test import PERTURBATIONS, robustness
 

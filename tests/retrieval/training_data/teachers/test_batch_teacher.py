@@ -20,10 +20,10 @@ from sluice.retrieval.training_data.teachers.batch_teacher import (
 from sluice.retrieval.training_data.teachers.teachers import Mixture
 from sluice.training import fit
 from sluice.training.batches.collator import BiEncoderCollator
-from sluice.training.example import Example, Text
 from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.losses.distillation.scores import KLDiv
 from sluice.training.losses.distillation.vectors import Alignment
+from sluice.training.protocol import Example, Text
 
 TEXTS = ["gold in the river", "stone and river", "deep water", "a sluice", "weights", "ranks"]
 

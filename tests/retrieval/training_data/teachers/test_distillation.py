@@ -33,8 +33,8 @@ from sluice.retrieval.training_data.teachers.teachers import (
     ModelTeacher,
     RunTeacher,
 )
-from sluice.training.example import Example, Text
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
+from sluice.training.protocol import Example, Text
 
 
 def texts(ids: Sequence[tuple[str, str]]) -> list[JudgedPair]:

@@ -22,8 +22,8 @@ from sluice.retrieval.training_data.teachers.teachers import (
     Mixture,
     RunTeacher,
 )
-from sluice.training.example import Example, Text
-from sluice.training.negatives.judge import JudgedPair
+from sluice.training.negatives.false_negatives import JudgedPair
+from sluice.training.protocol import Example, Text
 
 QUERIES = ["q1", "q2", "flat", "one"]
 DOCUMENTS = {"q1": ["a", "bbb", "cc"], "q2": ["dddd", "e"], "flat": ["f", "g"], "one": ["h"]}

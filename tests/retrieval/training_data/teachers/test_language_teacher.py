@@ -23,7 +23,7 @@ from sluice.retrieval.training_data.teachers.judges import check_judge, open_jud
 from sluice.retrieval.training_data.teachers.spec import Context, teacher_spec
 from sluice.retrieval.training_data.teachers.teachers import LanguageTeacher
 from sluice.training import JudgedPair
-from sluice.training.negatives.judge import judged
+from sluice.training.negatives.false_negatives import judged
 
 PAIRS = [JudgedPair("q", "gold", f"d{n}", text) for n, text in enumerate(["a river", "stone", ""])]
 

@@ -15,9 +15,8 @@ from sluice.encoders.tuning.learning import SCORED
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.matryoshka import Matryoshka
-from sluice.training.losses.composed.wrapping import Wrapping
-from sluice.training.losses.own.clp import CLP
-from sluice.training.losses.own.mixing import Mixing
+from sluice.training.losses.composed.members import Wrapping
+from sluice.training.losses.own.negatives import CLP, Mixing
 
 
 class Told:

@@ -20,7 +20,7 @@ from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.composed.matryoshka import Matryoshka, Matryoshka2D, compression_of
 from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.losses.math.reduction import width_of
-from sluice.training.losses.own.clp import CLP
+from sluice.training.losses.own.negatives import CLP
 
 
 def info_nce_rows(scores: Tensor, batch: VectorBatch, temperature: float) -> Tensor:

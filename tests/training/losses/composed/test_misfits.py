@@ -18,7 +18,7 @@ from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.loop.checkpoint import load_examples, save_examples
 from sluice.training.losses.contrastive.softmax import InfoNCE
-from sluice.training.losses.own.misfits import Misfits
+from sluice.training.losses.own.negatives import Misfits
 
 ROWS = [0, 0, 2, 3, 3, 3]  # of each misfit; query 1 has none
 

@@ -13,7 +13,7 @@ from vector_batches import INFO, Sixteen, agree, examples, gradients, made, rand
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.contrastive.softmax import InfoNCE
-from sluice.training.losses.own.mixing import Mixing, mixed_negatives
+from sluice.training.losses.own.negatives import Mixing, mixed_negatives
 
 
 def answering(weights: Tensor | None = None) -> tuple[VectorBatch, Tensor]:

@@ -15,7 +15,7 @@ from vector_batches import examples, made
 
 from sluice.encoders import DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.token_vectors import TokenVectors
+from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.own.three_heads.encoder import HeadEncoder
 from sluice.encoders.own.three_heads.packing import HeadVectors, pack, unpack
 from sluice.training import fit

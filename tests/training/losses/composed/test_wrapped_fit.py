@@ -15,8 +15,8 @@ from sluice.encoders.dense.error_adapter import PairHead
 from sluice.encoders.foundation.build import build
 from sluice.encoders.model_files.layout import SIDECAR, read_object
 from sluice.training import fit
-from sluice.training.example import Example
 from sluice.training.losses import LOSSES
+from sluice.training.protocol import Example
 
 INFO = {"type": "info_nce", "temperature": 0.1}
 LOSSES_HERE = {

@@ -9,10 +9,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import matrix_targets, score_matrix
-from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
 from sluice.training.losses.contrastive.pairs import BCE
 from sluice.training.losses.contrastive.softmax import InfoNCE, LocalizedSoftmax
+from sluice.training.protocol import Example, Text
 
 
 def pairs(count: int, negatives: int = 0) -> list[Example]:

@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy, normalize
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
-from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
 from sluice.training.losses.contrastive.softmax import DecoupledSoftmax, InfoNCE
+from sluice.training.protocol import Example, Text
 
 NEGATIVES = ("all", "own", "inbatch_pos", "inbatch_pos+own")
 

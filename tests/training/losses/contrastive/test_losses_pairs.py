@@ -11,9 +11,9 @@ from torch import Tensor
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import matrix_targets
-from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
 from sluice.training.losses.contrastive.pairs import LOWEST_GAP, PSL, STAR, surrogate
+from sluice.training.protocol import Example, Text
 
 ACTIVATIONS = ("tanh", "relu", "atan")
 

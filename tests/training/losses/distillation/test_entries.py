@@ -19,9 +19,9 @@ from vector_batches import examples, made, random_batch
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training import fit
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.example import Example, Text
 from sluice.training.losses.math.reduction import whitened
 from sluice.training.losses.own.entries import Entries
+from sluice.training.protocol import Example, Text
 
 DIM = 4
 

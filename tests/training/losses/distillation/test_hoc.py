@@ -13,8 +13,8 @@ from vector_batches import made, random_batch
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.example import Example, Text
 from sluice.training.losses.distillation.vectors import HOC, same_class
+from sluice.training.protocol import Example, Text
 
 # q1 has two relevant documents; a is relevant to q0 and q2; n stands beside two queries.
 EXAMPLES = [

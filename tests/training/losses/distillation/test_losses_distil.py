@@ -12,10 +12,10 @@ from torch.nn.functional import cross_entropy
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import DataError
 from sluice.training.batches.vector_batch import matrix_targets
-from sluice.training.example import Example, Text
 from sluice.training.losses import LOSSES
 from sluice.training.losses.distillation.scores import JudgeKL, KLDiv, MarginMSE
 from sluice.training.losses.listwise.lists import ListwiseHinge, RankNet
+from sluice.training.protocol import Example, Text
 
 TAUGHT = [
     {"type": "kl_div"},

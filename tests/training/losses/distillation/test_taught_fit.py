@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from vector_batches import made, random_batch
 
 from sluice.training import fit
-from sluice.training.example import Example, Text
+from sluice.training.protocol import Example, Text
 
 BOTH: dict[str, Any] = {
     "kind": "sum",

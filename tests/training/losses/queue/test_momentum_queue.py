@@ -18,7 +18,6 @@ from sluice.encoders import DenseEncoder, SpladeEncoder, TowerEncoder
 from sluice.encoders.foundation.build import build
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.training.batches.vector_batch import VectorBatch, matrix_targets
-from sluice.training.example import Example
 from sluice.training.losses import LOSSES
 from sluice.training.losses.contrastive.softmax import InfoNCE
 from sluice.training.losses.own.momentum_keys import (
@@ -31,6 +30,7 @@ from sluice.training.losses.own.momentum_keys import (
     tokens_of,
 )
 from sluice.training.losses.own.momentum_queue import MomentumQueue
+from sluice.training.protocol import Example
 
 INFO = {"type": "info_nce", "temperature": 0.1}
 
