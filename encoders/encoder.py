@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.q_net import QNetShape
 from sluice.encoders.foundation.tokens import TokenVectors, WeightedNgrams
 from sluice.familiar import FamiliarEncoder, Similarity
@@ -370,6 +371,17 @@ class EncoderBase(FamiliarEncoder):
 
 
 HOOKS = tuple(name for name, value in vars(EncoderBase).items() if isinstance(value, hook))
+# What was a hook of its own before its capability was, and what that capability returns.
+UNREAD: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("fits_documents", "fit_documents"), ("learner", "DocumentLearner")),
+    **dict.fromkeys(("ids_by", "open_to_all", "known_ids", "assign_ids"),
+                    ("identifiers", "Identifiers")),
+    **dict.fromkeys(("token_texts", "token_places"), ("token_names", "NamedTokens")),
+    **dict.fromkeys(("q_net_shape", "unit_documents"), ("q_nets", "QNets")),
+    **dict.fromkeys(("prune_quantile", "needs_term_floors", "needs_idf"),
+                    ("fitted_terms", "FittedTerms")),
+    **dict.fromkeys(("raises", "raise_bias"), ("term_bias", "TermBias")),
+}  # fmt: skip
 # Hooks that are a function or None. What has the name of a hook and is none (a number ``terms``, a
 # method ``similarity``) is not read.
 FUNCTIONS = tuple(
@@ -403,6 +415,27 @@ def hooks_of(encoder: Any) -> EncoderBase:
     none of the four methods.
     """
     return encoder if isinstance(encoder, EncoderBase) else _Adapted(encoder)
+
+
+def check_hooks(encoder: Any, where: str = "encoder") -> None:
+    """Raise ``ConfigError`` for a class of one's own with a hook that nothing reads any more."""
+    own = set(getattr(encoder, "__dict__", ()))
+    for each in type(encoder).__mro__:
+        own |= set() if each.__module__.partition(".")[0] == "sluice" else set(vars(each))
+    hooks, called = hooks_of(encoder), type(encoder).__name__
+    for name, (capability, kind) in UNREAD.items():
+        if name in own and getattr(encoder, name, None) and getattr(hooks, capability) is None:
+            raise ConfigError(
+                f"{where}: {called} has {name} and no {capability}, so nothing would read it; let "
+                f"a property {capability} return what has it, see sluice.encoders.encoder.{kind}"
+            )
+    learner = hooks.learner
+    for name in ("fit_in_parts", "add_documents", "remove_documents"):
+        if learner is not None and not callable(getattr(learner, name, None)):
+            raise ConfigError(
+                f"{where}: the learner of {called} has no {name}, see "
+                "sluice.encoders.encoder.DocumentLearner"
+            )
 
 
 def encoder_of(encoder: Any, source: str) -> Any:

@@ -7,7 +7,7 @@ from inspect import getattr_static
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from sluice.encoders.encoder import Encoder, EncoderBase, encodes, hooks_of
+from sluice.encoders.encoder import Encoder, EncoderBase, check_hooks, encodes
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.table import traits_of
@@ -44,6 +44,7 @@ def as_encoder(given: EncoderLike) -> Encoder:
                 f"encoder: a {type(given).__name__} ranks texts and encodes none; put it behind a "
                 "retriever: retriever >> Rerank(model)"
             )
+        check_hooks(given)
         return given  # type: ignore[return-value]
     if encodes(given):
         needed = ("fingerprint", "save_pretrained")  # looked up without computing a hash
@@ -55,11 +56,7 @@ def as_encoder(given: EncoderLike) -> Encoder:
                 "has encode_queries, encode_documents, fingerprint and save_pretrained (a plain "
                 "function of a list of texts will do)"
             )
-        if callable(getattr(given, "fit_documents", None)) and hooks_of(given).learner is None:
-            raise ConfigError(
-                f"encoder: {type(given).__name__} has fit_documents and no learner, so nothing "
-                "would call it; let a property learner return self, see DocumentLearner"
-            )
+        check_hooks(given)
         encoder: Any = given
         return encoder  # type: ignore[no-any-return]
     owner = getattr(given, "__self__", None)  # of a method, such as model.encode

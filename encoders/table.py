@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import Core
 
 Form: TypeAlias = Literal[
@@ -131,6 +130,8 @@ class EncoderTraits:
 
 def own_form(encoder: Any) -> Form | None:
     """Return the form of the documents of an encoder that compares by a score of its own."""
+    from sluice.encoders.encoder import hooks_of  # which loads scipy: verbs' help reads this table
+
     return SCORED.get(hooks_of(encoder).similarity)
 
 
@@ -337,7 +338,11 @@ def traits_of(thing: Any) -> EncoderTraits | None:
     """
     if isinstance(thing, Mapping):
         thing = thing.get("type")
-    return KNOWN.get(thing if isinstance(thing, str) else hooks_of(thing).kind)
+    if isinstance(thing, str):
+        return KNOWN.get(thing)
+    from sluice.encoders.encoder import hooks_of
+
+    return KNOWN.get(hooks_of(thing).kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,16 @@ class Index(Familiar, ABC):
     metric: Metric | None = None  # of dense vectors; None: inner products of sparse ones
     seed: int = 13  # draws the sample that ``train`` is given
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a class that still fills in what nothing calls any more."""
+        super().__init_subclass__(**options)
+        for name in ("_search_parameters", "_check_parameters"):
+            if name in vars(cls):
+                raise ConfigError(
+                    f"{cls.__name__}: has {name}, which nothing calls; let a property _parameters "
+                    "return SearchParameters(names, check)"
+                )
+
     def __init__(self) -> None:
         self.encoder_fingerprint = ""  # of the encoder whose vectors these are; "" is unknown
         self.default_params: dict[str, Any] = {}  # of searches; a call's own params come first

@@ -59,6 +59,13 @@ class Stage(FamiliarStage, ABC):
         """
         super().__init_subclass__(**options)
         own = cls.__dict__
+        for name in ("approximates", "parts_of"):  # hooks of a scorer, which Rerank passes on
+            ours = cls.__module__.startswith("sluice.")
+            if name in own and not ours and not any(name in vars(each) for each in cls.__mro__[1:]):
+                raise ConfigError(
+                    f"{cls.__name__}: has {name}, which nothing asks of a stage; give it to a "
+                    "scorer, and put that into Rerank"
+                )
         if "rank" in own or "run" in own:
             both = "rank" in own and "run" in own
             cls.rank = traced(own.get("rank", own.get("run")))  # type: ignore[method-assign]

@@ -11,8 +11,9 @@ import pytest
 from tiny_models import save_model
 from token_functions import DIM, token_vectors
 
-from sluice.encoders import BM25Encoder, FunctionEncoder, as_encoder, as_scorer
+from sluice.encoders import BM25Encoder, EncoderBase, FunctionEncoder, as_encoder, as_scorer
 from sluice.encoders.dense.objects.sentence_transformer import SentenceTransformerEncoder
+from sluice.encoders.encoder import UNREAD
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.model_files.registry import open_encoder
@@ -293,7 +294,25 @@ def test_an_encoder_that_learns_says_so() -> None:
     with pytest.raises(ConfigError, match="Learns has fit_documents and no learner"):
         as_encoder(Learns())
     Learns.learner = property(lambda self: self)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="the learner of Learns has no fit_in_parts"):
+        as_encoder(Learns())
+    for name in ("fit_in_parts", "add_documents", "remove_documents"):
+        setattr(Learns, name, staticmethod(embed))
     assert isinstance(as_encoder(Learns()), Learns)
+
+
+@pytest.mark.parametrize(("name", "capability"), [(k, v) for k, (v, _) in UNREAD.items()])
+def test_a_hook_that_nothing_reads_any_more_is_told_so(name: str, capability: str) -> None:
+    class Own(EncoderBase):
+        fingerprint = "own"
+        encode_queries = encode_documents = staticmethod(embed)
+
+    encoder = Own()
+    setattr(Own, name, True)
+    with pytest.raises(ConfigError, match=f"Own has {name} and no {capability}, .* see sluice"):
+        as_encoder(encoder)
+    setattr(Own, name, False)
+    assert as_encoder(encoder) is encoder
 
 
 def test_functions_are_scorers() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from sluice.encoders.foundation.build import build
-from sluice.indexing import FaissIndex
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.indexing import FaissIndex, FlatIndex
 from sluice.indexing.table import DATABASES, INDEXES
 from sluice.retrieval.testing import check_index
 
@@ -43,3 +44,8 @@ def test_kinds(kind: Any) -> None:
 @pytest.mark.parametrize("factory", ["HNSW8", "IVF4,Flat", "PQ4x4", "SQ8", "IVF4,PQ4x4fs"])
 def test_approximate_indexes(factory: str) -> None:
     check_index(lambda: FaissIndex(factory), exact=False, count=400)
+
+
+def test_an_index_with_a_hook_that_nothing_calls_is_told_so() -> None:
+    with pytest.raises(ConfigError, match=r"Own: has _search_parameters, .* property _parameters"):
+        type("Own", (FlatIndex,), {"_search_parameters": lambda self: ("probe",)})

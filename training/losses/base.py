@@ -257,7 +257,10 @@ def as_loss(loss: Any, where: str = "loss") -> LossBase:
             f"{where}: {type_name(loss)} says encoders, which nothing reads; say forms, such as "
             f"('dense',): what it trains, of {', '.join(SCORED)}"
         )
-    for name in sorted(UNREAD.intersection(dir(loss))):
+    unread = UNREAD.intersection(dir(loss))
+    if getattr(loss, "texts", None) is True:  # a flag too, but a word that may mean other things
+        unread |= {"texts"}
+    for name in sorted(unread):
         raise ConfigError(
             f"{where}: {type_name(loss)} says {name}, which nothing reads; say wants, a set of "
             f"some of {', '.join(get_args(Want))}"

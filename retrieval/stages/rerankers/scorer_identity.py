@@ -12,11 +12,21 @@ from sluice.retrieval.pipelines.stage import Stage
 # Keys hold the module in which a scorer lay when the first were written, so that scores cached then
 # are found. Do not rename.
 _FORMER_MODULES = {
+    "ConvKNRM": "sluice.encoders.own.matching.conv_knrm",
     "CrossEncoder": "encoders.cross_encoder",
+    "DRMM": "sluice.encoders.own.matching.drmm",
+    "Duet": "sluice.encoders.own.matching.duet",
+    "FunctionScorer": "sluice.encoders.rerankers.given",
+    "HttpReranker": "sluice.encoders.rerankers.http",
+    "KNRM": "sluice.encoders.own.matching.knrm",
+    "MatchPyramid": "sluice.encoders.own.matching.match_pyramid",
     "MaxSim": "retrieval.token_similarity",
+    "PACRR": "sluice.encoders.own.matching.pacrr",
     "PassageScorer": "retrieval.passage_scorer",
     "Pointwise": "retrieval.pointwise",
+    "PredictScorer": "sluice.encoders.rerankers.given",
     "Summarised": "retrieval.summary_scorer",
+    "VectorDot": "sluice.retrieval.stages.rerankers.dot",
 }
 
 

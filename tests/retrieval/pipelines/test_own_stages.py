@@ -266,3 +266,10 @@ def test_circular_evaluation_and_costs_see_it() -> None:
         assert rankers_in(stage) == own
         assert retrievers_of(stage) == [one]
     assert rankers_in(one >> Words(Overlap())) == own | {"overlap", "models/words"}
+
+
+@pytest.mark.parametrize("name", ["approximates", "parts_of"])
+def test_a_stage_with_a_hook_of_scorers_is_told_so(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"Own: has {name}, which nothing asks of a stage"):
+        type("Own", (Stage,), {name: None})
+    assert issubclass(type("Own", (Rerank,), {name: None}), Stage)

@@ -253,10 +253,9 @@ def test_a_loss_that_names_types_of_encoders_is_told_to_say_forms() -> None:
     class Old(LossBase):
         encoders = ("dense",)
 
-    class OldFlag(LossBase):
-        wants_answered = True
-
     with pytest.raises(ConfigError, match="says encoders, which nothing reads; say forms"):
         as_loss(Old())
-    with pytest.raises(ConfigError, match="says wants_answered, which nothing reads; say wants"):
-        as_loss(OldFlag())
+    for flag in ("wants_answered", "texts"):
+        old = type("OldFlag", (LossBase,), {flag: True})()
+        with pytest.raises(ConfigError, match=f"says {flag}, which nothing reads; say wants"):
+            as_loss(old)
