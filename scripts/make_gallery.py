@@ -48,7 +48,7 @@ PAGE, IMAGES = ROOT / "docs" / "gallery.md", ROOT / "docs" / "images"
 DRAWN_BY = IMAGES / "drawn-by.txt"
 DRAWING = (
     ROOT / "encoders" / "foundation" / "disk" / "figures.py",
-    *sorted((ROOT / "retrieval" / "evaluation" / "plots").glob("*.py")),
+    ROOT / "retrieval" / "evaluation" / "plots.py",
     ROOT / "retrieval" / "studies" / "plots.py",
 )
 RUN = "runs/quickstart"

@@ -100,7 +100,7 @@ DENSE, SPARSE = "Dense vectors", "Sparse indexes"
 
 
 @takes(
-    "sluice.retrieval.exchange.retriever_files:import_job",
+    "sluice.retrieval.exchange.jobs:import_job",
     panels={DENSE: "documents encoder metric index query_vectors queries"},
     metric=Shown("ip"),
     index=Shown("flat; tokens for token vectors"),
@@ -131,7 +131,7 @@ def import_(
       sluice import anserini.ciff.gz runs/imported --format ciff --language en
       sluice import vectors.npy runs/mine --format npy --documents scifact --metric cosine
     """
-    from sluice.retrieval.exchange.retriever_files import import_job
+    from sluice.retrieval.exchange.jobs import import_job
     from sluice.retrieval.exchange.vector_files import format_names
 
     sparse = form in format_names("sparse")
@@ -144,7 +144,7 @@ def import_(
 
 
 @takes(
-    "sluice.retrieval.exchange.retriever_files:export_retriever",
+    "sluice.retrieval.exchange.jobs:Rounding",
     panels={SPARSE: "quantise scale"},
     quantise=Shown("255 for ciff"),
     scale=Shown("100 for impact-json"),

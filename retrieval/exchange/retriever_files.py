@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from sluice.encoders.foundation.disk.files import new_draft
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.lexical.vocabulary import VocabularyEncoder
 from sluice.indexing.databases.index import DatabaseIndex
-from sluice.indexing.table import BY_FACTORY, CALLED, DEFAULT, INDEXES
+from sluice.indexing.table import BY_FACTORY, CALLED, INDEXES
 from sluice.indexing.wrappers.sharded import ShardedIndex
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import distinct
@@ -79,8 +79,8 @@ def export_retriever(
     form: str,
     *,
     texts: bool = False,
-    quantise: Annotated[int | None, "The largest weight becomes N."] = None,
-    scale: Annotated[float | None, "A weight becomes round(X impact)."] = None,
+    quantise: int | None = None,
+    scale: float | None = None,
     queries: Mapping[str, str] | None = None,
 ) -> VectorExport | SparseExport:
     """Write a retriever's live documents: ids and the vectors that its index holds, in row order.
@@ -309,52 +309,6 @@ def _compare(encoder: Any, file: VectorFile[Any], documents: Iterator[Document])
     )
 
 
-def import_job(
-    inputs: Sequence[Path],
-    output: Path,
-    form: str,
-    *,
-    documents: Annotated[
-        str | None, "SOURCE", "Texts by id: a corpus .jsonl, or a dataset."
-    ] = None,
-    encoder: Annotated[
-        str | None, "MODEL", "The model that produced the vectors; it encodes queries."
-    ] = None,
-    metric: Annotated[str | None, "ip, cosine or l2."] = None,
-    index: Annotated[str | None, "flat, a FAISS factory, or YAML: '{type: ...}'."] = None,
-    query_vectors: Annotated[Path | None, "Vectors of the queries that will be searched."] = None,
-    queries: Annotated[Path | None, "Texts of --query-vectors, by id."] = None,
-    language: str | None = None,
-) -> Retriever:
-    """Make a retriever folder as the command line asks; see ``import_retriever``.
-
-    ``documents`` is a corpus file or a dataset, ``encoder`` a model's folder or hub id, ``index``
-    as in ``index_of``. ``queries`` are the texts of ``query_vectors``.
-    """
-    chosen = input_format(inputs, form)
-    if chosen.kind == "sparse":
-        return import_retriever(inputs, output, form, language=language)
-    file: VectorFile[Any] = VectorFile(inputs[0], chosen)  # what cannot be read needs no model
-    for option, value in (("metric", metric), ("query-vectors", query_vectors)):
-        if chosen.kind == "tokens" and value is not None:
-            raise ConfigError(
-                f"--{option}: is for one vector a text, and {file.path} holds token vectors"
-            )
-    if encoder is not None and query_vectors is not None:
-        raise ConfigError("--encoder and --query-vectors: give one; the model encodes queries")
-    if queries is not None and query_vectors is None:
-        raise ConfigError("--queries: needs --query-vectors, whose texts they are")
-    usual = DEFAULT if chosen.kind == "dense" else chosen.kind
-    return import_retriever(
-        inputs,
-        output,
-        form,
-        documents=None if documents is None else corpus_of(documents),
-        encoder=_encoder(encoder, query_vectors, queries, file.dim),
-        index=index_of(index or usual, metric),
-    )
-
-
 def index_of(text: str, metric: str | None) -> Index:
     """Return the empty index that ``text`` names.
 
@@ -391,7 +345,8 @@ def corpus_of(name: str) -> Iterable[Document]:
     return load_dataset(name, split=None).corpus
 
 
-def _encoder(model: str | None, vectors: Path | None, queries: Path | None, dim: int) -> Any:
+def encoder_of(model: str | None, vectors: Path | None, queries: Path | None, dim: int) -> Any:
+    """Return what encodes queries: a model, or the vectors of given ones; None without either."""
     if model is not None:
         from sluice.encoders.model_files.registry import open_encoder
 

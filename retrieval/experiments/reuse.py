@@ -48,7 +48,7 @@ LAST: Mapping[Role | None, int] = {Role.LISTS: 1, Role.JUDGE: 2}
 # The sections of a config whose parts a text may name, the first first.
 PARTS: Mapping[Role | None, tuple[str, ...]] = {
     Role.MODEL: ("train",), Role.LISTS: ("pipelines", "retrievers"),
-    Role.JUDGE: ("rerankers", "train"),
+    Role.JUDGE: ("rerankers", "train"), None: ("train",),  # what a server runs, where it has a name
 }  # fmt: skip
 # Types whose `model` is a folder or an id of the hub; that of `http`, say, is not.
 WITH_MODELS = (
@@ -118,7 +118,10 @@ def check_named(section: Any, where: str = "", lists: Sequence[str] = ()) -> Non
 
 
 def _decisive(each: Place) -> Iterator[Place]:
-    """Yield a place that names what decides a section, or that of a model an encoder has not."""
+    """Yield a place that names what decides a section; of an encoder always that of its model.
+
+    The model behind a server may be a folder of this machine, or one trained here.
+    """
     if each.role in (Role.MODEL, Role.FILE, Role.LISTS, Role.JUDGE):
         yield each
     encodes = each.key in ("", "encoder", "ids_by", *towers_in(each.spec))
@@ -127,7 +130,7 @@ def _decisive(each: Place) -> Iterator[Place]:
             f"{each.where}.model".lstrip("."), "model", each.value.get("model"), each.value
         )
         if model.role is None:
-            yield model._replace(value=None)
+            yield model if isinstance(model.value, str) else model._replace(value=None)
 
 
 def _order(each: Place) -> tuple[int, int]:

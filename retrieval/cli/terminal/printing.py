@@ -56,6 +56,7 @@ def _escaped(character: str) -> str:
 
 
 INDENT = "  "
+HIT_INDENT = "     "  # of what is said of a hit, below its score
 WIDEST = 100  # columns of an error on a wide terminal
 RED, PLAIN = "\033[31m", "\033[0m"
 
@@ -239,10 +240,10 @@ def print_hits(
             number, start, end, text = hit.passage
             length = PASSAGE_LENGTH
             if (start, end) != (0, len(hit.text)):
-                echo(f"{INDENT}passage {number}, characters {start:,} to {end:,}")
+                echo(f"{HIT_INDENT}passage {number}, characters {start:,} to {end:,}")
         if text.strip():
             # As it is: the words in bold are terminal sequences of our own.
-            typer.echo(f"{INDENT}{snippet(text, query, length, mark=True)}")
+            typer.echo(f"{HIT_INDENT}{snippet(text, query, length, mark=True)}")
     if not hits:
         echo("no hits")
 

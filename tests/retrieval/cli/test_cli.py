@@ -250,8 +250,12 @@ def test_imports_are_light(module: str) -> None:
     code = f"import sys, {module}; found = {heavy} & set(sys.modules); sys.exit(str(found or ''))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["import", "-h"], ["export", "-h"]])
+def test_help_is_light(words: list[str]) -> None:
     help_code = (
-        "import sys; sys.argv = ['sluice', '--help']\n"
+        f"import sys; sys.argv = ['sluice', *{words}]\n"
         "from sluice.retrieval.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"

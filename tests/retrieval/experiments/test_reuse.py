@@ -351,3 +351,29 @@ def test_a_training_alone_follows_its_files(tmp_path: Path, bert: Path) -> None:
     train(job)
     assert manifest.stat().st_mtime_ns != before
     assert DenseEncoder.from_pretrained(manifest.parent).encode_queries(["gold"]).shape == (1, 32)
+
+
+def test_a_server_may_run_a_model_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder's contents, or its training, decide the vectors, though trust asks of no model."""
+    monkeypatch.chdir(tmp_path)
+    write_beir(tmp_path / "data", 2)
+    (tmp_path / "served").write_text("x")
+    server = {"type": "http", "url": "http://localhost:1/v1"}
+    config = checked(
+        {
+            "dataset": "data",
+            "output": "out",
+            "train": {"ft": {"encoder": {"type": "dense", "model": "m"}, "loss": "info_nce"}},
+            "retrievers": {
+                "file": {"encoder": {**server, "model": "served"}},
+                "trained": {"encoder": {**server, "model": "ft"}},
+            },
+        },
+        ExperimentConfig,
+    )
+    before = Dependencies(config).keys("retrievers.file").key
+    (tmp_path / "served").write_text("another")
+    assert Dependencies(config).keys("retrievers.file").key != before
+    assert list(Dependencies(config).needs("retrievers.trained")) == ["train.ft"]
