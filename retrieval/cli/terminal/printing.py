@@ -56,7 +56,7 @@ def _escaped(character: str) -> str:
 
 
 INDENT = "  "
-HIT_INDENT = "     "  # of what is said of a hit, below its score
+HIT_INDENT = "     "  # of lines below a hit
 WIDEST = 100  # columns of an error on a wide terminal
 RED, PLAIN = "\033[31m", "\033[0m"
 
