@@ -32,6 +32,10 @@ from thorough import Tests, sampled, slow_first
 from tiny_generators import save_gpt2, save_t5
 from tiny_models import save_model
 
+from sluice.encoders.backends.backend import has_bfloat16
+
+# Nothing is timed beside other tests: what the processor has instructions for is used.
+os.environ["SLUICE_ARITHMETIC"] = "bfloat16" if has_bfloat16("cpu") else "float32"
 atexit.register(shutil.rmtree, os.environ["SLUICE_CACHE"], ignore_errors=True)
 # No power cut here: what is flushed, and when, tests/adversary/power_loss.py looks at.
 os.fsync = lambda handle: None  # type: ignore[assignment]
@@ -135,8 +139,7 @@ def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute in bfloat16 where it is asked for, also where the processor only imitates it."""
-    for module in ("encoders.backends.backend", "training.loop.arguments"):
-        monkeypatch.setattr(f"sluice.{module}.has_bfloat16", lambda device: True)
+    monkeypatch.setenv("SLUICE_ARITHMETIC", "bfloat16")
 
 
 @pytest.fixture(scope="session")

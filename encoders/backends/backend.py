@@ -46,24 +46,15 @@ def pick_device(device: str) -> torch.device:
     return chosen
 
 
-def pick_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
-    """Return the arithmetic type: float32, or bfloat16 (``auto``: if the hardware computes in it).
-
-    A CPU that only imitates bfloat16 is several times slower and less exact in it than in
-    float32, so float32 is used there whatever was asked, and a warning says so once.
-    """
+def check_dtype(dtype: str) -> None:
+    """Raise ``ConfigError`` for an arithmetic type that does not exist."""
     if dtype not in get_args(Dtype):
         raise ConfigError(f"dtype: {dtype!r}; expected 'float32', 'bfloat16' or 'auto'")
-    wanted = dtype == "bfloat16" or (dtype == "auto" and has_bfloat16(device.type))
-    if wanted and device.type == "cpu" and not has_bfloat16("cpu"):
-        warn_of_float32("dtype: bfloat16")
-        return torch.float32
-    return torch.bfloat16 if wanted else torch.float32
 
 
 @functools.cache
 def has_bfloat16(device: str) -> bool:
-    """Return whether a type of device multiplies in bfloat16 itself and does not imitate it."""
+    """Return whether a type of device has instructions for bfloat16 and does not imitate it."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported())
     if device != "cpu":
@@ -74,11 +65,10 @@ def has_bfloat16(device: str) -> bool:
 
 
 @functools.cache
-def warn_of_float32(setting: str) -> None:
+def say_float32(setting: str) -> None:
     """Say, once for each setting, that float32 is used in place of bfloat16."""
     log.warning(
-        "%s: this processor has no bfloat16 arithmetic and is slower in it; float32 is used",
-        setting,
+        "%s: this processor is faster in float32, which is also more exact and is used", setting
     )
 
 
@@ -128,7 +118,10 @@ def open_backend(
     check_engine(engine)
     if engine == "torch":
         raise ConfigError("backend: 'torch' runs the model itself and reads no exported graph")
-    half = pick_dtype(dtype, torch.device("cpu")) is torch.bfloat16
+    check_dtype(dtype)
+    half = dtype != "float32" and has_bfloat16("cpu")
+    if dtype == "bfloat16" and not half:
+        say_float32("dtype: bfloat16")
     if engine == "onnx" and dtype == "bfloat16":
         raise ConfigError(
             "dtype: 'bfloat16' is not for backend 'onnx', which computes in float32; use backend "

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import ChosenBackend, pick_device, pick_dtype
+from sluice.encoders.backends.backend import ChosenBackend, pick_device
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.numbers import whole_number
@@ -30,6 +30,7 @@ from sluice.encoders.model_files.identity import (
     versions,
 )
 from sluice.encoders.model_files.options import Dtype
+from sluice.encoders.transformer.arithmetic import pick_dtype
 from sluice.encoders.transformer.packed.families import is_changed
 from sluice.encoders.transformer.packed.model import PackedTransformer, TrainingPass
 from sluice.encoders.transformer.tokens import (
@@ -73,7 +74,7 @@ class TransformerModel(metaclass=Named):
         batch_tokens: int | None = None,
     ) -> None:
         self.device: torch.device = pick_device(device)
-        self.dtype: torch.dtype = pick_dtype(dtype, self.device)
+        self.dtype: torch.dtype = pick_dtype(dtype, self.device, module)
         self.module: nn.Module = module.to(self.device)
         self.model: Any = module
         self.tokenizer: Any = tokenizer

@@ -16,9 +16,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from sluice.encoders.encoder import Side, Vectors, hooks_of
-from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import (
+    cache_folder,
     fingerprint_of,
     lock,
     lock_file,
@@ -53,7 +53,6 @@ TOKENS = "tokens"  # of each text: the name of a shard's array, which older ones
 RAGGED = "ragged"  # a fact of shards of token vectors, several a text
 VERSION = 1
 
-PLACE = "SLUICE_CACHE"
 BOUND = "SLUICE_CACHE_BYTES"
 DEFAULT_BYTES = 20_000_000_000
 
@@ -331,9 +330,7 @@ class CachedKey(NamedTuple):
 
 def cache_root() -> Path:
     """Return where vectors are cached: ``$SLUICE_CACHE/vectors``, else in the user's cache."""
-    place = os.environ.get(PLACE)
-    root = expanded(place) if place else expanded("~/.cache/sluice")
-    return root / "vectors"
+    return cache_folder() / "vectors"
 
 
 def cache_bound() -> int:

@@ -28,7 +28,7 @@ from sluice.indexing.flat.compressed_rows import (
     sign_bits,
 )
 from sluice.indexing.flat.kernel import STRIP, Batch, Best, Block, merge, search_block
-from sluice.indexing.flat.tile import LANES, has_bfloat16
+from sluice.indexing.flat.tile import LANES, halves_are_faster
 from sluice.indexing.hits import Hits, Mask
 from sluice.indexing.kernels.calls import in_parallel, lent, thread_count
 from sluice.indexing.kernels.ranking import exact_score, offer, read_heaps, signed_key
@@ -252,7 +252,7 @@ class FlatSearch:
         """Search a block for the queries that trust approximate products, then for the others."""
         for full, members in self._groups():
             kind = "float32" if full else self._source
-            fast = has_bfloat16() and not full
+            fast = halves_are_faster() and not full
             few = len(members) <= (FEW if fast else FEW_EMULATED)[kind]
             halves = fast and not few
             block = self._block_of(picked.chunk, full, halves)._replace(

@@ -14,10 +14,11 @@ import torch
 from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from sluice.encoders.backends.backend import has_bfloat16, warn_of_float32
+from sluice.encoders.backends.backend import say_float32
 from sluice.encoders.foundation.build import fits, misfit
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.progress import progress_target
+from sluice.encoders.transformer.arithmetic import is_faster_in_halves
 from sluice.training.loop.large_batches import Lamb
 
 # Keys that other parts of the configuration decide, and which.
@@ -86,8 +87,8 @@ def training_arguments(
         "seed": seed,
         "remove_unused_columns": False,
     }
-    if settings.get("bf16") is True and settings["use_cpu"] and not has_bfloat16("cpu"):
-        warn_of_float32("trainer.bf16: true")
+    if settings.get("bf16") is True and settings["use_cpu"] and not is_faster_in_halves():
+        say_float32("trainer.bf16: true")
         settings["bf16"] = False
     if evaluated:
         every = trainer.get("eval_steps", evaluate_every or 0.2)

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
+from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.errors import (
     ConfigError,
     DataError,
@@ -298,6 +299,12 @@ def write_text(path: Path, text: str) -> None:
         part = ascii(text[max(error.start - 20, 0) : error.end + 20])
         raise DataError(f"{str(path)!a}: {part} is not Unicode and cannot be written") from None
     write_bytes(path, data)
+
+
+def cache_folder() -> Path:
+    """Return where what can be made again is kept: ``$SLUICE_CACHE``, else in the user's cache."""
+    place = os.environ.get("SLUICE_CACHE")
+    return expanded(place or "~/.cache/sluice")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -83,17 +83,15 @@ def _halved(measured: Evaluate) -> Evaluate:
     """Return an evaluation during which the encoder computes in bfloat16."""
 
     def in_bfloat16(encoder: Any) -> Mapping[str, float]:
-        import torch
-
-        from sluice.encoders.backends.backend import has_bfloat16
         from sluice.encoders.towers import TowerEncoder
+        from sluice.encoders.transformer.arithmetic import pick_dtype
         from sluice.encoders.transformer.model import TransformerModel
 
         known = isinstance(encoder, TransformerModel | TowerEncoder)
-        if not known or not has_bfloat16(encoder.device.type):
+        if not known:
             return measured(encoder)
         before = encoder.dtype
-        encoder.dtype = torch.bfloat16
+        encoder.dtype = pick_dtype("auto", encoder.device, encoder.module)
         try:
             return measured(encoder)
         finally:

@@ -19,7 +19,6 @@ from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.table import ENCODERS
 from sluice.encoders.vectors.cache import (
     BOUND,
-    PLACE,
     VectorCache,
     cache_bound,
     cache_root,
@@ -292,7 +291,7 @@ def test_the_least_recently_used_go_and_those_in_use_stay(tmp_path: Path) -> Non
 def test_place_and_bound_come_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(PLACE, str(tmp_path))
+    monkeypatch.setenv("SLUICE_CACHE", str(tmp_path))
     assert cache_root() == tmp_path / "vectors"
     monkeypatch.setenv(BOUND, "5e9")
     assert cache_bound() == 5_000_000_000

@@ -86,7 +86,7 @@ def test_a_thousand_near_ties(
 ) -> None:
     """Documents closer together than any first pass can tell: float32 products take over."""
     if emulated:
-        monkeypatch.setattr(sluice.indexing.flat.search, "has_bfloat16", lambda: False)
+        monkeypatch.setattr(sluice.indexing.flat.search, "halves_are_faster", lambda: False)
     monkeypatch.setattr(sluice.indexing.flat.search, "SMALLEST_BLOCK", 64)
     rng = np.random.default_rng(1)
     centre = rng.standard_normal(96)

@@ -10,7 +10,6 @@ from small_world import documents
 from token_functions import DIM, straight_max_sim, token_vectors
 
 from sluice.encoders import CrossEncoder, DenseEncoder, TokenEncoder
-from sluice.encoders.backends import backend
 from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.towers import TowerEncoder
 from sluice.indexing import TokenIndex
@@ -26,12 +25,14 @@ SECTION = DevSection(measures=["RR"])
 
 @pytest.fixture(params=[True, False], ids=["with bfloat16", "without"])
 def has(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(backend, "has_bfloat16", lambda _: request.param)
+    monkeypatch.setenv("SLUICE_ARITHMETIC", "bfloat16" if request.param else "float32")
     return bool(request.param)
 
 
 @pytest.mark.parametrize("towers", [True, False])
-def test_in_bfloat16_where_the_processor_has_it(bert: Path, has: bool, towers: bool) -> None:
+def test_in_bfloat16_where_the_processor_is_faster_in_it(
+    bert: Path, has: bool, towers: bool
+) -> None:
     one, other = (DenseEncoder.from_pretrained(bert, device="cpu") for _ in range(2))
     encoder = TowerEncoder(one, other) if towers else one
     measure, seen = encoder.encode_documents, []
