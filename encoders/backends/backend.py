@@ -49,7 +49,7 @@ def pick_device(device: str) -> torch.device:
 def check_dtype(dtype: str) -> None:
     """Raise ``ConfigError`` for an arithmetic type that does not exist."""
     if dtype not in get_args(Dtype):
-        raise ConfigError(f"dtype: {dtype!r}; expected 'float32', 'bfloat16' or 'auto'")
+        raise ConfigError(f"dtype: {dtype!r}; expected 'float32', 'bfloat16', 'int8' or 'auto'")
 
 
 @functools.cache
@@ -65,11 +65,9 @@ def has_bfloat16(device: str) -> bool:
 
 
 @functools.cache
-def say_float32(setting: str) -> None:
-    """Say, once for each setting, that float32 is used in place of bfloat16."""
-    log.warning(
-        "%s: this processor is faster in float32, which is also more exact and is used", setting
-    )
+def say_used(setting: str, used: str) -> None:
+    """Say, once for each setting, that another arithmetic is used, as it is faster here."""
+    log.warning("%s: this processor is faster in %s, which is used", setting, used)
 
 
 Output: TypeAlias = Literal["last_hidden_state", "head_states", "logits"]
@@ -119,9 +117,14 @@ def open_backend(
     if engine == "torch":
         raise ConfigError("backend: 'torch' runs the model itself and reads no exported graph")
     check_dtype(dtype)
+    if dtype == "int8":
+        raise ConfigError(
+            f"dtype: 'int8' is for backend 'torch', not {engine!r}; a graph is quantised when "
+            "it is exported (sluice model export --quantise)"
+        )
     half = dtype != "float32" and has_bfloat16("cpu")
     if dtype == "bfloat16" and not half:
-        say_float32("dtype: bfloat16")
+        say_used("dtype: bfloat16", "float32")
     if engine == "onnx" and dtype == "bfloat16":
         raise ConfigError(
             "dtype: 'bfloat16' is not for backend 'onnx', which computes in float32; use backend "

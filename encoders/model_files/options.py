@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, get_type_hints
 
-Dtype: TypeAlias = Literal["float32", "bfloat16", "auto"]
+Dtype: TypeAlias = Literal["float32", "bfloat16", "int8", "auto"]
 Engine: TypeAlias = Literal["torch", "onnx", "openvino"]
 Opener = TypeVar("Opener", bound=Callable[..., Any])
 

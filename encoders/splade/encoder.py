@@ -311,7 +311,10 @@ class SpladeEncoder(TextEncoder):
         """Return term weights ``[n, vocab]`` of a batch, before any top-k."""
         key = (self.dtype, *versions(self._decoder.parameters()))
         if self._product is None or self._product[0] != key:
-            self._product = (key, VocabularyProduct(self._decoder.weight, self._bias(), self.dtype))
+            self._product = (
+                key,
+                VocabularyProduct(self._decoder.weight, self._bias(), self.floats),
+            )
         return self._product[1](
             self.output(batch, network),
             list(spans(batch.lengths)),

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from sluice.encoders.backends.backend import check_dtype, has_bfloat16, say_float32
+from sluice.encoders.backends.backend import check_dtype, has_bfloat16, say_used
+from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.measured import Measured, forced, measured
 from sluice.encoders.model_files.options import Dtype
-from sluice.encoders.transformer.packed.linear import PackedLinear
+from sluice.encoders.transformer.packed.linear import PackedLinear, packed_linear
 
 WORDS = 8_192  # outputs from which a linear layer is taken for the one over the vocabulary
 _WORK = 3e8  # operations of one timing: a few milliseconds
@@ -32,22 +33,42 @@ TYPICAL = (Shape(384, 384), Shape(384, 1536), Shape(1536, 384))  # where no mode
 
 
 def pick_dtype(dtype: Dtype, device: torch.device, module: nn.Module | None = None) -> torch.dtype:
-    """Return the arithmetic type: float32, or bfloat16 where the hardware is faster in it.
+    """Return the arithmetic type: the one that is asked for, if the hardware is faster in it.
 
-    On a CPU the model's products are timed, once for a machine (``measured``): a processor may have
-    the instructions and be slow in them, or only imitate them. It computes in float32 then,
-    whatever was asked; a line says so. ``$SLUICE_ARITHMETIC`` overrides what is measured.
+    ``auto`` is float32 or bfloat16. On a CPU the model's products are timed, once for a machine
+    (``measured``): a processor may have the instructions and be slow in them, or only imitate them.
+    Then it computes in what is faster, whatever was asked; a line says so. int8 are products of
+    bytes (``ByteProduct``). ``$SLUICE_ARITHMETIC`` overrides what is measured.
     """
     check_dtype(dtype)
     if dtype == "float32":
         return torch.float32
     if device.type != "cpu":
+        if dtype == "int8":
+            raise ConfigError(f"dtype: int8 is for CPUs, not {device}; write bfloat16 or auto")
         half = dtype == "bfloat16" or has_bfloat16(device.type)
         return torch.bfloat16 if half else torch.float32
-    half = is_faster_in_halves(module)
-    if dtype == "bfloat16" and not half:
-        say_float32("dtype: bfloat16")
-    return torch.bfloat16 if half else torch.float32
+    chosen = _fastest(dtype, module)
+    if dtype not in ("auto", chosen):
+        say_used(f"dtype: {dtype}", chosen)
+    return TYPES[chosen]
+
+
+TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+
+
+def _fastest(dtype: Dtype, module: nn.Module | None) -> str:
+    wish = forced()
+    if wish in ("float32", "bfloat16"):
+        return wish
+    if wish == "int8" or dtype == "int8":
+        from sluice.encoders.transformer.packed.eight_bits import multiplies_bytes  # loads numba
+
+        if multiplies_bytes():
+            times = product_times(shapes_of(module), torch.get_num_threads(), bytewise=True)
+            if wish == "int8" or times.fastest == "int8":
+                return "int8"
+    return "bfloat16" if is_faster_in_halves(module) else "float32"
 
 
 def is_faster_in_halves(module: nn.Module | None = None) -> bool:
@@ -72,24 +93,28 @@ def shapes_of(module: nn.Module | None) -> tuple[Shape, ...]:
     return tuple(sorted(shapes)) or TYPICAL
 
 
-def product_times(shapes: Sequence[Shape], threads: int) -> Measured:
+def product_times(shapes: Sequence[Shape], threads: int, *, bytewise: bool = False) -> Measured:
     """Return the seconds that products of these shapes take in each arithmetic, here."""
     rows = int(min(1024, max(16, _WORK / sum(2 * a * b for a, b in shapes))))
 
     def products(dtype: torch.dtype) -> Callable[[], object]:
-        parts = [
-            (PackedLinear(torch.ones(shape.outputs, shape.inputs), None, dtype),
-             torch.ones(rows, shape.inputs, dtype=dtype))
-            for shape in shapes
-        ]  # fmt: skip
-        return lambda: [linear(x) for linear, x in parts]
+        parts: list[tuple[PackedLinear, torch.Tensor]] = []
 
-    names = " ".join(f"{shape.inputs}x{shape.outputs}" for shape in shapes)
-    task = f"products of {rows} rows, {names}; threads {threads}; torch {torch.__version__}"
+        def run() -> None:
+            for inputs, outputs in shapes if not parts else ():
+                layer = packed_linear([nn.Linear(inputs, outputs, bias=False)], dtype)
+                floats = torch.float32 if dtype is torch.int8 else dtype
+                parts.append((layer, torch.randn(rows, inputs).to(floats)))
+            for layer, x in parts:
+                layer(x)
+
+        return run
+
+    sizes = " ".join(f"{shape.inputs}x{shape.outputs}" for shape in shapes)
+    task = f"products of {rows} rows, {sizes}; threads {threads}; torch {torch.__version__}"
+    names = ("float32", "bfloat16", "int8") if bytewise else ("float32", "bfloat16")
     with torch.inference_mode():
-        return measured(
-            task, {"float32": products(torch.float32), "bfloat16": products(torch.bfloat16)}
-        )
+        return measured(task, {name: products(TYPES[name]) for name in names})
 
 
 @functools.cache

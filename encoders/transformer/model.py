@@ -30,7 +30,7 @@ from sluice.encoders.model_files.identity import (
     versions,
 )
 from sluice.encoders.model_files.options import Dtype
-from sluice.encoders.transformer.arithmetic import pick_dtype
+from sluice.encoders.transformer.arithmetic import is_faster_in_halves, pick_dtype
 from sluice.encoders.transformer.packed.families import is_changed
 from sluice.encoders.transformer.packed.model import PackedTransformer, TrainingPass
 from sluice.encoders.transformer.tokens import (
@@ -49,6 +49,14 @@ Features: TypeAlias = dict[str, Tensor]
 BATCH_TOKENS = {"cpu": 4_096}  # of one pass by default; other devices need more to be busy
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
 TRIM_BATCHES = 32  # after which free memory is given back
+# Sentences, a title, a question, code and numbers.
+PROBES = (
+    "The gold lies at the bottom of the river, under a foot of sand and gravel.",
+    "what is a sluice", "Neural networks for ranking: a review of dense and sparse retrieval",
+    "def add(a, b): return a + b", "COVID-19; SARS-CoV-2 (2020)", "x",
+    "In 1848 some 4,000 people came by sea; by 1849 there were 90,000.",
+    "Is it safe to take ibuprofen with a blood thinner, and for how long?",
+)  # fmt: skip
 _MODES = threading.Lock()  # not an encoder's own: locks cannot be copied
 
 log = logging.getLogger("sluice")
@@ -113,9 +121,10 @@ class TransformerModel(metaclass=Named):
                 if self._training:
                     self.module.eval()
             self._users += 1
-        half = self.dtype is not torch.float32
+        floats = self.floats
+        half = floats is not torch.float32
         try:
-            with torch.inference_mode(), torch.autocast(self.device.type, self.dtype, enabled=half):
+            with torch.inference_mode(), torch.autocast(self.device.type, floats, enabled=half):
                 yield
         finally:
             with _MODES:
@@ -199,7 +208,9 @@ class TransformerModel(metaclass=Named):
         del known
         self._network = None  # the copy of earlier weights makes room for the next
         with self.arithmetic():
-            packed = PackedTransformer.from_model(self.model.base_model, self.dtype)
+            packed = PackedTransformer.from_model(self.model.base_model, self.dtype, self.floats)
+            if packed is not None and self.dtype is torch.int8 and not self._settles(packed):
+                packed = PackedTransformer.from_model(self.model.base_model, self.floats)
             if packed is not None and not self._compared:
                 self._compared = True
                 if not self._agrees(packed):
@@ -212,15 +223,39 @@ class TransformerModel(metaclass=Named):
         self._network = key, packed
         return packed
 
+    @property
+    def floats(self) -> torch.dtype:
+        """The arithmetic around products of bytes; where there are none, the arithmetic."""
+        if self.dtype is not torch.int8:
+            return self.dtype
+        return torch.bfloat16 if is_faster_in_halves(self.module) else torch.float32
+
+    def _settles(self, network: PackedTransformer) -> bool:
+        """Run the probe texts through products of bytes; return whether they stay what they are."""
+        tokens = self.tokenized(PROBES, length=None)
+        batch = TokenBatch(np.arange(len(PROBES)), list(tokens.ids), None)
+        network.states(*self.laid_out(batch))
+        distance = self._distance(network, batch)
+        if distance < 0.1:
+            return True
+        log.warning(
+            "dtype: int8: %s is %.0f %% off in it on probe texts; %s is used",
+            type(self.model).__name__, 100 * distance, str(self.floats).removeprefix("torch."),
+        )  # fmt: skip
+        return False
+
     def _agrees(self, network: PackedTransformer) -> bool:
         """Return whether the packed pass agrees with the ordinary one, within rounding."""
         size = self.model.get_input_embeddings().num_embeddings
         lengths = network.telling_lengths
         texts = [(np.arange(n) * 7919 + n).astype(np.int32) % size for n in lengths]
         batch = TokenBatch(np.arange(len(texts)), texts, None)
+        return self._distance(network, batch) < (1e-3 if self.dtype is torch.float32 else 0.1)
+
+    def _distance(self, network: PackedTransformer, batch: TokenBatch) -> float:
+        """Return how far a packed pass is from the ordinary one, as a share of its length."""
         ours, theirs = self.run_packed(network, batch).float(), self.run_padded(batch).float()
-        distance = (ours - theirs).norm() / theirs.norm().clamp(min=1e-6)
-        return bool(distance < (1e-3 if self.dtype is torch.float32 else 0.1))
+        return float((ours - theirs).norm() / theirs.norm().clamp(min=1e-6))
 
     @property
     def packable(self) -> bool:

@@ -243,7 +243,7 @@ def token_states(encoder: TextEncoder, texts: Sequence[str], side: Side) -> Toke
         own = ~torch.isin(ids, special)
         if prompt:
             own &= torch.cat([torch.arange(length) >= prompt for length in batch.lengths])
-        texts_vectors = torch.split(states.to(encoder.dtype), batch.lengths)
+        texts_vectors = torch.split(states.to(encoder.floats), batch.lengths)
         masks = torch.split(own.to(states.device), batch.lengths)
         for row, vectors, mask in zip(batch.rows.tolist(), texts_vectors, masks, strict=True):
             parts[row] = vectors[mask]

@@ -10,6 +10,7 @@ from typing import Any
 
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.measured import arithmetic
 from sluice.encoders.foundation.processes import describe_error
 from sluice.encoders.foundation.progress import counted_by
 from sluice.encoders.foundation.tokens import TokenCounts, counting_tokens
@@ -44,7 +45,9 @@ def reopened(folder: str, own: str, options: dict[str, Any]) -> Any:
     """Open a saved encoder with the options that its type takes."""
     make = resolve(own).from_pretrained if own else open_encoder
     takes = inspect.signature(_factory(folder) if not own else make).parameters
-    return make(Path(folder), **{name: value for name, value in options.items() if name in takes})
+    chosen = {name: value for name, value in options.items() if name in takes}
+    with arithmetic(str(options.get("dtype", ""))):  # as in the process that it comes from
+        return make(Path(folder), **chosen)
 
 
 def _factory(folder: str) -> Any:

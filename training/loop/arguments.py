@@ -14,7 +14,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from sluice.encoders.backends.backend import say_float32
+from sluice.encoders.backends.backend import say_used
 from sluice.encoders.foundation.build import fits, misfit
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
 from sluice.encoders.foundation.progress import progress_target
@@ -88,7 +88,7 @@ def training_arguments(
         "remove_unused_columns": False,
     }
     if settings.get("bf16") is True and settings["use_cpu"] and not is_faster_in_halves():
-        say_float32("trainer.bf16: true")
+        say_used("trainer.bf16: true", "float32")
         settings["bf16"] = False
     if evaluated:
         every = trainer.get("eval_steps", evaluate_every or 0.2)

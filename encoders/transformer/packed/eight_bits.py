@@ -85,7 +85,7 @@ def multiplies_bytes() -> bool:
     return bool((actual - expected).norm() < 0.02 * expected.norm())
 
 
-@njit(cache=True, nogil=True, fastmath=_ANY_ORDER)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=_ANY_ORDER, error_model="numpy")  # type: ignore[untyped-decorator]
 def _code(
     x: NDArray[np.float32],
     apart: NDArray[np.int64],
@@ -119,7 +119,7 @@ def _code(
             into[i] = np.uint8(np.int32(code))
 
 
-@njit(cache=True, nogil=True, fastmath=_ANY_ORDER)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=_ANY_ORDER, error_model="numpy")  # type: ignore[untyped-decorator]
 def _finish(
     products: NDArray[np.float32],
     scales: NDArray[np.float32],
@@ -134,12 +134,12 @@ def _finish(
     count = products.shape[1]
     for row in range(len(products)):
         values, scale, zero = products[row], scales[row], zeros[row]
+        first, second, third, fourth = kept[row]
         for i in range(count):
-            values[i] = values[i] * scale - zero * sums[i] + bias[i]
-        for part in range(kept.shape[1]):
-            factor, line = kept[row, part], weights[part]
-            for i in range(count):
-                values[i] += factor * line[i]
+            value = values[i] * scale - zero * sums[i] + bias[i]
+            value += first * weights[0, i] + second * weights[1, i]
+            value += third * weights[2, i] + fourth * weights[3, i]
+            values[i] = value
         if gelu:
             for i in range(count):
                 values[i] = _gelu(values[i])

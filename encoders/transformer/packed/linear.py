@@ -8,7 +8,7 @@ are laid out for it once. Activation and residual sum are done while the result 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
@@ -85,6 +85,7 @@ _POINTWISE: dict[Activation, tuple[str, str]] = {
     "relu": ("relu", ""), "silu": ("swish", ""),
 }  # fmt: skip
 FEW = 32  # rows of input for which weights that are made anew are not laid out
+BYTE_ROWS = 512  # of a block around products of bytes
 ROWS = 4096  # rows of input the layout is chosen for; others work too
 
 
@@ -139,6 +140,30 @@ class PackedLinear:
         return functional.linear(x, weight, self._bias).mul_(gate)
 
 
+class ByteLinear(PackedLinear):
+    """The same in integers of 8 bits, with rows and results in float32: see ``ByteProduct``."""
+
+    def __init__(self, product: Any, *, activation: Activation = "none") -> None:
+        self._product_of_bytes = product
+        self._activation = activation
+
+    def rows(self, chosen: slice) -> ByteLinear:
+        """Return the product of some of the outputs."""
+        return ByteLinear(self._product_of_bytes.rows(chosen), activation=self._activation)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return ``[n, out]``."""
+        return _activated(self._product_of_bytes(x.float()), self._activation)
+
+    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
+        """Return ``residual + x W^T + b``, of a layer without activation."""
+        return self(x).add_(residual)
+
+    def multiplied_with(self, gate: Tensor, x: Tensor) -> Tensor:
+        """Return ``gate * (x W^T + b)``, of a layer without activation."""
+        return self(x).mul_(gate)
+
+
 class CodedLinear(PackedLinear):
     """The same of matrices in codes, of some rows of each: weights are made for each product.
 
@@ -168,8 +193,16 @@ def packed_linear(
     biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
     bias = torch.cat(biases)[rows] if biases else None
     if not all(isinstance(layer, QuantisedLinear) for layer in layers):
-        weight = torch.cat([layer.weight.detach() for layer in layers])
-        return PackedLinear(weight[rows], bias, dtype, activation=activation)
+        weight = torch.cat([layer.weight.detach() for layer in layers])[rows]
+        if dtype is torch.int8:
+            from sluice.encoders.transformer.packed.eight_bits import ByteProduct  # loads numba
+
+            gelu = activation == "gelu"  # it is done on the way
+            product = ByteProduct(weight, bias, gelu=gelu)
+            return ByteLinear(product, activation="none" if gelu else activation)
+        return PackedLinear(weight, bias, dtype, activation=activation)
+    if dtype is torch.int8:  # their weights are made anew for each product
+        dtype = torch.float32
     first, stop, _ = rows.indices(sum(layer.out_features for layer in layers))
     chosen, start = [], 0
     for layer in layers:
@@ -274,12 +307,19 @@ class Layer(NamedTuple):
 class PackedLayer:
     """A layer's weights laid out for packed states ``[tokens, hidden]``.
 
-    Products are in ``dtype``; sums and norms are in float32, as under autocast.
+    Products are in ``dtype``; sums and norms are in float32, as under autocast. Around products of
+    bytes (int8) attention is in ``floats``, and the rest of the layer goes by blocks of tokens, so
+    that what one product makes is coded for the next while it is in the cache.
     """
 
-    def __init__(self, layer: Layer, heads: Heads, dtype: torch.dtype) -> None:
+    def __init__(
+        self, layer: Layer, heads: Heads, dtype: torch.dtype, floats: torch.dtype | None = None
+    ) -> None:
         self.kind = layer.kind
-        self._layer, self._heads, self._dtype = layer, heads, dtype
+        self._layer, self._heads = layer, heads
+        self._bytes = dtype is torch.int8
+        self._dtype = torch.float32 if self._bytes else dtype
+        self._floats = floats or dtype
         self._projections = packed_linear(layer.projections, dtype)
         self._attended = packed_linear([layer.attended], dtype)
         self._gate: PackedLinear | None = None
@@ -295,6 +335,8 @@ class PackedLayer:
     def _apart(self) -> tuple[PackedLinear, PackedLinear]:
         """The queries' projection, and that of keys and values: for one token of each text."""
         width = self._heads.queries * self._heads.size
+        if isinstance(self._projections, ByteLinear):
+            return self._projections.rows(slice(width)), self._projections.rows(slice(width, None))
         return (
             packed_linear(self._layer.projections, self._dtype, slice(width)),
             packed_linear(self._layer.projections, self._dtype, slice(width, None)),
@@ -302,18 +344,31 @@ class PackedLayer:
 
     def __call__(self, states: Tensor, attend: Attention) -> Tensor:
         """Return the next states ``[tokens, hidden]``."""
-        projected = self._projections(self._before(states, self._layer.attention_norms))
+        projected = self._by_blocks(self._project, states)
         width = self._heads.queries * self._heads.size
         self._norm_heads(projected[:, :width], self._layer.query_norm)
         end = width + self._heads.keys * self._heads.size
         self._norm_heads(projected[:, width:end], self._layer.key_norm)
-        return self._forward(states, attend(projected))
+        return self._by_blocks(self._forward, states, attend(projected))
+
+    def _project(self, states: Tensor) -> Tensor:
+        ready = self._before(states, self._layer.attention_norms)
+        return self._projections(ready).to(self._floats)
+
+    def _by_blocks(self, compute: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """Return what rows of the same tokens make, some at a time where products are of bytes."""
+        if not self._bytes or len(rows[0]) <= BYTE_ROWS:
+            return compute(*rows)
+        blocks = zip(*(torch.split(part, BYTE_ROWS) for part in rows), strict=True)
+        return torch.cat([compute(*block) for block in blocks])
 
     def single(self, states: Tensor, places: Tensor, attend: Attention, *, last: bool) -> Tensor:
         """Return the next states of each text's first or last token, which stand at ``places``."""
         of_queries, of_rest = self._apart
         ready = self._before(states, self._layer.attention_norms)
-        queries, rest = of_queries(ready[places]), of_rest(ready)
+        queries, rest = (
+            part.to(self._floats) for part in (of_queries(ready[places]), of_rest(ready))
+        )
         width = self._heads.keys * self._heads.size
         self._norm_heads(queries, self._layer.query_norm)
         self._norm_heads(rest[:, :width], self._layer.key_norm)
@@ -331,6 +386,7 @@ class PackedLayer:
 
     def _forward(self, states: Tensor, mixed: Tensor) -> Tensor:
         norms = self._layer.output_norms
+        mixed = mixed.to(self._dtype)
         states = self._added(states, mixed, self._attended, self._layer.attention_norms)
         ready = self._before(states, norms)
         if self._gate is None:

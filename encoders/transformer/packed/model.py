@@ -40,13 +40,18 @@ log = logging.getLogger("sluice")
 class PackedTransformer:
     """A transformer's weights laid out for packed passes in one arithmetic type.
 
-    They are a copy: make a new one when the model has changed.
+    They are a copy: make a new one when the model has changed. Around products of bytes (int8) the
+    rest is in ``floats``; the first texts say which inputs stay in float32, see ``ByteProduct``.
     """
 
-    def __init__(self, blocks: Blocks, dtype: torch.dtype, parts: Parts | None = None) -> None:
-        self._blocks, self._parts, self._dtype = blocks, parts, dtype
-        self._layers = [PackedLayer(layer, blocks.heads, dtype) for layer in blocks.layers]
-        self._bias = None if blocks.bias is None else _Longest(blocks.bias, dtype)
+    def __init__(
+        self, blocks: Blocks, dtype: torch.dtype, parts: Parts | None = None,
+        floats: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        floats = floats or dtype
+        self._blocks, self._parts = blocks, parts
+        self._layers = [PackedLayer(layer, blocks.heads, dtype, floats) for layer in blocks.layers]
+        self._bias = None if blocks.bias is None else _Longest(blocks.bias, floats)
         self._turns: dict[str, _Longest] = {}
         if blocks.turns is not None:
             for kind in {layer.kind for layer in self._layers}:
@@ -54,7 +59,9 @@ class PackedTransformer:
                 self._turns[kind] = _Longest(turns, torch.float32)
 
     @classmethod
-    def from_model(cls, model: Any, dtype: torch.dtype) -> PackedTransformer | None:
+    def from_model(
+        cls, model: Any, dtype: torch.dtype, floats: torch.dtype | None = None
+    ) -> PackedTransformer | None:
         """Return the packed form of a model, or None: see ``parts_of`` and ``blocks_of``.
 
         None also where the copy would take more than half of the memory that is left.
@@ -64,7 +71,7 @@ class PackedTransformer:
         if blocks is None:
             return None
         if model.device.type == "cpu":
-            return cls(blocks, dtype, parts) if _fits(blocks, dtype) else None
+            return cls(blocks, dtype, parts, floats) if _fits(blocks, dtype) else None
         return None if parts is None else cls(blocks, dtype, parts)
 
     @property

@@ -37,9 +37,9 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
     monkeypatch.delenv("SLUICE_ARITHMETIC")
     monkeypatch.setattr(arithmetic, "has_bfloat16", lambda device: True)
     monkeypatch.setattr(arithmetic, "product_times", lambda shapes, threads: Measured(seconds))
-    backend.say_float32.cache_clear()
+    backend.say_used.cache_clear()
     yield seconds
-    backend.say_float32.cache_clear()
+    backend.say_used.cache_clear()
 
 
 @pytest.mark.parametrize(("asked", "used"), TABLE.items())
@@ -92,7 +92,7 @@ def test_the_products_of_the_model_are_timed(bert: Path, monkeypatch: pytest.Mon
 
 
 def test_an_unknown_type_is_refused() -> None:
-    with pytest.raises(ConfigError, match="expected 'float32', 'bfloat16' or 'auto'"):
+    with pytest.raises(ConfigError, match="expected 'float32', 'bfloat16', 'int8' or 'auto'"):
         arithmetic.pick_dtype("float16", CPU)  # type: ignore[arg-type]
 
 
