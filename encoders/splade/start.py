@@ -280,5 +280,6 @@ def _states(
         store,
         label="start a SPLADE head",
         unit="texts",
+        in_order=True,
     )
     return states[:done], token_ids[:done]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import threading
 import weakref
@@ -39,6 +40,7 @@ from sluice.encoders.transformer.tokens import (
     Tokens,
     ahead,
     chunks,
+    side_by_side,
     token_batches,
     tokenized,
     tokenizer_state,
@@ -167,28 +169,44 @@ class TransformerModel(metaclass=Named):
         *,
         label: str,
         unit: str,
+        in_order: bool = False,
     ) -> None:
         """Tokenise texts a chunk ahead, and pass batches by length, with ``network``, to ``store``.
 
-        Texts without tokens are never passed on.
+        On a CPU each thread has batches of its own, unless ``in_order``: ``store`` may run in
+        several at a time. Texts without tokens are never passed on.
         """
         show = count >= PROGRESS_FROM
         with progress(label, count, unit, show=show) as advance, self.arithmetic():
             network = self.network()
-            start = passed = 0
-            for tokens in ahead(lambda span: tokens_of(*span), chunks(count)):
-                report_tokens(tokens.counts)
-                done = 0
-                for batch in token_batches(tokens, self.batch_tokens, padded=network is None):
-                    store(batch._replace(rows=start + batch.rows), network)
-                    done += len(batch.rows)
-                    advance(len(batch.rows))
-                    passed += 1
-                    if passed % TRIM_BATCHES == 0:
-                        trim_memory()
-                if done < len(tokens.ids):
-                    advance(len(tokens.ids) - done)
-                start += len(tokens.ids)
+            threads = 1
+            if network is not None and self.device.type == "cpu" and not in_order:
+                threads = torch.get_num_threads()
+            budget = max(1, self.batch_tokens // threads)
+
+            def batches() -> Iterator[TokenBatch]:
+                start = 0
+                for tokens in ahead(lambda span: tokens_of(*span), chunks(count)):
+                    report_tokens(tokens.counts)
+                    for batch in token_batches(tokens, budget, padded=network is None):
+                        yield batch._replace(rows=start + batch.rows)
+                    start += len(tokens.ids)
+
+            def work(batch: TokenBatch) -> None:
+                with self.arithmetic():
+                    store(batch, network)
+
+            done = 0
+            first = list(itertools.islice(batch_stream := batches(), 2))
+            threads = threads if len(first) > 1 else 1
+            everything = itertools.chain(first, batch_stream)
+            for passed, batch in enumerate(side_by_side(work, everything, threads), start=1):
+                done += len(batch.rows)
+                advance(len(batch.rows))
+                if passed % TRIM_BATCHES == 0:
+                    trim_memory()
+            if done < count:
+                advance(count - done)
 
     def network(self) -> PackedTransformer | None:
         """Return the packed form of the model as it is now; None if it runs padded.

@@ -8,12 +8,14 @@ import json
 import logging
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
@@ -351,3 +353,33 @@ def ahead(make: Callable[[Any], Item], arguments: Iterable[Any]) -> Iterator[Ite
             yield ready
             ready = coming.result()
         yield ready
+
+
+def side_by_side(
+    work: Callable[[Item], object], items: Iterable[Item], threads: int
+) -> Iterator[Item]:
+    """Yield each item, in order, once ``work`` on it is done: by so many threads, an item by one.
+
+    Nothing in a thread's pass waits for another's, as in a product that threads share.
+    """
+    if threads < 2:
+        for item in items:
+            work(item)
+            yield item
+        return
+    own = torch.get_num_threads()
+    waiting: deque[tuple[Item, Future[object]]] = deque()
+    pool = ThreadPoolExecutor(threads, "sluice-batches", torch.set_num_threads, (1,))
+    try:
+        for item in items:
+            context = contextvars.copy_context()
+            waiting.append((item, pool.submit(context.run, work, item)))
+            while len(waiting) > threads or (waiting and waiting[0][1].done()):
+                waiting[0][1].result()
+                yield waiting.popleft()[0]
+        while waiting:
+            waiting[0][1].result()
+            yield waiting.popleft()[0]
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(own)  # of threads that begin from now on, and of MKL

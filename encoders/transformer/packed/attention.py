@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -204,7 +205,14 @@ class TextAttention:
         if self._sight.causal:
             hidden = self._sight.hidden(range(length), range(seen))
             by_head.masked_fill_(hidden, float("-inf"))
-        mixed = torch.bmm(torch.softmax(scores, dim=-1), value)
+        if scores.dtype is torch.bfloat16:
+            from sluice.encoders.transformer.packed.kernels import softmax_halves  # loads numba
+
+            softmax_halves(scores.view(torch.int16).numpy().view(np.uint16).reshape(-1, seen))
+            shares = scores
+        else:
+            shares = torch.softmax(scores, dim=-1)
+        mixed = torch.bmm(shares, value)
         return mixed.view(texts, heads, length, size)
 
     def _flash(self, query: Tensor, key: Tensor, value: Tensor, seen: int) -> Tensor:

@@ -359,8 +359,14 @@ class PackedLayer:
         """Return what rows of the same tokens make, some at a time where products are of bytes."""
         if not self._bytes or len(rows[0]) <= BYTE_ROWS:
             return compute(*rows)
-        blocks = zip(*(torch.split(part, BYTE_ROWS) for part in rows), strict=True)
-        return torch.cat([compute(*block) for block in blocks])
+        whole: Tensor | None = None
+        for start in range(0, len(rows[0]), BYTE_ROWS):
+            block = slice(start, start + BYTE_ROWS)
+            part = compute(*(each[block] for each in rows))
+            if whole is None:
+                whole = part.new_empty((len(rows[0]), part.shape[1]))
+            whole[block] = part
+        return compute(*rows) if whole is None else whole
 
     def single(self, states: Tensor, places: Tensor, attend: Attention, *, last: bool) -> Tensor:
         """Return the next states of each text's first or last token, which stand at ``places``."""
