@@ -64,10 +64,12 @@ def _fastest(dtype: Dtype, module: nn.Module | None) -> str:
     if wish == "int8" or dtype == "int8":
         from sluice.encoders.transformer.packed.eight_bits import multiplies_bytes  # loads numba
 
-        if multiplies_bytes():
-            times = product_times(shapes_of(module), torch.get_num_threads(), bytewise=True)
-            if wish == "int8" or times.fastest == "int8":
-                return "int8"
+        threads = torch.get_num_threads()
+        if multiplies_bytes() and (
+            wish == "int8"
+            or product_times(shapes_of(module), threads, bytewise=True).fastest == "int8"
+        ):
+            return "int8"
     return "bfloat16" if is_faster_in_halves(module) else "float32"
 
 

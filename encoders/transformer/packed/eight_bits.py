@@ -36,33 +36,38 @@ class ByteProduct:
     def rows(self, chosen: slice) -> ByteProduct:
         """Return the product of some of the outputs, with the same inputs in float32."""
         part = ByteProduct(self._weight[chosen], torch.from_numpy(self._bias[chosen]))
-        part._settle(self._apart)
+        if self._apart is not None:
+            part._settle(self._apart)
         return part
 
-    def _settle(self, apart: NDArray[np.int64]) -> None:
+    def _settle(self, apart: NDArray[np.int64]) -> NDArray[np.int64]:
         self._apart = apart
-        self._weights_apart = self._weight[:, apart].T.contiguous().numpy()
+        self._weights_apart = np.zeros((APART, len(self._weight)), np.float32)
+        self._weights_apart[: len(apart)] = self._weight[:, apart].T
         rest = self._weight.index_fill(1, torch.from_numpy(apart), 0.0)
         self._scales = rest.abs().amax(dim=1).clamp_(min=1e-12).div_(127)
         codes = rest.div_(self._scales[:, None]).round_()
         self._sums = (codes.sum(dim=1) * self._scales).numpy()
         self._zeros = torch.zeros(len(codes), dtype=torch.int32)
         self._codes = torch.ops.onednn.qlinear_prepack(codes.to(torch.int8), None)
+        return apart
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return ``[n, out]`` float32."""
-        if self._apart is None:
-            self._settle(x.abs().amax(dim=0).topk(min(APART, x.shape[1])).indices.numpy())
+        apart = self._apart
+        if apart is None:
+            apart = x.abs().amax(dim=0).topk(min(APART, x.shape[1])).indices.numpy()
+            apart = self._settle(apart)
         codes = torch.empty(x.shape, dtype=torch.uint8)
         scales, zeros = np.empty((2, len(x)), np.float32)
-        apart = np.empty((len(x), len(self._apart)), np.float32)
-        code_rows(x.numpy(), self._apart, codes.numpy(), scales, zeros, apart)
+        kept = np.zeros((len(x), APART), np.float32)
+        code_rows(x.numpy(), apart, codes.numpy(), scales, zeros, kept)
         out: Tensor = torch.ops.onednn.qlinear_pointwise(
             codes, 1.0, 0, self._codes, self._scales, self._zeros, None, 1.0, 0, torch.float32,
             "none", [], "none",
         )  # fmt: skip
         finish_products(
-            out.numpy(), scales, zeros, self._sums, self._bias, apart, self._weights_apart,
+            out.numpy(), scales, zeros, self._sums, self._bias, kept, self._weights_apart,
             self._gelu,
         )  # fmt: skip
         return out
