@@ -23,7 +23,7 @@ from sluice.encoders.foundation.disk.files import cache_folder, write_json
 from sluice.encoders.foundation.errors import ConfigError, suggest
 
 ARITHMETIC = "SLUICE_ARITHMETIC"
-BUDGET = 0.03  # seconds for all ways together, once each of them has run
+BUDGET = 0.02  # seconds for all ways together, once each of them has run
 MARGIN = 1.03  # as fast as this must another way be to be taken in place of the first
 _FILE = "measured.json"
 # They hide instructions from a library, and so change what is fast.

@@ -17,7 +17,7 @@ from sluice.encoders.model_files.options import Dtype
 from sluice.encoders.transformer.packed.linear import PackedLinear, packed_linear
 
 WORDS = 8_192  # outputs from which a linear layer is taken for the one over the vocabulary
-_WORK = 3e8  # operations of one timing: a few milliseconds
+_WORK = 1.5e8  # operations of one timing: a millisecond or two
 
 log = logging.getLogger("sluice")
 
@@ -64,10 +64,8 @@ def _fastest(dtype: Dtype, module: nn.Module | None) -> str:
     if wish == "int8" or dtype == "int8":
         from sluice.encoders.transformer.packed.eight_bits import multiplies_bytes  # loads numba
 
-        threads = torch.get_num_threads()
         if multiplies_bytes() and (
-            wish == "int8"
-            or product_times(shapes_of(module), threads, bytewise=True).fastest == "int8"
+            wish == "int8" or product_times(shapes_of(module), bytewise=True).fastest == "int8"
         ):
             return "int8"
     return "bfloat16" if is_faster_in_halves(module) else "float32"
@@ -80,7 +78,7 @@ def is_faster_in_halves(module: nn.Module | None = None) -> bool:
         return wish == "bfloat16"
     if not has_bfloat16("cpu"):
         return False
-    times = product_times(shapes_of(module), torch.get_num_threads())
+    times = product_times(shapes_of(module))
     _say(f"arithmetic: {times}")
     return times.fastest == "bfloat16"
 
@@ -95,8 +93,11 @@ def shapes_of(module: nn.Module | None) -> tuple[Shape, ...]:
     return tuple(sorted(shapes)) or TYPICAL
 
 
-def product_times(shapes: Sequence[Shape], threads: int, *, bytewise: bool = False) -> Measured:
-    """Return the seconds that products of these shapes take in each arithmetic, here."""
+def product_times(shapes: Sequence[Shape], *, bytewise: bool = False) -> Measured:
+    """Return the seconds that products of these shapes take in each arithmetic, here.
+
+    They are one thread's, as those of a packed pass are: each thread has texts of its own.
+    """
     rows = int(min(1024, max(16, _WORK / sum(2 * a * b for a, b in shapes))))
 
     def products(dtype: torch.dtype) -> Callable[[], object]:
@@ -113,10 +114,15 @@ def product_times(shapes: Sequence[Shape], threads: int, *, bytewise: bool = Fal
         return run
 
     sizes = " ".join(f"{shape.inputs}x{shape.outputs}" for shape in shapes)
-    task = f"products of {rows} rows, {sizes}; threads {threads}; torch {torch.__version__}"
+    task = f"products of {rows} rows, {sizes}; torch {torch.__version__}"
     names = ("float32", "bfloat16", "int8") if bytewise else ("float32", "bfloat16")
-    with torch.inference_mode():
-        return measured(task, {name: products(TYPES[name]) for name in names})
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            return measured(task, {name: products(TYPES[name]) for name in names})
+    finally:
+        torch.set_num_threads(threads)
 
 
 @functools.cache

@@ -36,7 +36,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
     seconds: dict[str, float] = {}
     monkeypatch.delenv("SLUICE_ARITHMETIC")
     monkeypatch.setattr(arithmetic, "has_bfloat16", lambda device: True)
-    monkeypatch.setattr(arithmetic, "product_times", lambda shapes, threads: Measured(seconds))
+    monkeypatch.setattr(arithmetic, "product_times", lambda shapes, **kinds: Measured(seconds))
     backend.say_used.cache_clear()
     yield seconds
     backend.say_used.cache_clear()
@@ -86,7 +86,7 @@ def test_the_products_of_the_model_are_timed(bert: Path, monkeypatch: pytest.Mon
     shapes = arithmetic.shapes_of(model.module)
     assert len(shapes) > 1
     monkeypatch.setattr("sluice.encoders.foundation.measured._HERE", {})
-    times = arithmetic.product_times(shapes, 1)
+    times = arithmetic.product_times(shapes)
     assert set(times.seconds) == {"float32", "bfloat16"}
     assert all(0 < each < 1 for each in times.seconds.values())
 
