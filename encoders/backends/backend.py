@@ -65,9 +65,9 @@ def has_bfloat16(device: str) -> bool:
 
 
 @functools.cache
-def say_used(setting: str, used: str) -> None:
-    """Say, once for each setting, that another arithmetic is used, as it is faster here."""
-    log.warning("%s: this processor is faster in %s, which is used", setting, used)
+def say_used(wish: str, used: torch.dtype) -> None:
+    """Say, once for each wish and why it is not met, that another arithmetic is used."""
+    log.warning("%s; %s is used", wish, str(used).removeprefix("torch."))
 
 
 Output: TypeAlias = Literal["last_hidden_state", "head_states", "logits"]
@@ -124,7 +124,7 @@ def open_backend(
         )
     half = dtype != "float32" and has_bfloat16("cpu")
     if dtype == "bfloat16" and not half:
-        say_used("dtype: bfloat16", "float32")
+        say_used("dtype: bfloat16: this processor has no instructions for it", torch.float32)
     if engine == "onnx" and dtype == "bfloat16":
         raise ConfigError(
             "dtype: 'bfloat16' is not for backend 'onnx', which computes in float32; use backend "

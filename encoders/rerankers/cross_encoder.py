@@ -108,6 +108,7 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
     """
 
     kind = "cross_encoder"
+    takes_bytes = True
     own_pass = ""  # what other libraries would leave out of the scores
     head_parameters = ("classifier", "pooler", "score", "similarity_head")
 

@@ -56,6 +56,7 @@ class PyramidEncoder(CrossEncoder):
     """
 
     kind = own_pass = "pyramid"
+    takes_bytes = False
 
     shape: Shape
     memory_mb: int

@@ -32,13 +32,16 @@ class Shape(NamedTuple):
 TYPICAL = (Shape(384, 384), Shape(384, 1536), Shape(1536, 384))  # where no model is at hand
 
 
-def pick_dtype(dtype: Dtype, device: torch.device, module: nn.Module | None = None) -> torch.dtype:
+def pick_dtype(
+    dtype: Dtype, device: torch.device, module: nn.Module | None = None, *, bytewise: bool = False
+) -> torch.dtype:
     """Return the arithmetic type: the one that is asked for, if the hardware is faster in it.
 
     ``auto`` is float32 or bfloat16. On a CPU the model's products are timed, once for a machine
     (``measured``): a processor may have the instructions and be slow in them, or only imitate them.
     Then it computes in what is faster, whatever was asked; a line says so. int8 are products of
-    bytes (``ByteProduct``). ``$SLUICE_ARITHMETIC`` overrides what is measured.
+    bytes (``ByteProduct``). They are ``bytewise`` models' alone.
+    ``$SLUICE_ARITHMETIC`` overrides what is measured.
     """
     check_dtype(dtype)
     if dtype == "float32":
@@ -48,20 +51,20 @@ def pick_dtype(dtype: Dtype, device: torch.device, module: nn.Module | None = No
             raise ConfigError(f"dtype: int8 is for CPUs, not {device}; write bfloat16 or auto")
         half = dtype == "bfloat16" or has_bfloat16(device.type)
         return torch.bfloat16 if half else torch.float32
-    chosen = _fastest(dtype, module)
+    chosen = _fastest(dtype, module, bytewise=bytewise)
     if dtype not in ("auto", chosen):
-        say_used(f"dtype: {dtype}", chosen)
+        say_used(f"dtype: {dtype}: slower here", TYPES[chosen])
     return TYPES[chosen]
 
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
-def _fastest(dtype: Dtype, module: nn.Module | None) -> str:
+def _fastest(dtype: Dtype, module: nn.Module | None, *, bytewise: bool) -> str:
     wish = forced()
     if wish in ("float32", "bfloat16"):
         return wish
-    if wish == "int8" or dtype == "int8":
+    if bytewise and "int8" in (wish, dtype):
         from sluice.encoders.transformer.packed.eight_bits import multiplies_bytes  # loads numba
 
         if multiplies_bytes() and (

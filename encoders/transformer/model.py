@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.encoders.backends.backend import ChosenBackend, pick_device
+from sluice.encoders.backends.backend import ChosenBackend, pick_device, say_used
 from sluice.encoders.foundation.disk.files import fingerprint_of
-from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.processes import trim_memory
 from sluice.encoders.foundation.progress import progress
@@ -73,6 +73,7 @@ class TransformerModel(metaclass=Named):
     """
 
     kind: str = ""
+    takes_bytes = False  # whether it can run in dtype int8: it encodes by ``map_batches``
 
     def __init__(
         self,
@@ -83,8 +84,12 @@ class TransformerModel(metaclass=Named):
         dtype: Dtype = "float32",
         batch_tokens: int | None = None,
     ) -> None:
+        if dtype == "int8" and not self.takes_bytes:
+            raise ConfigError(
+                "dtype: int8 is for encoders and cross-encoders; write bfloat16 or auto"
+            )
         self.device: torch.device = pick_device(device)
-        self.dtype: torch.dtype = pick_dtype(dtype, self.device, module)
+        self.dtype: torch.dtype = pick_dtype(dtype, self.device, module, bytewise=self.takes_bytes)
         self.module: nn.Module = module.to(self.device)
         self.model: Any = module
         self.tokenizer: Any = tokenizer
@@ -213,6 +218,12 @@ class TransformerModel(metaclass=Named):
 
         It is rebuilt after a change of the model. The first is compared with the ordinary pass.
         """
+        packed = self._packed_pass()
+        if packed is None and self.dtype is torch.int8:
+            say_used(f"dtype: int8: {type(self.model).__name__} has no packed pass", self.floats)
+        return packed
+
+    def _packed_pass(self) -> PackedTransformer | None:
         if not self.packed or self.backend is not None or not self.packable:
             return None
         if is_changed(self.model):  # hooks come and go without a change of the weights
@@ -256,10 +267,10 @@ class TransformerModel(metaclass=Named):
         distance = self._distance(network, batch)
         if distance < 0.05:  # of tokens; vectors pooled from them are nearer
             return True
-        log.warning(
-            "dtype: int8: %s is %.0f %% off in it on probe texts; %s is used",
-            type(self.model).__name__, 100 * distance, str(self.floats).removeprefix("torch."),
-        )  # fmt: skip
+        say_used(
+            f"dtype: int8: {type(self.model).__name__} is {distance:.0%} off on probe texts",
+            self.floats,
+        )
         return False
 
     def _agrees(self, network: PackedTransformer) -> bool:

@@ -112,6 +112,7 @@ def with_modules(model: nn.Module, **added: nn.Module | None) -> nn.ModuleDict:
 class TextEncoder(TransformerModel, EncoderBase):
     """A transformer over single texts, with prompts and lengths per side."""
 
+    takes_bytes = True
     expand_to = 0  # tokens that queries are filled up to
 
     def __init__(

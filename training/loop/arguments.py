@@ -88,7 +88,7 @@ def training_arguments(
         "remove_unused_columns": False,
     }
     if settings.get("bf16") is True and settings["use_cpu"] and not is_faster_in_halves():
-        say_used("trainer.bf16: true", "float32")
+        say_used("trainer.bf16: true: slower here than float32", torch.float32)
         settings["bf16"] = False
     if evaluated:
         every = trainer.get("eval_steps", evaluate_every or 0.2)

@@ -261,7 +261,7 @@ class MaxSim:
         if self._of_tokens:
             size = 4 * (hooks.dim or 0)
         else:
-            size = self.encoder.state_width * self.encoder.dtype.itemsize
+            size = self.encoder.state_width * self.encoder.floats.itemsize
         most = max(1, BYTES // max(1, hooks.lengths.get("document", USUAL_TOKENS) * size))
         places: dict[str, list[int]] = {}
         for place, (_, document) in enumerate(pairs):

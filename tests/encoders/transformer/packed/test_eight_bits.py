@@ -9,6 +9,8 @@ import transformers
 from torch.nn import functional
 
 from sluice.encoders import CrossEncoder, DenseEncoder
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.rerankers.local_language_model import LocalLanguageModel
 from sluice.encoders.transformer.packed.eight_bits import ByteProduct, multiplies_bytes
 from sluice.encoders.transformer.packed.kernels import softmax_halves
 from sluice.encoders.transformer.tokens import side_by_side
@@ -114,6 +116,21 @@ def test_a_model_that_is_far_off_in_bytes_runs_in_floats(
     encoder = DenseEncoder(model, tokenizer, dtype="int8")
     assert (encoder.encode_documents(TEXTS) * full).sum(1).min() > 0.998
     assert "dtype: int8: BertModel is" in caplog.text
+
+
+def test_what_has_no_packed_pass_says_so(
+    tokenizer: Any, bytewise: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    encoder = DenseEncoder(made("Bert", tokenizer), tokenizer, dtype="int8")
+    encoder.packed = False
+    encoder.encode_documents(["gold"])
+    assert "dtype: int8: BertModel has no packed pass; " in caplog.text
+    config = transformers.GPT2Config(vocab_size=len(tokenizer), n_embd=16, n_layer=1, n_head=2)
+    writer = transformers.GPT2LMHeadModel._from_config(config)
+    with pytest.raises(ConfigError, match="dtype: int8 is for encoders and cross-encoders"):
+        LocalLanguageModel(writer, tokenizer, dtype="int8")
+    assert LocalLanguageModel(writer, tokenizer, dtype="auto").dtype is not torch.int8
+    assert DenseEncoder(made("Bert", tokenizer), tokenizer, dtype="auto").dtype is torch.int8
 
 
 def test_threads_have_items_of_their_own_in_order() -> None:
