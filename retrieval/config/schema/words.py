@@ -17,8 +17,8 @@ WORDS: Mapping[str, str] = {
     "query_length": "Tokens of a query that are read; the rest is cut.",
     "document_length": "Tokens of a document that are read; the rest is cut.",
     "device": "auto (a GPU if there is one), cpu, cuda, cuda:1, mps.",
-    "dtype": "The arithmetic: float32, bfloat16 (faster, less exact), or auto (what suits the "
-    "hardware).",
+    "dtype": "The arithmetic: float32, bfloat16 (faster, less exact), int8 (on CPUs; faster and "
+    "less exact again), or auto (float32 or bfloat16, which is faster here).",
     "batch_tokens": "Tokens encoded together; less takes less memory. Left out, chosen.",
     "seed": "The seed of what is drawn.",
     "normalize": "Scales vectors to unit length, so that the score is the cosine.",
