@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.encoders.encoder import encoder_of
+from sluice.encoders.encoder import check_hooks, encoder_of, encodes
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.protocol import Example
 
@@ -138,7 +138,7 @@ def fit(
     for source in dict.fromkeys(example.source for example in chosen):
         encoder_of(encoder, source)  # an encoder with an expert for each dataset knows them all
     start_processes()
-    _check_precision(encoder)
+    _check_encoder(encoder)
     _check_teacher(as_loss(loss), chosen)
     _check_answered(as_loss(loss), chosen)
     _check_negative_queries(as_loss(loss), chosen)
@@ -265,12 +265,14 @@ def _check_cache(gradient_cache: int | None) -> None:
         raise ConfigError(f"gradient_cache: {gradient_cache}, expected 1 or more texts")
 
 
-def _check_precision(encoder: Trained) -> None:
+def _check_encoder(encoder: Trained) -> None:
     import torch
 
     from sluice.encoders.model_files.adapters import tuned_of
     from sluice.encoders.model_files.weights.quantised import weights_of
 
+    if encodes(encoder):
+        check_hooks(encoder)
     weights = weights_of(encoder.module)
     if weights != "float32" and not any(map(tuned_of, encoder.module.modules())):
         raise ConfigError(

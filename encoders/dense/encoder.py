@@ -30,16 +30,14 @@ from sluice.encoders.model_files.adapters import cut_layers, layer_outputs, note
 from sluice.encoders.model_files.layout import (
     read_layout,
     refuse_others,
-    write_dense,
     write_sidecar,
 )
-from sluice.encoders.model_files.loading import load, lowers, save, text_settings, weights_type
+from sluice.encoders.model_files.loading import load, text_settings, weights_type
 from sluice.encoders.model_files.options import TextGraphOptions, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.model_files.weights.quantised import Weights
 from sluice.encoders.transformer.decoder_attention import Attention, set_attention, with_positions
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import as_projection, chosen_projection, cut_vectors
 from sluice.encoders.transformer.text_encoder import (
@@ -50,7 +48,7 @@ from sluice.encoders.transformer.text_encoder import (
     with_modules,
 )
 from sluice.encoders.transformer.tokens import TokenBatch, end_texts, is_plain
-from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
+from sluice.encoders.transformer.vector_layers import VectorLayer
 from sluice.familiar import Similarity
 
 
@@ -323,13 +321,9 @@ class DenseEncoder(TextEncoder):
         if network is not None and single:
             last = self.pooling == "last"
             return network.single_states(*self.laid_out(batch), last=last).float()
-        states = self.output(batch, network)
-        parts = []
-        for span in spans(batch.lengths):
-            texts = states[span.start : span.stop].view(span.texts, span.length, -1)
-            mask = torch.ones(texts.shape[:2], dtype=torch.long, device=states.device)
-            parts.append(self._pooled(texts, mask, side))
-        return torch.cat(parts)
+        return torch.cat(
+            [self._pooled(*texts, side) for texts in self.states_by_length(batch, network)]
+        )
 
     @property
     def encode_parts(self) -> Callable[[Sequence[str], Sequence[Parts]], Dense] | None:
@@ -358,31 +352,10 @@ class DenseEncoder(TextEncoder):
         if self.append_eos is not None:
             noted["append_eos"] = self.append_eos
         with replaced_folder(Path(path)) as folder:
-            save(self.model, folder)
-            self.tokenizer.save_pretrained(folder)
-            places = write_dense(
-                folder,
-                hidden=int(self.model.config.hidden_size),
-                pooling=self.pooling,
-                pool_prompt=self.pool_prompt,
-                layers=kinds_of(projection),
-                normalize=self.normalize,
-                lengths=self.lengths,
-                prompts=self.prompts,
-                similarity=self.similarity,
-                lower_case=lowers(self.tokenizer),
-                top_layers=self.top_layers,
-            )
-            write_layers(projection, places)
-            write_sidecar(
-                folder,
-                {
-                    "type": self.kind,
-                    **self.save_backend(folder),
-                    "query_length": self.lengths["query"],
-                    "document_length": self.lengths["document"],
-                    **noted_weights(self.model),
-                    **noted,
-                },
-            )
+            facts = self.write_model(
+                folder, projection=projection, pooling=self.pooling, pool_prompt=self.pool_prompt,
+                normalize=self.normalize, similarity=self.similarity, top_layers=self.top_layers,
+            )  # fmt: skip
+            backend = self.save_backend(folder)
+            write_sidecar(folder, {**facts, **backend, **noted_weights(self.model), **noted})
             write_probes(folder, self)

@@ -61,6 +61,14 @@ def load_yaml(text: str, loader: Any = PlainLoader) -> Any:
     return yaml.load(text, Loader=loader)  # a SafeLoader
 
 
+def yaml_value(text: str, where: str) -> Any:
+    """Return the value of a YAML text that ``where`` names; ``ConfigError`` if it is not YAML."""
+    try:
+        return load_yaml(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{where}: {text!r:.200} is not YAML ({error})") from None
+
+
 def _refuse_bombs(text: str) -> None:
     """Raise ``ConfigError`` for sections nested too deeply, too large, or that hold themselves.
 

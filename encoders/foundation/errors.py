@@ -15,7 +15,8 @@ between them, the first one short. The command line gives each a line and exits 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 LONGEST_MESSAGE = 4_000  # characters: two screens
 ENDING = 1_000  # of these, from the end, where the remedy stands
@@ -68,6 +69,15 @@ class MissingPackageError(SluiceError):
             f"{purpose} needs the package {package}, which is not installed: "
             f"pip install 'sluice-ir[{extra}]'"
         )
+
+
+@contextmanager
+def needed_package(package: str, extra: str, purpose: str) -> Iterator[None]:
+    """Raise ``MissingPackageError`` where what is imported inside is not installed."""
+    try:
+        yield
+    except ImportError:
+        raise MissingPackageError(package, extra, purpose) from None
 
 
 def listed(names: Iterable[object], most: int = 10) -> str:

@@ -23,19 +23,17 @@ from sluice.encoders.model_files.layout import (
     Layout,
     read_layout,
     refuse_others,
-    write_dense,
     write_sidecar,
 )
-from sluice.encoders.model_files.loading import load, lowers, save, text_settings
+from sluice.encoders.model_files.loading import load, text_settings
 from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import chosen_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
-from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
+from sluice.encoders.transformer.vector_layers import VectorLayer
 
 
 class Centroids(NamedTuple):
@@ -266,7 +264,7 @@ class PseudoQueryEncoder(TextEncoder):
         vectors = np.zeros((len(texts), self.dim), np.float32)
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
-            parts = [self._query(*each) for each in self._alike(batch, network)]
+            parts = [self._query(*each) for each in self.states_by_length(batch, network)]
             vectors[batch.rows] = torch.cat(parts).cpu().numpy()
 
         self.map_texts(texts, "query", store)
@@ -279,7 +277,7 @@ class PseudoQueryEncoder(TextEncoder):
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
             done = 0
-            for states, mask in self._alike(batch, network):
+            for states, mask in self.states_by_length(batch, network):
                 made = self._centroids(states, mask, self.clustering.rounds)
                 rows = batch.rows[done : done + len(states)]
                 vectors[rows] = made.means.cpu().numpy()
@@ -294,17 +292,6 @@ class PseudoQueryEncoder(TextEncoder):
     def _most(self) -> int:
         """The most centroids that a document can have."""
         return min(self.clustering.centroids, self.lengths["document"])
-
-    def _alike(
-        self, batch: TokenBatch, network: PackedTransformer | None
-    ) -> list[tuple[Tensor, Tensor]]:
-        """Return states ``[n, length, hidden]`` and masks of the texts of each length."""
-        states, parts = self.output(batch, network), []
-        for span in spans(batch.lengths):
-            alike = states[span.start : span.stop].view(span.texts, span.length, -1)
-            mask = torch.ones(alike.shape[:2], dtype=torch.long, device=states.device)
-            parts.append((alike, mask))
-        return parts
 
     def _query(self, states: Tensor, mask: Tensor) -> Tensor:
         with torch.autocast(states.device.type, enabled=False):
@@ -337,31 +324,11 @@ class PseudoQueryEncoder(TextEncoder):
         That package refuses it: it has no module that makes several vectors of a document.
         """
         with replaced_folder(Path(path)) as folder:
-            save(self.model, folder)
-            self.tokenizer.save_pretrained(folder)
-            places = write_dense(
-                folder,
-                hidden=self.state_width,
-                pooling=self.pooling,
-                pool_prompt=self.pool_prompt,
-                layers=kinds_of(self.projection),
-                normalize=self.unit_vectors,
-                lengths=self.lengths,
-                prompts=self.prompts,
-                similarity="dot",
-                lower_case=lowers(self.tokenizer),
-                own=(MODULE,),
-            )
-            write_layers(self.projection, places)
-            write_sidecar(
-                folder,
-                {
-                    "type": self.kind,
-                    "query_length": self.lengths["query"],
-                    "document_length": self.lengths["document"],
-                    KEY: self.clustering._asdict(),
-                },
-            )
+            facts = self.write_model(
+                folder, projection=self.projection, pooling=self.pooling, similarity="dot",
+                pool_prompt=self.pool_prompt, normalize=self.unit_vectors, own=(MODULE,),
+            )  # fmt: skip
+            write_sidecar(folder, {**facts, KEY: self.clustering._asdict()})
 
 
 def _check_start(layout: Layout, folder: Path) -> None:

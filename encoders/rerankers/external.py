@@ -6,8 +6,6 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Annotated, Any
@@ -18,15 +16,13 @@ from numpy.typing import NDArray
 from sluice.encoders.dense.remote.encoder import (
     RERANK,
     RERANKING,
-    Answer,
     Api,
+    HttpService,
     Usage,
-    address,
-    check_service,
     rerank_body,
     scores_in,
 )
-from sluice.encoders.dense.remote.http_json import HttpJson
+from sluice.encoders.dense.remote.http_json import in_threads
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import whole_number
@@ -35,7 +31,7 @@ from sluice.encoders.table import USUAL_RANKER
 log = logging.getLogger("sluice")
 
 
-class HttpReranker:
+class HttpReranker(HttpService):
     """Scores from a server that is sent a query with up to ``batch_size`` of its texts.
 
     ``url`` is the server's base, as ``https://api.cohere.com/v2``; ``api`` its shape: ``cohere``
@@ -71,36 +67,16 @@ class HttpReranker:
             float, "What a thousand searches cost, by which the cost is counted."
         ] = 0.0,
     ) -> None:
-        self._options = {name: value for name, value in locals().items() if name != "self"}
-        check_service(
-            api, RERANKING, url, model,
-            max_characters=max_characters, price=price, priced="a thousand searches",
-        )  # fmt: skip
-        self.url, self.model, self.api = url.rstrip("/"), model, api
-        self.max_characters = max_characters
+        self.connect(locals(), RERANKING, RERANK, "a thousand searches")
         self.batch_size = whole_number(batch_size, "batch_size", 1)
-        self.concurrency = whole_number(concurrency, "concurrency", 1, 64)
         self.usage = Usage(per_thousand_searches=price)
         self.name = model or self.url
-        self.endpoint = HttpJson(
-            address(self.url, RERANK),
-            api_key_env=api_key_env,
-            api_key_file=api_key_file,
-            requests_per_minute=requests_per_minute,
-            timeout_s=timeout_s,
-            retries=retries,
-            backoff_s=backoff_s,
-        )
 
     @property
     def fingerprint(self) -> str:
         """A hash of address, model and settings; the server's weights cannot be hashed."""
         facts = [self.url, self.model, self.api, self.max_characters]
         return fingerprint_of("sluice.http_rerank", facts)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return what makes a reranker of the same settings, whose usage begins at nothing."""
-        return partial(type(self), **self._options), ()
 
     def score(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         """Return the server's score of each (query, text) pair, float32 ``[n]``.
@@ -118,18 +94,10 @@ class HttpReranker:
             for query, rows in places.items()
             for start in range(0, len(rows), self.batch_size)
         ]
-        stop = threading.Event()
-        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="sluice-http") as pool:
-            waiting = [
-                pool.submit(self._ask, query, [pairs[row][1] for row in rows], stop)
-                for query, rows in batches
-            ]
-            try:
-                for (_, rows), each in zip(batches, waiting, strict=True):
-                    scores[rows] = each.result()
-            finally:
-                stop.set()
-                pool.shutdown(wait=True, cancel_futures=True)
+        calls = [(query, [pairs[row][1] for row in rows]) for query, rows in batches]
+        answers = in_threads(self._ask, calls, self.concurrency)
+        for (_, rows), each in zip(batches, answers, strict=True):
+            scores[rows] = each
         if len(batches) > 1:
             log.info("%s: so far %s", self.endpoint.url, self.usage)
         unsent = np.isnan(scores)
@@ -140,12 +108,7 @@ class HttpReranker:
         sent = [text[: self.max_characters] for text in texts]
         body = rerank_body(self.api, self.model, query[: self.max_characters], sent)
 
-        def read(answer: Any) -> Answer:
-            return scores_in(self.api, answer, len(texts))
-
-        answer = self.endpoint.post(body, read, stop)
-        self.usage.add(len(texts), answer.tokens, answer.searches)
-        return list(answer.rows)
+        return self.rows(body, scores_in, len(texts), stop)
 
     def __repr__(self) -> str:
         return f"HttpReranker({self.endpoint.url!r}, {self.model!r})"

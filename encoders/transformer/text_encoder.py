@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Unpack
 
@@ -16,12 +16,15 @@ from sluice.encoders.encoder import Dense, EncoderBase, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
-from sluice.encoders.model_files.loading import lengths_of
+from sluice.encoders.model_files.layout import write_dense
+from sluice.encoders.model_files.loading import lengths_of, lowers, save
 from sluice.encoders.model_files.options import Computing
 from sluice.encoders.model_files.prompts import look_for_prompts
 from sluice.encoders.transformer.model import Features, TransformerModel
+from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.tokens import TokenBatch, Tokens, check_texts, token_offsets
+from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,6 +193,33 @@ class TextEncoder(TransformerModel, EncoderBase):
             label=f"encode {side} texts",
             unit="texts",
         )
+
+    def states_by_length(
+        self, batch: TokenBatch, network: PackedTransformer | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield states ``[n, length, hidden]`` and masks of a batch's texts of each length."""
+        states = self.output(batch, network)
+        for span in spans(batch.lengths):
+            texts = states[span.start : span.stop].view(span.texts, span.length, -1)
+            yield texts, torch.ones(texts.shape[:2], dtype=torch.long, device=states.device)
+
+    def write_model(
+        self, folder: Path, *, projection: VectorLayer | None = None, **settings: Any
+    ) -> dict[str, Any]:
+        """Write model, tokenizer and modules as a dense encoder has them; return facts to note.
+
+        ``settings`` are further arguments of ``write_dense``.
+        """
+        save(self.model, folder)
+        self.tokenizer.save_pretrained(folder)
+        own = {"pool_prompt": True, "prompts": self.prompts, **settings}
+        places = write_dense(
+            folder, hidden=int(self.model.config.hidden_size), layers=kinds_of(projection),
+            lengths=self.lengths, lower_case=lowers(self.tokenizer), **own,
+        )  # fmt: skip
+        write_layers(projection, places)
+        lengths = {f"{side}_length": length for side, length in self.lengths.items()}
+        return {"type": self.kind, **lengths}
 
     def token_ids(self, texts: Sequence[str], side: str) -> list[list[int]]:
         """Return token ids as lists, see ``tokens``."""

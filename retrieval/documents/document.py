@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from sluice.encoders.encoder import hooks_of
 from sluice.familiar import named_item, unknown
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | None
@@ -68,9 +67,12 @@ def document_input(encoder: Any, document: Document) -> str | dict[str, str]:
     An encoder whose ``fields`` is set reads fields: title, text and every text in the metadata.
     One that ``reads_ids`` reads id, title and text.
     """
-    if hooks_of(encoder).reads_ids:
+    from sluice.encoders.encoder import hooks_of  # not needed to read documents, and slow to load
+
+    hooks = hooks_of(encoder)
+    if hooks.reads_ids:
         return {"id": document.id, "title": document.title, "text": document.text}
-    if not hooks_of(encoder).fields:
+    if not hooks.fields:
         return document.full_text
     texts = {name: text for name, text in document.metadata.items() if isinstance(text, str)}
     return {**texts, "title": document.title, "text": document.text}

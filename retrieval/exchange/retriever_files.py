@@ -315,15 +315,10 @@ def index_of(text: str, metric: str | None) -> Index:
     It is a type (``flat``, ``auto``), a component (``{type: funnel, dimensions: 64}``), or a
     factory string of FAISS (``HNSW32``).
     """
-    import yaml
-
-    from sluice.encoders.foundation.bounded_input import load_yaml
+    from sluice.encoders.foundation.bounded_input import yaml_value
     from sluice.encoders.foundation.build import build
 
-    try:
-        spec = load_yaml(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"index: {text!r:.200} is not YAML ({error})") from None
+    spec = yaml_value(text, "index")
     if not isinstance(spec, dict):
         known = text in INDEXES
         spec = {"type": text} if known else {"type": BY_FACTORY, "factory": text}

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, Self
 
 from annotated_types import Ge
 
-from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
+from sluice.encoders.foundation.errors import ConfigError, ModelError, needed_package
 from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.foundation.processes import cores, limit_threads
 from sluice.encoders.foundation.progress import Advance
@@ -168,10 +168,8 @@ def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")  # 60 are too few on a busy machine
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
+    with needed_package("ray", "ray", "executor: ray"):
         import ray
-    except ImportError:
-        raise MissingPackageError("ray", "ray", "executor: ray") from None
     return ray
 
 

@@ -14,7 +14,7 @@ from sluice.encoders.foundation.build import type_name
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.retrieval.pipelines.table import SAVED, STAGES
+from sluice.retrieval.pipelines.table import SAVED, STAGES, UNWRITTEN
 
 PIPELINE = "pipeline.json"
 FORMAT = "sluice.pipeline"
@@ -101,7 +101,8 @@ def _saved_scorer(scorer: Any, draft: Path, name: str) -> dict[str, Any]:
     folder = f"rerankers/{name}"
     scorer.save_pretrained(draft / folder)
     half = str(getattr(scorer, "dtype", "")).endswith(HALF)
-    return {"type": kind, "folder": folder, **({"dtype": HALF} if half else {})}
+    settings = {setting: getattr(scorer, setting) for setting in UNWRITTEN.get(kind, ())}
+    return {"type": kind, "folder": folder, **({"dtype": HALF} if half else {}), **settings}
 
 
 def _plain(where: Mapping[str, Any] | None, name: str) -> Any:

@@ -22,6 +22,8 @@ SAVED: Final[Mapping[str, str]] = {
     **RERANKERS,
     "max_sim": "sluice.retrieval.stages.rerankers.similarity:MaxSim.from_pretrained",
 }
+# Settings of theirs that ``save_pretrained`` does not write.
+UNWRITTEN: Final[Mapping[str, tuple[str, ...]]] = {"rrra": ("weight",)}
 
 # Those of these types, of the judges' and of encoders' that talk to the server at their ``url``.
 REMOTE: Final = frozenset({"http", "http_rerank"})

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.disk.files import write_bytes
-from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
+from sluice.encoders.foundation.errors import ConfigError, DataError, needed_package
 from sluice.familiar import Answering, Familiar
 from sluice.retrieval.runs.columns import RunColumns
 from sluice.retrieval.runs.trec_files import read_run, run_text
@@ -261,10 +261,8 @@ class Run(Familiar, Mapping[str, Ranking], metaclass=Answering):
 
     def to_polars(self) -> Any:
         """Return a polars frame of the columns query, doc_id, rank (from 1) and score, in order."""
-        try:
+        with needed_package("polars", "polars", "Run.to_polars"):
             import polars as pl
-        except ImportError:
-            raise MissingPackageError("polars", "polars", "Run.to_polars") from None
         return pl.DataFrame(self._as_columns())
 
     def _as_columns(self) -> dict[str, Any]:

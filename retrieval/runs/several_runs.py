@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import lt
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from annotated_types import Ge
 from numpy.typing import NDArray
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
@@ -82,8 +81,8 @@ def compare_rankings(
     first: Run,
     second: Run,
     *,
-    k: Annotated[int, Ge(1), "Depth of the shared documents."] = 10,
-    p: Annotated[float, "P", "Persistence of rank-biased overlap, between 0 and 1."] = 0.9,
+    k: int = 10,
+    p: float = 0.9,
 ) -> RankSimilarity:
     """Return how alike two runs are, query by query: RBO of complete lists, overlap at ``k``, tau.
 

@@ -15,20 +15,18 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 import sluice
-from sluice.encoders.foundation.errors import MissingPackageError
+from sluice.encoders.foundation.errors import needed_package
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.serving.content.content import CHARACTERS
 from sluice.retrieval.serving.faults import fault_of
 from sluice.retrieval.serving.service import Service
 from sluice.retrieval.serving.shapes.search import HitShape, SearchRequest
 
-try:
+with needed_package("mcp", "serve", "serving over MCP"):
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.server.transport_security import TransportSecuritySettings
     from mcp.types import ToolAnnotations
-except ImportError:
-    raise MissingPackageError("mcp", "serve", "serving over MCP") from None
 
 log = logging.getLogger("sluice.serve")
 

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.encoders.foundation.errors import MissingPackageError
+from sluice.encoders.foundation.errors import needed_package
 from sluice.retrieval.serving.work.lane import Ran
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-try:
+with needed_package("prometheus-client", "serve", "serving"):
     from prometheus_client import (
         CONTENT_TYPE_LATEST as CONTENT_TYPE,
         CollectorRegistry,
@@ -23,8 +23,6 @@ try:
         values,
     )
     from prometheus_client.multiprocess import MultiProcessCollector
-except ImportError:
-    raise MissingPackageError("prometheus-client", "serve", "serving") from None
 
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

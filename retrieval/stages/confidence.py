@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from sluice.encoders.encoder import hooks_of
 from sluice.encoders.foundation.build import checked
@@ -102,6 +101,8 @@ def _softmax(scores: NDArray[np.float64], temperature: float) -> Any:
 
 
 def _energy(scores: NDArray[np.float64], temperature: float) -> Any:
+    from scipy.special import logsumexp
+
     highest = scores.max()  # s / T may be too large for a float where T is small
     return highest + temperature * logsumexp((scores - highest) / temperature)
 

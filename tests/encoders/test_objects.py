@@ -18,6 +18,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.tokens import TokenVectors
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval.testing import check_encoder
+from sluice.training import Example, fit
 
 TEXTS = ["gold in the river", "a sluice", "dense and sparse vectors", "the river of gold"]
 
@@ -293,6 +294,9 @@ def test_an_encoder_that_learns_says_so() -> None:
 
     with pytest.raises(ConfigError, match="Learns has fit_documents and no learner"):
         as_encoder(Learns())
+    untold: Any = Learns()
+    with pytest.raises(ConfigError, match="Learns has fit_documents and no learner"):
+        fit(untold, [Example("gold", ("river",))], untold, output="unmade")
     Learns.learner = property(lambda self: self)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="the learner of Learns has no fit_in_parts"):
         as_encoder(Learns())

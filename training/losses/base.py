@@ -208,6 +208,11 @@ def compares_own(loss: LossBase) -> bool:
     return loss.negatives == "own" and "teacher_vectors" not in loss.wants
 
 
+def taught_by(setting: str) -> Any:
+    """Return the ``needs_teacher`` of a loss one of whose settings names what it learns from."""
+    return property(lambda loss: getattr(loss, setting) not in ("labels", "columns"))
+
+
 HOOKS = tuple(n for n in vars(LossBase) if n[0] != "_" and n not in ("summary", "paper"))
 
 

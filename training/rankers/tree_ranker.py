@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.disk.files import write_text
-from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
+from sluice.encoders.foundation.errors import ConfigError, ModelError, needed_package
 from sluice.training.rankers.linear_ranker import Floats, JudgedLists, ndcg_of
 
 TREES = "trees.txt"
@@ -151,8 +151,6 @@ def has_lightgbm() -> bool:
 
 
 def _lightgbm() -> Any:
-    try:
+    with needed_package("lightgbm", "lightgbm", "a ranker of trees"):
         import lightgbm
-    except ImportError:
-        raise MissingPackageError("lightgbm", "lightgbm", "a ranker of trees") from None
     return lightgbm

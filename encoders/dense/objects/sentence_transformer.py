@@ -13,7 +13,7 @@ import torch
 from sluice.encoders.encoder import Dense, EncoderBase, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
-from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
+from sluice.encoders.foundation.errors import ConfigError, DataError, needed_package
 from sluice.encoders.model_files.identity import versions
 from sluice.encoders.model_files.layout import write_sidecar
 from sluice.encoders.model_files.loading import as_model_error, quiet_transformers
@@ -138,12 +138,10 @@ class SentenceTransformerEncoder(EncoderBase):
         versions before 6 import those of a local folder.
         """
         refuse_own_modules(Path(model))
-        try:
+        with needed_package(
+            "sentence-transformers", "sentence-transformers", f"{model}: a SentenceTransformer"
+        ):
             from sentence_transformers import SentenceTransformer
-        except ImportError:
-            raise MissingPackageError(
-                "sentence-transformers", "sentence-transformers", f"{model}: a SentenceTransformer"
-            ) from None
         with as_model_error(Path(model), "a SentenceTransformer"):
             opened = SentenceTransformer(
                 str(model),

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from sluice.encoders.dense.objects.function import Embed, FunctionEncoder
-from sluice.encoders.dense.remote.http_json import HttpJson
+from sluice.encoders.dense.remote.http_json import HttpJson, in_threads
 from sluice.encoders.encoder import Dense, Side
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
@@ -30,6 +29,9 @@ APIS: tuple[Api, ...] = ("openai", "cohere", "tei")
 RERANKING: tuple[Api, ...] = ("cohere", "tei")
 PATHS = {"openai": "/embeddings", "cohere": "/embed", "tei": "/embed"}
 RERANK = "/rerank"
+SENDING = (
+    "api_key_env", "api_key_file", "requests_per_minute", "timeout_s", "retries", "backoff_s",
+)  # fmt: skip
 LARGEST = 3.4e38  # what float32 holds
 
 
@@ -42,33 +44,6 @@ class Answer(NamedTuple):
     rows: list[Any]
     tokens: int
     searches: int
-
-
-def check_service(
-    api: str,
-    known: Sequence[Api],
-    url: str,
-    model: str,
-    *,
-    max_characters: int | None,
-    price: float,
-    priced: str,
-) -> None:
-    """Raise ``ConfigError`` for an unknown api, a model's name that it needs or has no use for.
-
-    And for a length that is not a whole number, or a ``price`` below 0; ``priced`` is what for.
-    """
-    if api not in known:
-        other = "; it has no reranker" if api in APIS else suggest(api, known)
-        raise ConfigError(f"api: {api!r}; known: {', '.join(known)}{other}")
-    if api != "tei" and not model.strip():
-        raise ConfigError(f"model: empty; expected the name that {url} knows it by")
-    if api == "tei" and model:
-        raise ConfigError("model: api tei serves one model, which it is not asked for by name")
-    if max_characters is not None:
-        whole_number(max_characters, "max_characters", 1)
-    if not is_number(price) or price < 0:
-        raise ConfigError(f"price: {price!r}; expected 0 or more, for {priced}")
 
 
 def address(url: str, path: str) -> str:
@@ -210,6 +185,51 @@ class Usage:
         return ", ".join([*parts, f"cost {self.cost:.6g}"] if priced else parts)
 
 
+class HttpService:
+    """What asks a model behind HTTP: the settings that an encoder and a reranker there share."""
+
+    url: str
+    model: str
+    api: Api
+    usage: Usage
+
+    def connect(self, given: Mapping[str, Any], known: Sequence[Api], path: str, per: str) -> None:
+        """Take the arguments ``given``; ``ConfigError`` for those that cannot be.
+
+        ``known`` are the apis, requests go to ``path``, the price is that of ``per``.
+        """
+        self._options = {k: v for k, v in given.items() if k not in ("self", "__class__")}
+        api, url, model, price = (given[name] for name in ("api", "url", "model", "price"))
+        if api not in known:
+            other = "; it has no reranker" if api in APIS else suggest(api, known)
+            raise ConfigError(f"api: {api!r}; known: {', '.join(known)}{other}")
+        if api != "tei" and not model.strip():
+            raise ConfigError(f"model: empty; expected the name that {url} knows it by")
+        if api == "tei" and model:
+            raise ConfigError("model: api tei serves one model, which it is not asked for by name")
+        self.max_characters: int | None = given["max_characters"]
+        if self.max_characters is not None:
+            whole_number(self.max_characters, "max_characters", 1)
+        if not is_number(price) or price < 0:
+            raise ConfigError(f"price: {price!r}; expected 0 or more, for {per}")
+        self.url, self.model, self.api = url.rstrip("/"), model, api
+        self.concurrency = whole_number(given["concurrency"], "concurrency", 1, 64)
+        sending = {name: given[name] for name in SENDING}
+        self.endpoint = HttpJson(address(self.url, path), **sending)
+
+    def rows(
+        self, body: Any, read: Callable[..., Answer], texts: int, stop: threading.Event | None
+    ) -> list[Any]:
+        """Return what a request of so many texts is answered, as ``read`` finds it."""
+        answer = self.endpoint.post(body, lambda said: read(self.api, said, texts), stop)
+        self.usage.add(texts, answer.tokens, answer.searches)
+        return list(answer.rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes one of the same settings, whose usage begins at nothing."""
+        return partial(type(self), **self._options), ()
+
+
 log = logging.getLogger("sluice")
 
 # What decides the vectors, and is saved: never a key, nor where it is.
@@ -218,7 +238,7 @@ NOTED = (
 )  # fmt: skip
 
 
-class HttpEncoder(FunctionEncoder):
+class HttpEncoder(HttpService, FunctionEncoder):
     """Dense vectors from a server, asked with up to ``batch_size`` texts a request.
 
     ``url`` is the server's base, as ``https://api.openai.com/v1``; ``api`` its shape: ``openai``,
@@ -270,12 +290,7 @@ class HttpEncoder(FunctionEncoder):
         backoff_s: float = 1.0,
         price: Annotated[float, "What a million tokens cost, by which the cost is counted."] = 0.0,
     ) -> None:
-        given = {**locals()}
-        self._options = {k: v for k, v in given.items() if k not in ("self", "__class__")}
-        check_service(
-            api, APIS, url, model,
-            max_characters=max_characters, price=price, priced="a million tokens",
-        )  # fmt: skip
+        self.connect(locals(), APIS, PATHS[api] if api in APIS else "", "a million tokens")
         if api == "tei" and dim is not None:
             raise ConfigError("dim: api tei gives vectors of the model's own width; leave it out")
         if not isinstance(query_prompt, str) or not isinstance(document_prompt, str):
@@ -283,20 +298,8 @@ class HttpEncoder(FunctionEncoder):
         if not isinstance(normalize, bool):
             raise ConfigError(f"normalize: {normalize!r}; expected true or false")
         self.prompts: dict[str, str] = {"query": query_prompt, "document": document_prompt}
-        self.url, self.model, self.api = url.rstrip("/"), model, api
-        self.max_characters = max_characters
-        self.concurrency = whole_number(concurrency, "concurrency", 1, 64)
         self.usage = Usage(per_million_tokens=price)
         self._asked_dim = dim
-        self.endpoint = HttpJson(
-            address(self.url, PATHS[api]),
-            api_key_env=api_key_env,
-            api_key_file=api_key_file,
-            requests_per_minute=requests_per_minute,
-            timeout_s=timeout_s,
-            retries=retries,
-            backoff_s=backoff_s,
-        )
         super().__init__(
             partial(self._ask, "document"),
             queries=partial(self._ask, "query"),
@@ -330,13 +333,7 @@ class HttpEncoder(FunctionEncoder):
         """Return the vectors of the texts of one request."""
         sent = [(self.prompts[side] + text)[: self.max_characters] for text in texts]
         body = embed_body(self.api, self.model, sent, side, self._asked_dim)
-
-        def read(answer: Any) -> Answer:
-            return vectors_in(self.api, answer, len(texts))
-
-        answer = self.endpoint.post(body, read, stop)
-        self.usage.add(len(texts), answer.tokens)
-        return list(answer.rows)
+        return self.rows(body, vectors_in, len(texts), stop)
 
     def _each(
         self, function: Embed, batches: Sequence[list[str]]
@@ -345,21 +342,12 @@ class HttpEncoder(FunctionEncoder):
         if len(batches) < 2:
             yield from super()._each(function, batches)
             return
-        stop = threading.Event()
         asked: Any = function  # one of its own
-        ask = partial(asked, stop=stop)
-        with ThreadPoolExecutor(self.concurrency, thread_name_prefix="sluice-http") as pool:
-            waiting = [pool.submit(self._called, ask, batch) for batch in batches]
-            try:
-                for each in waiting:
-                    yield each.result()
-            finally:
-                stop.set()
-                pool.shutdown(wait=True, cancel_futures=True)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Return what makes an encoder of the same settings, whose usage begins at nothing."""
-        return partial(type(self), **self._options), ()
+        def called(batch: list[str], stop: threading.Event) -> Dense | TokenVectors:
+            return self._called(partial(asked, stop=stop), batch)
+
+        yield from in_threads(called, [(batch,) for batch in batches], self.concurrency)
 
     def save_pretrained(self, path: str | Path) -> None:
         """Write address, model and settings as a model folder, without the key."""

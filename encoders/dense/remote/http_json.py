@@ -12,7 +12,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
 
 from sluice.encoders.foundation.bounded_input import expanded
@@ -20,6 +22,7 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 
 log = logging.getLogger("sluice")
+Answered = TypeVar("Answered")
 
 TRIED_AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 LONGEST_WAIT = 60.0  # seconds between two tries, whatever the server asks for
@@ -177,6 +180,21 @@ class HttpJson:
             key = ""
         text = text.replace(key, "***") if key else text
         return " ".join(text.split())[:SHOWN]
+
+
+def in_threads(
+    ask: Callable[..., Answered], calls: Sequence[tuple[Any, ...]], workers: int
+) -> Iterator[Answered]:
+    """Yield ``ask(*call, stop)`` of each call, in order; an error sets ``stop`` and ends others."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(workers, thread_name_prefix="sluice-http") as pool:
+        waiting = [pool.submit(ask, *call, stop) for call in calls]
+        try:
+            for each in waiting:
+                yield each.result()
+        finally:
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

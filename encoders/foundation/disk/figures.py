@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.encoders.foundation.disk.files import write_bytes
-from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, suggest
+from sluice.encoders.foundation.errors import ConfigError, needed_package, suggest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,10 +68,8 @@ _DATES: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDa
 @contextmanager
 def styled(doing: str) -> Iterator[None]:
     """Draw inside with this project's settings; ``doing`` is named where matplotlib is missing."""
-    try:
+    with needed_package("matplotlib", "plots", doing):
         import matplotlib
-    except ImportError:
-        raise MissingPackageError("matplotlib", "plots", doing) from None
     with matplotlib.rc_context(_SETTINGS):
         yield
 

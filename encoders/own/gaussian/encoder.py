@@ -21,20 +21,18 @@ from sluice.encoders.model_files.layout import (
     read_layout,
     read_modules,
     refuse_others,
-    write_dense,
     write_sidecar,
 )
-from sluice.encoders.model_files.loading import load, lowers, save, text_settings
+from sluice.encoders.model_files.loading import load, text_settings
 from sluice.encoders.model_files.options import TextGraphOptions, takes_options
 from sluice.encoders.model_files.probes import write_probes
 from sluice.encoders.own.gaussian.heads import VarianceHead, new_parts, read_parts
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
-from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
+from sluice.encoders.transformer.vector_layers import VectorLayer
 
 
 class Gaussians(NamedTuple):
@@ -249,11 +247,7 @@ class GaussianEncoder(TextEncoder):
             vectors[:, 0] = -1 / self.variance.settings.start
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
-            states, parts = self.output(batch, network), list[Tensor]()
-            for span in spans(batch.lengths):
-                alike = states[span.start : span.stop].view(span.texts, span.length, -1)
-                mask = torch.ones(alike.shape[:2], dtype=torch.long, device=states.device)
-                parts.append(self._vectors(alike, mask, side))
+            parts = [self._vectors(*each, side) for each in self.states_by_length(batch, network)]
             vectors[batch.rows] = torch.cat(parts).cpu().numpy()
 
         self.map_texts(texts, side, store)
@@ -303,29 +297,11 @@ class GaussianEncoder(TextEncoder):
         """
         token = self.variance.settings.token
         with replaced_folder(Path(path)) as folder:
-            save(self.model, folder)
-            self.tokenizer.save_pretrained(folder)
-            places = write_dense(
-                folder,
-                hidden=self.state_width,
-                pooling=self.pooling,
-                pool_prompt=self.pool_prompt,
-                layers=kinds_of(self.projection),
-                normalize=self.unit_means,
-                lengths=self.lengths,
+            facts = self.write_model(
+                folder, projection=self.projection, pooling=self.pooling, own=("Gaussian",),
+                pool_prompt=self.pool_prompt, normalize=self.unit_means, similarity="dot",
                 prompts={side: each.removeprefix(token) for side, each in self.prompts.items()},
-                similarity=self.similarity,
-                lower_case=lowers(self.tokenizer),
-                own=("Gaussian",),
-            )
-            write_layers(self.projection, places)
+            )  # fmt: skip
             noted = self.variance.write(dict(read_modules(folder))["Gaussian"])
-            facts = {
-                "type": self.kind,
-                **self.save_backend(folder),
-                "query_length": self.lengths["query"],
-                "document_length": self.lengths["document"],
-                **noted,
-            }
-            write_sidecar(folder, facts)
+            write_sidecar(folder, {**facts, **self.save_backend(folder), **noted})
             write_probes(folder, self)

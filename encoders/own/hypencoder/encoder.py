@@ -19,10 +19,9 @@ from sluice.encoders.foundation.q_net import QNetShape
 from sluice.encoders.model_files.layout import (
     read_layout,
     refuse_others,
-    write_dense,
     write_sidecar,
 )
-from sluice.encoders.model_files.loading import load, lowers, save, text_settings
+from sluice.encoders.model_files.loading import load, text_settings
 from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.own.hypencoder.head import (
     HyperHead,
@@ -35,12 +34,11 @@ from sluice.encoders.own.hypencoder.head import (
 )
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.projection import chosen_projection
 from sluice.encoders.transformer.text_encoder import TextEncoder, refuse_two_stacks, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
-from sluice.encoders.transformer.vector_layers import VectorLayer, kinds_of, write_layers
+from sluice.encoders.transformer.vector_layers import VectorLayer
 
 HIDDEN_LAYERS = 2  # of new q-nets
 HEAD_VALUES = 1 << 24  # of one matrix of q-nets at a time: 64 MB
@@ -230,14 +228,12 @@ class Hypencoder(TextEncoder):
         most = max(1, HEAD_VALUES // self.dim**2)
 
         def store(batch: TokenBatch, network: PackedTransformer | None) -> None:
-            states = self.output(batch, network)
             done = 0
-            for span in spans(batch.lengths):
-                alike = states[span.start : span.stop].view(span.texts, span.length, -1)
-                for part in torch.split(alike, most):
-                    mask = torch.ones(part.shape[:2], dtype=torch.long, device=part.device)
+            for states, mask in self.states_by_length(batch, network):
+                for part in torch.split(states, most):
                     rows = batch.rows[done : done + len(part)]
-                    vectors[rows] = self._made(part, mask, side).float().cpu().numpy()
+                    made = self._made(part, mask[: len(part)], side)
+                    vectors[rows] = made.float().cpu().numpy()
                     done += len(part)
 
         self.map_texts(texts, side, store)
@@ -250,33 +246,13 @@ class Hypencoder(TextEncoder):
         folder: it would take queries for documents.
         """
         with replaced_folder(Path(path)) as folder:
-            save(self.model, folder)
-            self.tokenizer.save_pretrained(folder)
-            places = write_dense(
-                folder,
-                hidden=int(self.model.config.hidden_size),
-                pooling=self.pooling,
-                pool_prompt=True,
-                layers=kinds_of(self.projection),
-                normalize=self.unit_documents,
-                lengths=self.lengths,
-                prompts=self.prompts,
-                similarity="dot",
-                lower_case=lowers(self.tokenizer),
-                own=("HyperHead",),
-            )
-            write_layers(self.projection, places)
+            facts = self.write_model(
+                folder, projection=self.projection, pooling=self.pooling, similarity="dot",
+                normalize=self.unit_documents, own=("HyperHead",),
+            )  # fmt: skip
             noted = Noted(self.q_net_shape.hidden, self.head.scaling, self.q_net_shape.product)
             write_head(self.head, folder)
-            write_sidecar(
-                folder,
-                {
-                    "type": self.kind,
-                    "query_length": self.lengths["query"],
-                    "document_length": self.lengths["document"],
-                    **noted.facts(),
-                },
-            )
+            write_sidecar(folder, {**facts, **noted.facts()})
 
 
 def _refuse_other(given: Mapping[str, Any], noted: Noted, folder: Path) -> None:

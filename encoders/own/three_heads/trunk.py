@@ -22,8 +22,8 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.late_interaction.folder import SEED
 from sluice.encoders.model_files.identity import versions
-from sluice.encoders.model_files.layout import read_layout, write_dense, write_sidecar
-from sluice.encoders.model_files.loading import load, lowers, save, text_settings
+from sluice.encoders.model_files.layout import read_layout, write_sidecar
+from sluice.encoders.model_files.loading import load, text_settings
 from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.model_files.weights.files import refuse_pickle
 from sluice.encoders.own.three_heads.packing import HeadVectors, pack
@@ -273,31 +273,11 @@ class Trunk(TextEncoder):
         from safetensors.torch import save_file
 
         with replaced_folder(Path(path)) as folder:
-            save(self.model, folder)
-            self.tokenizer.save_pretrained(folder)
-            write_dense(
-                folder,
-                hidden=self.state_width,
-                pooling="cls",
-                pool_prompt=True,
-                normalize=True,
-                lengths=self.lengths,
-                prompts=self.prompts,
-                similarity="cosine",
-                lower_case=lowers(self.tokenizer),
-            )
+            facts = self.write_model(folder, pooling="cls", normalize=True, similarity="cosine")
             for name, layer in (("sparse", self.sparse_head), ("tokens", self.token_head)):
                 state = {key: value.detach().cpu() for key, value in layer.state_dict().items()}
                 save_file(state, folder / FILES[name])
-            write_sidecar(
-                folder,
-                {
-                    "type": self.kind,
-                    "query_length": self.lengths["query"],
-                    "document_length": self.lengths["document"],
-                    **({} if head is None else {"head": head}),
-                },
-            )
+            write_sidecar(folder, {**facts, **({} if head is None else {"head": head})})
 
 
 def _key(text: str, side: Side) -> bytes:

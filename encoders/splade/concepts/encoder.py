@@ -26,7 +26,6 @@ from sluice.encoders.splade.concepts.head import ConceptHead, Read, checked_sett
 from sluice.encoders.splade.concepts.names import checked_concepts, read_concepts
 from sluice.encoders.splade.terms import heaviest, sparse_rows
 from sluice.encoders.transformer.model import Features
-from sluice.encoders.transformer.packed.attention import spans
 from sluice.encoders.transformer.packed.model import PackedTransformer
 from sluice.encoders.transformer.text_encoder import TextEncoder, with_modules
 from sluice.encoders.transformer.tokens import TokenBatch
@@ -217,10 +216,8 @@ class ConceptEncoder(TextEncoder):
 
     def _encode(self, texts: Sequence[str], side: Side) -> sp.csr_array:
         def weights(batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
-            states, parts = self.dense.output(batch, network), list[Tensor]()
-            for span in spans(batch.lengths):
-                alike = states[span.start : span.stop].view(span.texts, span.length, -1)
-                mask = torch.ones(alike.shape[:2], dtype=torch.long, device=states.device)
+            parts = list[Tensor]()
+            for alike, mask in self.dense.states_by_length(batch, network):
                 if self.read == "text":
                     alike = self.dense.vectors_of(alike, mask, side).unsqueeze(1)
                     parts.append(self.head(alike, mask[:, :1]))

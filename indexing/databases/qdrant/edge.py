@@ -15,8 +15,8 @@ from sluice.encoders.foundation.errors import (
     ConfigError,
     DataError,
     IndexFormatError,
-    MissingPackageError,
     SluiceError,
+    needed_package,
 )
 from sluice.indexing.databases.qdrant.collection import (
     BATCH,
@@ -37,12 +37,8 @@ GRAPH_FROM = 1  # kilobytes of vectors from which a segment gets a graph
 
 def need_edge() -> Any:
     """Return the package qdrant_edge; ``MissingPackageError`` without it."""
-    try:
+    with needed_package("qdrant-edge-py", "qdrant", "an index of type qdrant with a path"):
         import qdrant_edge
-    except ImportError:
-        raise MissingPackageError(
-            "qdrant-edge-py", "qdrant", "an index of type qdrant with a path"
-        ) from None
     return qdrant_edge
 
 

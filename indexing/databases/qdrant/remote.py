@@ -19,8 +19,8 @@ from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import (
     DataError,
     IndexFormatError,
-    MissingPackageError,
     SluiceError,
+    needed_package,
 )
 from sluice.encoders.foundation.numbers import plural
 from sluice.indexing.databases.index import former_facts
@@ -217,12 +217,8 @@ NO_GRAPH = 0  # as m
 
 def need_client() -> Any:
     """Return the package qdrant_client; ``MissingPackageError`` without it."""
-    try:
+    with needed_package("qdrant-client", "qdrant", "an index of type qdrant with a url"):
         import qdrant_client
-    except ImportError:
-        raise MissingPackageError(
-            "qdrant-client", "qdrant", "an index of type qdrant with a url"
-        ) from None
     return qdrant_client
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from annotated_types import Ge
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.printing import echo
@@ -73,7 +74,7 @@ def score(
 
 
 @takes(
-    "sluice.retrieval.runs.several_runs:compare_rankings",
+    "sluice.retrieval.cli.measuring.score:_overlaps",
     panels={SIMILARITY: "overlap k p"},
     p=PERSISTENCE,
 )
@@ -198,7 +199,12 @@ def _judged_tables(
     return tables
 
 
-def _overlaps(runs: dict[str, Run], baseline: str | None, k: int = 10, p: float = 0.9) -> Table:
+def _overlaps(
+    runs: dict[str, Run],
+    baseline: str | None,
+    k: Annotated[int, Ge(1), "Depth of the shared documents."] = 10,
+    p: Annotated[float, "P", "Persistence of rank-biased overlap, between 0 and 1."] = 0.9,
+) -> Table:
     """Return how similar each run's rankings are to the baseline's."""
     from sluice.retrieval.evaluation.table import Table
     from sluice.retrieval.runs.several_runs import compare_rankings

@@ -241,15 +241,10 @@ def allowed(what: Sequence[str] | None) -> list[str]:
 
 def executor_of(text: str) -> Executor:
     """Return the executor that ``--executor`` names; ``ConfigError`` for an unknown one."""
-    import yaml
-
-    from sluice.encoders.foundation.bounded_input import load_yaml
+    from sluice.encoders.foundation.bounded_input import yaml_value
     from sluice.retrieval.config.components import make_executor
 
-    try:
-        spec: Any = load_yaml(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"--executor: {text!r:.200} is not YAML ({error})") from None
+    spec = yaml_value(text, "--executor")
     return make_executor(spec if isinstance(spec, dict) else {"type": text})
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.cli.terminal.printing import echo
 from sluice.retrieval.cli.terminal.verbs import (
@@ -27,7 +29,7 @@ in YAML reads.
 """
 Split = Annotated[str, "SPLIT", "Fit on dev (a tenth of train if there is none) or train."]
 Output = Annotated[Path, "The JSON file to write."]
-Reranking = Annotated[str, "NAME", "The pipeline, which ends in a reranker."]
+RERANKING = "The pipeline, which ends in a reranker."
 
 
 @takes(
@@ -81,21 +83,42 @@ def fusion(
     )
 
 
-@takes(
-    "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_rerank",
-    without="split",
-    depth=Shown("the reranker's own"),
-)
-def rerank(
-    config: ConfigFile,
-    pipeline: Reranking,
-    overrides: Overrides = None,
-    *,
-    output: Output,
-    split: Split = "dev",
-    rebuild: Rebuild = False,
-    **values: Any,
-) -> None:
+def _fits(
+    fitting: str, sentence: str, *options: str, **shown: Shown
+) -> Callable[[Callable[[Any, str, Path], str]], Command]:
+    """Make a verb of a function that says how the fit of a pipeline came out.
+
+    ``fitting`` fits it, ``sentence`` says which pipeline, ``options`` are functions whose options
+    the verb has too. The function gets the fit, or the report beside it, the split and the file.
+    """
+    place = f"sluice.retrieval.experiments.tuning.depth_fitting:{fitting}"
+
+    def verb(told: Callable[[Any, str, Path], str]) -> Command:
+        def command(
+            config: ConfigFile,
+            pipeline: str,
+            overrides: Overrides = None,
+            *,
+            output: Output,
+            split: Split = "dev",
+            rebuild: Rebuild = False,
+            **values: Any,
+        ) -> None:
+            fit = resolve(place)
+            made = fit(config, pipeline, overrides or [], rebuild=rebuild, split=split, **values)
+            fitted, report = made if isinstance(made, tuple) else (made, made)
+            fitted.save(output)
+            echo(f"{output}: {told(report, split, output)}")
+
+        command.__doc__, command.__name__ = told.__doc__, told.__name__
+        command.__annotations__["pipeline"] = Annotated[str, "NAME", sentence]
+        return takes(place, *options, without="split", panels=None, **shown)(command)
+
+    return verb
+
+
+@_fits("fit_experiment_rerank", RERANKING, depth=Shown("the reranker's own"))
+def rerank(fitted: Any, _: str, output: Path) -> str:
     """Fit depth and share of a reranker.
 
     The depth is how many documents it scores, the share how much their earlier scores count. Every
@@ -105,33 +128,16 @@ def rerank(
     Example:
       sluice fit rerank x.yaml cascade --output cross.json
     """
-    from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_rerank
-
-    fitted = fit_experiment_rerank(
-        config, pipeline, overrides or [], rebuild=rebuild, split=split, **values
-    )
-    fitted.save(output)
     name = fitted.scorer
     call = f"{name[:-1]}, " if name.endswith(")") else f"{name}("
-    echo(f"{output}: {fitted.why}\nin a pipeline: {call}fitted={str(output)!r})")
+    return f"{fitted.why}\nin a pipeline: {call}fitted={str(output)!r})"
 
 
-@takes(
-    "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_cut_off",
-    "sluice.retrieval.stages.adaptive_depth:fit_cut_off",
-    without="split",
-    n=Shown(names=("-n", "--n")),
-)
-def cut_off(
-    config: ConfigFile,
-    pipeline: Annotated[str, "NAME", "The retriever or pipeline whose hits are cut."],
-    overrides: Overrides = None,
-    *,
-    output: Output,
-    split: Split = "dev",
-    rebuild: Rebuild = False,
-    **values: Any,
-) -> None:
+@_fits(
+    "fit_experiment_cut_off", "The retriever or pipeline whose hits are cut.",
+    "sluice.retrieval.stages.adaptive_depth:fit_cut_off", n=Shown(names=("-n", "--n")),
+)  # fmt: skip
+def cut_off(report: Any, split: str, _: Path) -> str:
     """Fit how deep to rerank, query by query.
 
     A reranker reads the file: `bm25 >> cross(depth=100, cut_off='cut.json')`.
@@ -139,31 +145,12 @@ def cut_off(
     Example:
       sluice fit cut-off x.yaml hybrid --output cut.json
     """
-    from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_cut_off
-
-    rule, report = fit_experiment_cut_off(
-        config, pipeline, overrides or [], rebuild=rebuild, split=split, **values
-    )
-    rule.save(output)
     queries = plural(report.queries, f"{split} query")
-    echo(f"{output}: {queries}, mean depth {report.mean_depth:.1f}, success {report.success:.4f}")
+    return f"{queries}, mean depth {report.mean_depth:.1f}, success {report.success:.4f}"
 
 
-@takes(
-    "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_exit",
-    "sluice.retrieval.stages.confidence_exit:fit_exit",
-    without="split",
-)
-def exit_(
-    config: ConfigFile,
-    pipeline: Reranking,
-    overrides: Overrides = None,
-    *,
-    output: Output,
-    split: Split = "dev",
-    rebuild: Rebuild = False,
-    **values: Any,
-) -> None:
+@_fits("fit_experiment_exit", RERANKING, "sluice.retrieval.stages.confidence_exit:fit_exit")
+def exit_(fitted: Any, split: str, _: Path) -> str:
     """Fit which queries skip the last reranker.
 
     A reranker reads the file: `bm25 >> cross(depth=100, exit='exit.json')`.
@@ -171,34 +158,17 @@ def exit_(
     Example:
       sluice fit exit x.yaml cascade --epsilon 0.005 --output exit.json
     """
-    from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_exit
-
-    fitted = fit_experiment_exit(
-        config, pipeline, overrides or [], rebuild=rebuild, split=split, **values
-    )
-    fitted.save(output)
-    queries = plural(fitted.queries, f"{split} query")
-    echo(
-        f"{output}: {fitted.exited:.1%} of {queries} exit, loss "
+    return (
+        f"{fitted.exited:.1%} of {plural(fitted.queries, f'{split} query')} exit, loss "
         f"{fitted.loss:.4f}; {fitted.measure} {fitted.value:.4f} of {fitted.full:.4f}"
     )
 
 
-@takes(
-    "sluice.retrieval.experiments.tuning.depth_fitting:fit_experiment_abstention",
+@_fits(
+    "fit_experiment_abstention", "The pipeline or retriever.",
     "sluice.retrieval.stages.abstain:fit_abstention",
-    without="split",
-)
-def no_answer(
-    config: ConfigFile,
-    pipeline: Annotated[str, "NAME", "The pipeline or retriever."],
-    overrides: Overrides = None,
-    *,
-    output: Output,
-    split: Split = "dev",
-    rebuild: Rebuild = False,
-    **values: Any,
-) -> None:
+)  # fmt: skip
+def no_answer(fitted: Any, split: str, _: Path) -> str:
     """Fit which queries have no answer here.
 
     They get no hits by a pipeline that reads the file:
@@ -207,18 +177,12 @@ def no_answer(
     Example:
       sluice fit no-answer x.yaml dense --unanswerable scifact --output no-answer.json
     """
-    from sluice.retrieval.experiments.tuning.depth_fitting import fit_experiment_abstention
-
-    fitted = fit_experiment_abstention(
-        config, pipeline, overrides or [], rebuild=rebuild, split=split, **values
-    )
-    fitted.save(output)
-    echo(
-        f"{output}: {fitted.refused:.1%} of {plural(fitted.answerable, f'{split} query')} with an "
-        f"answer get no hits, {fitted.caught:.1%} of {fitted.unanswerable:,} without one"
-    )
     shown = sorted(fitted.auroc.items(), key=lambda each: -each[1])
-    echo(f"AUROC: {', '.join(f'{name} {value:.3f}' for name, value in shown)}")
+    return (
+        f"{fitted.refused:.1%} of {plural(fitted.answerable, f'{split} query')} with an answer get "
+        f"no hits, {fitted.caught:.1%} of {fitted.unanswerable:,} without one\n"
+        f"AUROC: {', '.join(f'{name} {value:.3f}' for name, value in shown)}"
+    )
 
 
 COMMANDS: dict[str, Command] = {

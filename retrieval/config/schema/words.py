@@ -58,18 +58,23 @@ SUMMARIES: Mapping[str, str] = {
     "dense": "A transformer with a pooling: one dense vector for each text.",
     "static": "A table of token vectors and no network: the mean of a text's is its vector.",
     "concepts": "Weights of concepts that a file names, served by an inverted index.",
-    "csr": "Sparse codes of dense vectors by a sparse autoencoder (CSR).",
-    "experts": "A dense encoder with feed-forward layers for each dataset, or chosen by a gate.",
+    "sluice.encoders.own.csr:CsrEncoder.from_pretrained": "Sparse codes of dense vectors by a "
+    "sparse autoencoder (CSR).",
+    "sluice.encoders.dense.experts.encoder:ExpertEncoder.from_pretrained": "A dense encoder with "
+    "feed-forward layers for each dataset, or chosen by a gate.",
     "gaussian": "A mean and a variance of each text, ranked by Kullback-Leibler divergence.",
-    "pseudo_queries": "Documents are centroids of their own tokens, which queries attend to.",
+    "sluice.encoders.own.pseudo_queries:PseudoQueryEncoder.from_pretrained": "Documents are "
+    "centroids of their own tokens, which queries attend to.",
     "hypencoder": "Documents are vectors, a query a small network that scores them.",
     "seal": "A language model writes n-grams of the documents for a query (SEAL).",
     "dsi": "A language model writes the identifiers of documents for a query (DSI).",
     "splade": "SPLADE: weights of the vocabulary's terms, from a masked language model.",
     "pgvector": "Dense or sparse vectors in PostgreSQL with pgvector, exact or by a graph.",
     "qdrant": "Dense or sparse vectors in Qdrant, exact or by a graph.",
-    "tokens": "Late interaction (ColBERT): a vector for each token, scored by MaxSim.",
-    "three_heads": "One head of a model with three (BGE-M3); heads share the passes through it.",
+    "sluice.encoders.late_interaction.encoder:TokenEncoder.from_pretrained": "Late interaction "
+    "(ColBERT): a vector for each token, scored by MaxSim.",
+    "sluice.encoders.own.three_heads.encoder:HeadEncoder.from_pretrained": "One head of a model "
+    "with three (BGE-M3); heads share the passes through it.",
     "towers": "Two encoders with weights of their own, for queries and for documents.",
     "cross_encoder": "Reads query and document together and returns one score.",
     "listwise": "A language model that writes the order of a whole list (full ranking).",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
+from sluice.encoders.foundation.errors import ConfigError, DataError, needed_package
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.evaluation.scores import Qrels
@@ -56,10 +56,8 @@ def from_ir_qrels(records: Iterable[Any]) -> dict[str, dict[str, int]]:
 
 
 def _ir_measures() -> Any:
-    try:
+    with needed_package("ir-measures", "interop", "records of ir_measures"):
         import ir_measures
-    except ImportError:
-        raise MissingPackageError("ir-measures", "interop", "records of ir_measures") from None
     return ir_measures
 
 
@@ -198,10 +196,8 @@ class MtebSearch:
     def __init__(
         self, stage: Stage | Callable[[Iterable[Document]], Stage], *, name: str, revision: str
     ) -> None:
-        try:
+        with needed_package("mteb", "interop", "evaluation by mteb"):
             from mteb.models import ModelMeta
-        except ImportError:
-            raise MissingPackageError("mteb", "interop", "evaluation by mteb") from None
         if "/" not in name:
             raise ConfigError(f"name: {name!r}; mteb expects maker/model, as in 'me/{name}'")
         self._source = stage

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, MissingPackageError
+from sluice.encoders.foundation.errors import ConfigError, DataError, needed_package
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.retrieval.documents.document import Value
 from sluice.retrieval.pipelines.stage import Stage
@@ -34,10 +34,8 @@ def pyterrier_transformer(stage: Stage, k: int = DEPTH) -> Any:
 
 @functools.cache
 def _transformer_class() -> Any:
-    try:
+    with needed_package("python-terrier", "interop", "a PyTerrier transformer"):
         import pyterrier as pt
-    except ImportError:
-        raise MissingPackageError("python-terrier", "interop", "a PyTerrier transformer") from None
 
     class SluiceTransformer(pt.Transformer):  # type: ignore[misc]
         """A stage on data frames."""
@@ -202,11 +200,9 @@ def langchain_retriever(stage: Stage, k: int = 10) -> Any:
 
 @functools.cache
 def _langchain_class() -> Any:
-    try:
+    with needed_package("langchain-core", "interop", "a LangChain retriever"):
         from langchain_core.documents import Document
         from langchain_core.retrievers import BaseRetriever
-    except ImportError:
-        raise MissingPackageError("langchain-core", "interop", "a LangChain retriever") from None
 
     class SluiceRetriever(BaseRetriever):  # type: ignore[misc]
         """The documents a stage finds."""
@@ -242,11 +238,9 @@ def llama_index_retriever(stage: Stage, k: int = 10) -> Any:
 
 @functools.cache
 def _llama_index_class() -> Any:
-    try:
+    with needed_package("llama-index-core", "interop", "a LlamaIndex retriever"):
         from llama_index.core.retrievers import BaseRetriever
         from llama_index.core.schema import NodeWithScore, TextNode
-    except ImportError:
-        raise MissingPackageError("llama-index-core", "interop", "a LlamaIndex retriever") from None
 
     class SluiceRetriever(BaseRetriever):  # type: ignore[misc]
         """The nodes of the documents a stage finds."""
@@ -283,10 +277,8 @@ def haystack_retriever(stage: Stage, top_k: int = 10) -> Any:
 
 @functools.cache
 def _haystack_class() -> Any:
-    try:
+    with needed_package("haystack-ai", "interop", "a Haystack component"):
         from haystack import Document, component
-    except ImportError:
-        raise MissingPackageError("haystack-ai", "interop", "a Haystack component") from None
 
     @component
     class SluiceRetriever:

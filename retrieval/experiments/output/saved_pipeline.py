@@ -25,7 +25,7 @@ from sluice.retrieval.pipelines.expression import (
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.saving import FORMAT, GIVEN, HALF, PIPELINE, VERSION
 from sluice.retrieval.pipelines.stage import Stage
-from sluice.retrieval.pipelines.table import OF_TRANSFORMS, SAVED, WRITES
+from sluice.retrieval.pipelines.table import OF_TRANSFORMS, SAVED, UNWRITTEN, WRITES
 from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.stages.confidence import Confidence
 from sluice.retrieval.stages.transforms.writer import Writes
@@ -134,7 +134,8 @@ def _scorer(folder: Path, name: str, facts: Mapping[str, Any], given: Any) -> An
         raise IndexFormatError(
             f"{folder}: the model of its reranker {name!r} is missing; save the pipeline again"
         )
-    options = {"dtype": HALF} if facts.get("dtype") == HALF else {}
+    options = {setting: facts[setting] for setting in UNWRITTEN.get(kind, ()) if setting in facts}
+    options |= {"dtype": HALF} if facts.get("dtype") == HALF else {}
     return resolve(SAVED[kind])(model, **options)
 
 

@@ -11,6 +11,7 @@ weights shrunk to equal ones, and below the best single part least often (docs/d
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, Self
@@ -52,17 +53,17 @@ class Unfitted(Stage):
     most_queries: int
     leaves = frozenset[str]()  # some of its parts may be left out
 
+    @abstractmethod
     def fit(self, sample: Sample, measure: Measure, first: Stage | None) -> QueryFit:
         """Return the settings that the judged queries support, ``first`` being the stage before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unjudged(self, measure: Measure, reason: str, first: Stage | None) -> QueryFit:
         """Return the settings that are taken where nothing can be fitted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def closed(self, fit: QueryFit) -> Stage | None:
         """Return the stage with the settings of a fit, None if that is of another kind of stage."""
-        raise NotImplementedError
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Raise ``ConfigError``."""
@@ -172,7 +173,7 @@ class Settings:
         return place, held
 
 
-class QueryFit(FittedFile):
+class QueryFit(FittedFile, ABC):
     """The settings of a stage that judged queries support, and what is known of the choice."""
 
     __slots__ = ()
@@ -188,9 +189,9 @@ class QueryFit(FittedFile):
     origin: Mapping[str, Any]
 
     @property
+    @abstractmethod
     def shown(self) -> str:
         """The choice in a few words."""
-        raise NotImplementedError
 
     def with_origin(self, origin: Mapping[str, Any]) -> Self:
         """Return the fit with where it was made."""

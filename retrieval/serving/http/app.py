@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.encoders.foundation.build import resolve
-from sluice.encoders.foundation.errors import MissingPackageError
+from sluice.encoders.foundation.errors import needed_package
 from sluice.retrieval.serving.faults import Fault, fault_of
 from sluice.retrieval.serving.http.call import Call, EndPoint, Reply
 from sluice.retrieval.serving.http.endpoints import END_POINTS, SEARCH, openapi
@@ -30,15 +30,13 @@ from sluice.retrieval.serving.http.guard import (
 from sluice.retrieval.serving.service import Service
 from sluice.retrieval.serving.settings import TABLE, Keys
 
-try:
+with needed_package("starlette", "serve", "serving over HTTP"):
     from starlette.applications import Starlette
     from starlette.convertors import PathConvertor, register_url_convertor
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route, compile_path
-except ImportError:
-    raise MissingPackageError("starlette", "serve", "serving over HTTP") from None
 
 log = logging.getLogger("sluice.serve")
 

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sluice.encoders.foundation.errors import MissingPackageError
+from sluice.encoders.foundation.errors import needed_package
 from sluice.retrieval.serving.service import Service
 
-try:
+with needed_package("uvicorn", "serve", "serving over HTTP"):
     import h11
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
     from uvicorn.protocols.http.h11_impl import H11Protocol
-except ImportError:
-    raise MissingPackageError("uvicorn", "serve", "serving over HTTP") from None
 
 REQUESTS = "sluice.serve.requests"
 BACKLOG = 512  # connections that wait to be accepted

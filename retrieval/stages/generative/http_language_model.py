@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.encoders.dense.remote.http_json import HttpJson
+from sluice.encoders.dense.remote.http_json import HttpJson, in_threads
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
@@ -206,7 +206,11 @@ class HttpLanguageModel:
             return chosen
 
         with progress("ask", len(prompts), "prompts", show=len(prompts) >= SHOWN_FROM) as advance:
-            return _in_threads(ask, prompts, self.concurrency, advance)
+            answers = []
+            for answer in in_threads(ask, [(prompt,) for prompt in prompts], self.concurrency):
+                answers.append(answer)
+                advance(1)
+            return answers
 
     def _text(self, prompt: Prompt, room: int) -> str:
         measure = _Bytes()
@@ -314,24 +318,3 @@ class _Bytes:
     def cut(self, texts: Sequence[str], length: int) -> list[str]:
         most = length * BYTES_A_TOKEN
         return [text.encode()[:most].decode("utf-8", "ignore") for text in texts]
-
-
-def _in_threads(
-    ask: Callable[[Prompt, threading.Event], dict[str, Any]],
-    prompts: Sequence[Prompt],
-    workers: int,
-    advance: Callable[[int], None],
-) -> list[dict[str, Any]]:
-    """Return the answer of ``ask`` to each prompt; the first error cancels the others."""
-    stop = threading.Event()
-    answers = []
-    with ThreadPoolExecutor(workers, thread_name_prefix="sluice-http") as pool:
-        waiting = [pool.submit(ask, prompt, stop) for prompt in prompts]
-        try:
-            for each in waiting:
-                answers.append(each.result())
-                advance(1)
-        finally:
-            stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-    return answers

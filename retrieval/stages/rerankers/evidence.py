@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
@@ -194,6 +193,8 @@ class Evidence(ScorerAround):
 
     def parts_of(self, query: str, doc_id: str, documents: Texts | None) -> list[PartScore]:
         """Return the parts of a document with their probabilities, scored again."""
+        from scipy.special import expit
+
         (document,) = documents_in(documents, [doc_id])
         parts = [(name, text) for name, texts in self.parts(document).items() for text in texts]
         odds = self._odds(list(dict.fromkeys((query, text) for _, text in parts)))

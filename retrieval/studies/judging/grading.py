@@ -298,9 +298,7 @@ def known_as(model: str) -> tuple[str, ...]:
 
 def _component(named: str | Path | Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Return a specification as ``{type: ..., ...}``."""
-    import yaml
-
-    from sluice.encoders.foundation.bounded_input import LARGEST, load_yaml
+    from sluice.encoders.foundation.bounded_input import LARGEST, yaml_value
 
     if isinstance(named, Mapping):
         return named
@@ -314,10 +312,7 @@ def _component(named: str | Path | Mapping[str, Any], where: str) -> Mapping[str
         if not path.is_dir() and (path.suffix or text.count("/") != 1):
             raise ConfigError(f"{where}: {text!r} does not exist; expected {EXPECTED}")
         return {"type": "cross_encoder", "model": text}
-    try:
-        spec = load_yaml(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{where}: {text!r:.200} is not YAML ({error})") from None
+    spec = yaml_value(text, where)
     if not isinstance(spec, Mapping):
         raise ConfigError(f"{where}: {spec!r:.80}; expected {EXPECTED}")
     return spec

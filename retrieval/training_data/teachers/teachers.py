@@ -193,14 +193,9 @@ class LanguageTeacher:
 
 def parsed_component(text: str, where: str) -> Mapping[str, Any]:
     """Return the component of a YAML text such as ``{type: http, url: ..., model: ...}``."""
-    import yaml
+    from sluice.encoders.foundation.bounded_input import yaml_value
 
-    from sluice.encoders.foundation.bounded_input import load_yaml
-
-    try:
-        spec: Any = load_yaml(text)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{where}: {text!r:.200} is not YAML ({error})") from None
+    spec = yaml_value(text, where)
     if not isinstance(spec, Mapping):
         raise ConfigError(
             f"{where}: {text!r:.80}; expected a folder, a hub id, or YAML such as '{{type: http, "

@@ -15,7 +15,6 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.generative.list_order import LISTWISE, answer_room, read_order, windows
 from sluice.encoders.rerankers.language_model import Prompt, Template
-from sluice.retrieval.retrievers.candidate_lists import open_lists, run_on
 from sluice.retrieval.stages.transforms.writer import Limits, Writer
 from sluice.retrieval.training_data.files.examples import document_texts
 from sluice.retrieval.training_data.written.written_corpus import (
@@ -112,6 +111,8 @@ def rank_dataset(
     output, so that the same call after a kill pays for none of them again.
     (Liu et al. 2025, Sliding windows are not the end, arXiv 2412.14574.)
     """
+    from sluice.retrieval.retrievers.candidate_lists import open_lists, run_on
+
     check_output(output)
     over.checked()
     whole_number(depth, "depth", 2)

@@ -252,7 +252,9 @@ def test_imports_are_light(module: str) -> None:
     assert done.stderr.strip() == ""
 
 
-@pytest.mark.parametrize("words", [["--help"], ["import", "-h"], ["export", "-h"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["import", "-h"], ["export", "-h"], ["compare", "-h"]]
+)
 def test_help_is_light(words: list[str]) -> None:
     help_code = (
         f"import sys; sys.argv = ['sluice', *{words}]\n"

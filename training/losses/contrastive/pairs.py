@@ -16,7 +16,7 @@ from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import Negatives
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, taught_by
 from sluice.training.losses.math.reduction import (
     SoftTarget,
     check_target,
@@ -61,10 +61,7 @@ class BCE(LossBase):
     def __post_init__(self) -> None:
         check_target("bce", self.target, self.teacher_temperature)
 
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether a teacher gives the labels."""
-        return self.target != "labels"
+    needs_teacher = taught_by("target")
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         cells = binary_cross_entropy_with_logits(
@@ -324,10 +321,7 @@ class BiXSE(LossBase):
             torch.tensor(bias, dtype=torch.float32), requires_grad=self.learn_bias
         )
 
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether a teacher gives the labels."""
-        return self.target != "labels"
+    needs_teacher = taught_by("target")
 
     def parameters(self) -> list[nn.Parameter]:
         """Return those of log-scale and bias that are learnt."""

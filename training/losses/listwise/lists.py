@@ -14,7 +14,7 @@ from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import Negatives, VectorBatch
-from sluice.training.losses.base import LossBase
+from sluice.training.losses.base import LossBase, taught_by
 from sluice.training.losses.math.reduction import (
     Average,
     Group,
@@ -171,10 +171,7 @@ class ListNet(LossBase):
         init=False, repr=False, compare=False,
     )  # fmt: skip
 
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether a teacher gives the target."""
-        return self.target == "teacher"
+    needs_teacher = taught_by("target")
 
     def notes(self) -> dict[str, float]:
         """Return the teacher's mean entropy, where one gives the target."""
@@ -220,10 +217,7 @@ class ListwiseHinge(LossBase):
     scale: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether a teacher gives the order."""
-        return self.order == "teacher"
+    needs_teacher = taught_by("order")
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         scale = scale_for(self.scale, self.similarity)
@@ -265,10 +259,7 @@ class RankNet(LossBase):
     scale: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether a teacher gives the order."""
-        return self.order == "teacher"
+    needs_teacher = taught_by("order")
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         taught = "rank_net" if self.needs_teacher else None
@@ -313,10 +304,7 @@ class ListMLE(LossBase):
     temperature: Annotated[float | None, Gt(0)] = None
     similarity: Literal["auto", "cosine", "dot"] = "auto"
 
-    @property
-    def needs_teacher(self) -> bool:
-        """Whether a teacher gives the order."""
-        return self.order == "teacher"
+    needs_teacher = taught_by("order")
 
     def _value(self, matrix: ScoreMatrix) -> Tensor:
         temperature = temperature_for(self.temperature, self.similarity)
