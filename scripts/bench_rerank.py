@@ -10,9 +10,11 @@ weights, one thread, in one process and in turn; a ratio is the median over the 
 over ours. sentence-transformers runs ``predict`` with its defaults (batches of 32). ``--model`` is
 a cross-encoder's folder; without ``--data`` the collection is ``pydocs``.
 
-The pipeline's own cost is that of ``Rerank.run`` with a scorer that returns ones: 1,000 queries of
-100 candidates, in microseconds a query, processor time of the best of several runs. Its ids are
-drawn from 100,000, so most texts lie outside the processor's cache; ``lists`` has no texts to find.
+What a pair costs beside the model and its tokenizer is measured with a model that returns zeros, in
+processor time. The pipeline's own cost is that of ``Rerank.run`` with a scorer that returns ones:
+1,000 queries of 100 candidates, in microseconds a query, processor time of the best of several
+runs. Its ids are drawn from 100,000, so most texts lie outside the processor's cache; ``lists`` has
+no texts to find.
 
 With ``--light`` only the rankers over token vectors are measured: milliseconds of processor time of
 a query's hundred candidates, their texts cut to 128 tokens, over the states and over the table of
@@ -43,6 +45,7 @@ from sluice.retrieval import Ranking, Rerank, Retriever, Run, load_dataset  # no
 
 SPEED_TARGETS = {"must": 2.0, "stretch": 3.0}
 OVERHEAD_TARGET = 50.0  # microseconds a query
+PAIR_TARGET = 50.0  # microseconds
 LOOKUP_TARGET = 0.5  # seconds for 100,000 pairs
 
 
@@ -137,6 +140,42 @@ def overhead(rounds: int, queries: int = 1_000, depth: int = 100) -> dict[str, f
     return {kind: 1e6 * min(each) / queries for kind, each in seconds.items()}
 
 
+def pair_overhead(model: str, pairs: list[tuple[str, str]], rounds: int) -> float:
+    """Return microseconds a pair of reranking with a cross-encoder, less model and tokenizer."""
+    import torch
+
+    from sluice.encoders import CrossEncoder
+    from sluice.encoders.transformer import tokens
+
+    encoder = CrossEncoder.from_pretrained(model, device="cpu")
+    encoder.output = lambda batch, network: torch.zeros(len(batch.rows))  # type: ignore
+    texts = dict.fromkeys(document for _, document in pairs)
+    store = Memory(len(texts))
+    store._texts = {f"doc{number}": text for number, text in enumerate(texts)}
+    names = {text: name for name, text in store._texts.items()}
+    asked = {f"q{n}": query for n, query in enumerate(dict.fromkeys(q for q, _ in pairs))}
+    given = {
+        key: Ranking(heads, np.arange(len(heads), 0, -1, dtype=np.float32))
+        for key, query in asked.items()
+        for heads in [list(dict.fromkeys(names[text] for q, text in pairs if q == query))]
+    }
+    stage, run, in_tokenizer = Rerank(encoder, documents=store), Run(given), []
+    encode = tokens._encoded
+
+    def timed(*arguments: Any) -> Any:
+        start = time.process_time()
+        encoded = encode(*arguments)
+        in_tokenizer.append(time.process_time() - start)
+        return encoded
+
+    tokens._encoded = timed  # type: ignore
+    calls = {"run": partial(stage.run, asked, run)}
+    seconds = interleaved(calls, rounds, time.process_time)["run"]
+    tokens._encoded = encode
+    apart = np.subtract(seconds, in_tokenizer[-rounds:])
+    return 1e6 * float(np.median(apart)) / sum(map(len, given.values()))
+
+
 def lookups(rounds: int) -> dict[str, float]:
     """Return seconds for 100,000 cached pairs of 1,000 queries: to put them, and to get them."""
     from sluice.retrieval.stages.rerankers.score_cache import ScoreCache
@@ -207,6 +246,8 @@ def main() -> None:
                 f"({each['least']:.2f} to {each['most']:.2f})   largest difference "
                 f"{each['largest difference']:.2g}"
             )
+        found["pair"] = pair_overhead(chosen.model, pairs, chosen.rounds)
+        print(f"beside model and tokenizer {found['pair']:.0f} us/pair   target {PAIR_TARGET:.0f}")
         print(f"targets: {SPEED_TARGETS['must']}x must, {SPEED_TARGETS['stretch']}x stretch")
     found["overhead"] = overhead(3 * chosen.rounds)
     for kind, cost in found["overhead"].items():

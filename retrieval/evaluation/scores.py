@@ -303,11 +303,11 @@ def _column_hits(
 
     cut = columns if depth is None else columns.top(depth)
     known = pa.array(list(codes), cut.documents.type)
-    code = pc.index_in(cut.documents, value_set=known).fill_null(-1).to_numpy(zero_copy_only=False)
-    row = np.flatnonzero(code >= 0)
+    code = pc.index_in(cut.documents, value_set=known)
+    row = pc.indices_nonzero(code.is_valid()).to_numpy().astype(np.int64)
     owner = np.searchsorted(cut.starts, row, side="right") - 1
     query = place_of[owner]
-    key = query * len(codes) + code[row]
+    key = query * len(codes) + code.drop_null().to_numpy()
     match = np.minimum(np.searchsorted(judged_key, key), len(judged_key) - 1)
     hit = (query >= 0) & (judged_key[match] == key)
     query, rank = query[hit], (row - cut.starts[owner])[hit]

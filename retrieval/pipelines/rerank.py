@@ -286,12 +286,10 @@ class Rerank(Stage):
                 "after a retriever with a document store"
             )
         doc_ids = list(chain.from_iterable(head.doc_ids for head in heads.values()))
-        distinct = list(dict.fromkeys(doc_ids))  # each document is read once
-        texts = self._documents.texts(distinct)
-        if len(distinct) < len(doc_ids):
-            texts = list(map(dict(zip(distinct, texts, strict=True)).__getitem__, doc_ids))
+        by_id: dict[str, Any] = dict.fromkeys(doc_ids)  # each document is read once
+        by_id.update(zip(by_id, self._documents.texts(list(by_id)), strict=True))
         repeated = chain.from_iterable(repeat(queries[q], len(head)) for q, head in heads.items())
-        pairs = list(zip(repeated, texts, strict=True))
+        pairs = list(zip(repeated, map(by_id.__getitem__, doc_ids), strict=True))
         ends = list(accumulate(map(len, heads.values())))
         if self.deadline_ms is not None or remaining is not None:
             spans = zip(heads, [0, *ends], ends, strict=False)
@@ -382,10 +380,10 @@ def _merged(ranking: Ranking, scores: Scores) -> Ranking:
     if depth == 0:
         return ranking
     order = np.argsort(-scores, kind="stable")
-    doc_ids = [ranking.doc_ids[place] for place in order]
-    tail = ranking[depth:]
-    if len(tail) == 0:
+    doc_ids = list(map(ranking.doc_ids.__getitem__, order.tolist()))
+    if depth == len(ranking):
         return Ranking(doc_ids, scores[order])
+    tail = ranking[depth:]
     lowest = np.finfo(np.float32).min
     ceiling = np.nextafter(scores.min(), np.float32("-inf"))
     shifted = np.maximum(tail.scores - tail.scores.max() + ceiling, lowest)

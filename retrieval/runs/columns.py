@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise, starmap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-_CHUNK = 1 << 15  # rows hashed at a time: stays inside the processor's cache
+_CHUNK = 1 << 15  # rows hashed at a time, about: stays inside the processor's cache
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_QUERY_MULTIPLIER = np.uint64(0xC2B2AE3D27D4EB4F)
 _WORD_MASKS = np.array([(1 << (8 * size)) - 1 for size in range(9)], dtype=np.uint64)
 
 
@@ -56,29 +56,33 @@ def columns_of(
     ``codes[i]`` is the place of row i's query in ``queries``. No loop over rows: only ties and
     inversions, where there are any, cost more than one pass.
     """
-    changes = np.flatnonzero(codes[1:] != codes[:-1]) + 1
-    first = np.concatenate(([0], changes)) if len(codes) else np.empty(0, np.int64)
-    blocks = codes[first]
-    order: NDArray[np.int64] | None = None
-    if len(np.unique(blocks)) < len(blocks):  # a query's hits are scattered over the file
+    first = _first_rows(codes)
+    if len(np.unique(codes[first])) < len(first):  # a query's hits are scattered over the file
         order = np.argsort(codes, kind="stable")
-        codes = codes[order]
-        first = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
-        blocks = codes[first]
-    ordered = scores if order is None else scores[order]
-    same = codes[1:] == codes[:-1]
-    if bool((same & (ordered[1:] > ordered[:-1])).any()):
-        again = np.argsort(_descending_keys(ordered, first))
-        order = again if order is None else order[again]
-        ordered = scores[order]
-    tied = np.flatnonzero(same & (ordered[1:] == ordered[:-1]))
+        codes, documents, scores = codes[order], _take(documents, order), scores[order]
+        first = _first_rows(codes)
+    tied = _not_falling(scores, first)
+    if bool((scores[tied + 1] != scores[tied]).any()):  # some rise
+        order = np.argsort(_descending_keys(scores, first))
+        documents, scores = _take(documents, order), scores[order]
+        tied = _not_falling(scores, first)
     if len(tied):
-        order = np.arange(len(scores)) if order is None else order
-        order = _ties_by_id(order, tied, documents)
-    if order is not None:
-        documents, ordered = _take(documents, order), scores[order]
+        documents = _take(documents, _ties_by_id(tied, documents))
     starts = np.append(first, len(codes)).astype(np.int64)
-    return RunColumns([queries[code] for code in blocks.tolist()], starts, documents, ordered)
+    return RunColumns([queries[code] for code in codes[first].tolist()], starts, documents, scores)
+
+
+def _first_rows(codes: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the rows whose query is not that of the row before."""
+    changes = np.flatnonzero(codes[1:] != codes[:-1]) + 1
+    return np.concatenate(([0], changes)) if len(codes) else changes
+
+
+def _not_falling(scores: NDArray[np.float32], first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places whose query has a next row, of a score that is not below theirs."""
+    falls = scores[1:] < scores[:-1]
+    falls[first[1:] - 1] = True
+    return np.flatnonzero(~falls)
 
 
 def _descending_keys(scores: NDArray[np.float32], first: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -90,59 +94,60 @@ def _descending_keys(scores: NDArray[np.float32], first: NDArray[np.int64]) -> N
     return (np.cumsum(block) << np.uint64(32)) | falling
 
 
-def _ties_by_id(
-    order: NDArray[np.int64], tied: NDArray[np.int64], documents: Any
-) -> NDArray[np.int64]:
-    """Sort each group of equal scores by id descending; ``tied`` are places equal to the next."""
+def _ties_by_id(tied: NDArray[np.int64], documents: Any) -> NDArray[np.uint32]:
+    """Order each group of equal scores by id descending; ``tied`` are places equal to the next."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     places = np.union1d(tied, tied + 1)
     # A place opens a group unless the place before it is tied to it.
     opens = ~np.isin(places - 1, tied, assume_unique=True)
-    table = pa.table({"group": np.cumsum(opens), "id": _take(documents, order[places])})
+    table = pa.table({"group": np.cumsum(opens), "id": _take(documents, places)})
     keys = [("group", "ascending"), ("id", "descending")]
     inside = pc.sort_indices(table, sort_keys=keys).to_numpy()
-    sorted_order = order.copy()
-    sorted_order[places] = order[places][inside]
-    return sorted_order
+    order = np.arange(len(documents), dtype=np.uint32)
+    order[places] = places[inside]
+    return order
 
 
-def _take(documents: Any, rows: NDArray[np.int64]) -> Any:
+def _take(documents: Any, rows: NDArray[np.integer]) -> Any:
     import pyarrow as pa
 
     return documents.take(pa.array(rows))
 
 
-def may_repeat(codes: NDArray[np.int32], documents: Any) -> bool:
-    """Return whether a (query, document) pair may occur twice; False is certain."""
-    keys = _pair_hashes(codes, documents)
-    keys.sort()
-    return bool((keys[1:] == keys[:-1]).any())
+def may_repeat(columns: RunColumns) -> bool:
+    """Return whether a query may have a document twice; False is certain."""
+    starts = columns.starts
+    parts = np.unique(np.searchsorted(starts, np.arange(0, starts[-1] + _CHUNK, _CHUNK)))
+    for begin, end in pairwise(np.minimum(parts, len(starts) - 1).tolist()):
+        hits = columns.documents.slice(starts[begin], starts[end] - starts[begin])
+        hashes, bounds = _hashes(hits), starts[begin : end + 1] - starts[begin]
+        for query in starmap(slice, pairwise(bounds.tolist())):
+            hashes[query].sort()  # of all queries together it takes five times as long
+        same = hashes[1:] == hashes[:-1]
+        same[bounds[1:-1] - 1] = False  # of two queries
+        if bool(same.any()):
+            return True
+    return False
 
 
-def _pair_hashes(codes: NDArray[np.int32], documents: Any) -> NDArray[np.uint64]:
-    """Hash every (query, id) from the array's own bytes, eight at a time."""
+def _hashes(documents: Any) -> NDArray[np.uint64]:
+    """Hash every id from the array's own bytes, eight at a time."""
     import pyarrow as pa
 
     wide = pa.types.is_large_string(documents.type)
     _, offset_buffer, data_buffer = documents.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)
-    offsets = offsets[documents.offset : documents.offset + len(documents) + 1]
-    data = np.frombuffer(data_buffer, np.uint8)
-    spare = np.zeros(8, np.uint8)
-    hashes = np.empty(len(documents), dtype=np.uint64)
-    for begin in range(0, len(documents), _CHUNK):
-        part = slice(begin, begin + _CHUNK)
-        bounds = offsets[begin : begin + _CHUNK + 1].astype(np.int64)
-        bytes_here = np.concatenate([data[bounds[0] : bounds[-1]], spare])
-        words = np.ndarray(len(bytes_here) - 7, np.uint64, bytes_here, strides=(1,))  # at each byte
-        starts, lengths = bounds[:-1] - bounds[0], np.diff(bounds)
-        mixed = codes[part].astype(np.uint64) * _QUERY_MULTIPLIER + lengths.astype(np.uint64)
-        for done in range(0, int(lengths.max(initial=0)), 8):
-            left = np.clip(lengths - done, 0, 8)
-            word = words[np.minimum(starts + done, len(words) - 1)] & _WORD_MASKS[left]
-            mixed = (mixed ^ word) * _MULTIPLIER
-            mixed ^= mixed >> np.uint64(29)
-        hashes[part] = mixed
+    bounds = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)
+    bounds = bounds[documents.offset : documents.offset + len(documents) + 1].astype(np.int64)
+    data = np.frombuffer(data_buffer, np.uint8)[bounds[0] : bounds[-1]]
+    padded = np.concatenate([data, np.zeros(8, np.uint8)])
+    words = np.ndarray(len(padded) - 7, np.uint64, padded, strides=(1,))  # at each byte
+    starts, lengths = bounds[:-1] - bounds[0], np.diff(bounds)
+    hashes = lengths.astype(np.uint64)
+    for done in range(0, int(lengths.max(initial=0)), 8):
+        left = np.clip(lengths - done, 0, 8)
+        word = words[np.minimum(starts + done, len(words) - 1)] & _WORD_MASKS[left]
+        hashes = (hashes ^ word) * _MULTIPLIER
+        hashes ^= hashes >> np.uint64(29)
     return hashes

@@ -45,7 +45,7 @@ GRADE = re.compile(r"[+-]?[0-9]{1,9}")
 QRELS_EXPECTED = "4 columns 'query 0 document grade' or 3 columns 'query-id corpus-id score'"
 _WHITE = b"\t\v\f\r"
 _SCAN = 1 << 18  # bytes looked at together
-_BLOCK = 1 << 22  # bytes parsed together
+_BLOCK = 1 << 20  # bytes parsed together
 BYTE_ORDER_MARK = codecs.BOM_UTF8.decode()
 UNREADABLE = (OSError, EOFError, zlib.error)
 
@@ -54,7 +54,7 @@ class _Rows(NamedTuple):
     queries: list[str]
     codes: NDArray[np.int32]  # [rows], places in queries
     documents: Any  # pyarrow string array [rows]
-    scores: NDArray[np.float64]  # [rows]
+    scores: NDArray[np.float32]  # [rows]
     mixed: bool  # whether the first and the last line have different tags
 
 
@@ -71,11 +71,11 @@ def read_run(path: Path) -> RunColumns:
         rows = _read_lines(path)
     if rows.mixed:
         _warn_of_tags(path)
-    with np.errstate(over="ignore"):
-        scores = rows.scores.astype(np.float32)
-    if not np.isfinite(scores).all() or may_repeat(rows.codes, rows.documents):
+    finite = np.isfinite([rows.scores.min(), rows.scores.max()]).all()
+    columns = columns_of(rows.queries, rows.codes, rows.documents, rows.scores)
+    if not finite or may_repeat(columns):
         _read_lines(path)  # which names the line
-    return columns_of(rows.queries, rows.codes, rows.documents, scores)
+    return columns
 
 
 def read_qrels(path: Path) -> Qrels:
@@ -225,7 +225,8 @@ def _parsed(path: Path) -> _Rows | None:
         "document": pa.string(),
         "score": pa.float64(),
     }
-    try:
+    pool = pa.system_memory_pool()  # which keeps freed blocks: Arrow's own returns them, to be
+    try:  # cleared again, a third of all time on some machines
         table = csv.read_csv(
             source,
             read_options=csv.ReadOptions(column_names=names, block_size=_BLOCK),
@@ -233,17 +234,20 @@ def _parsed(path: Path) -> _Rows | None:
             convert_options=csv.ConvertOptions(
                 column_types=types, include_columns=list(types), null_values=[]
             ),
+            memory_pool=pool,
         )
         queries = table["query"].unify_dictionaries()
         documents = table["document"]
         if documents.nbytes >= 1 << 31:
             documents = documents.cast(pa.large_string())
-        documents = documents.combine_chunks()
+        documents = documents.combine_chunks(memory_pool=pool)
     except (pa.ArrowInvalid, *UNREADABLE):
         return None
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in queries.chunks])
     mixed = ends[0].split()[5:] != ends[1].split()[5:]
-    scores = table["score"].to_numpy()
+    with np.errstate(over="ignore"):
+        parts = [chunk.to_numpy() for chunk in table["score"].chunks]
+        scores = np.concatenate(parts, dtype=np.float32, casting="unsafe")
     return _Rows(queries.chunk(0).dictionary.to_pylist(), codes, documents, scores, mixed)
 
 
@@ -346,7 +350,7 @@ def _read_lines(path: Path) -> _Rows:
         list(places),
         np.array(codes, dtype=np.int32),
         pa.array(documents, pa.large_string()),
-        np.array(scores, dtype=np.float64),
+        np.array(scores, dtype=np.float32),
         tags[:1] != tags[-1:],
     )
 

@@ -2,7 +2,8 @@
 
 Gao et al. 2021 (arXiv 2101.06983): encode without a graph, take the loss's gradient by the vectors,
 then encode again chunk by chunk and hand each chunk its part of that gradient. Dropout is replayed,
-so the result is the gradient of the whole batch.
+so the result is the gradient of the whole batch. The largest chunk keeps its graph and is not
+encoded again: one graph is held in either case.
 """
 
 from __future__ import annotations
@@ -100,13 +101,16 @@ def cached_backward(
     all gradients are then scaled alike.
     """
     chunks = [chunk for name, part in features.items() for chunk in _chunks(name, part, size)]
+    largest = max(chunks, key=lambda chunk: chunk.features["input_ids"].numel())
     vectors: dict[str, Tensor] = {}
-    states = []
+    states, graph = [], None
     for chunk in chunks:
         states.append(_random_state())
         # Left each time: autocast keeps weights that it cast without a graph for the next pass.
-        with torch.no_grad(), arithmetic():
+        with torch.set_grad_enabled(chunk is largest), arithmetic():
             encoded = encode({chunk.name: chunk.features})[chunk.name]
+        if chunk is largest:
+            graph, encoded = encoded, encoded.detach()
         if chunk.name not in vectors:
             count = len(features[chunk.name]["input_ids"])
             vectors[chunk.name] = encoded.new_zeros((count, *encoded.shape[1:]))
@@ -120,16 +124,18 @@ def cached_backward(
     with torch.enable_grad():
         loss = objective(leaves)
         backward(loss * share)
-    for chunk, state in zip(chunks, states, strict=True):
+    ordered = sorted(zip(chunks, states, strict=True), key=lambda each: each[0] is not largest)
+    for chunk, state in ordered:
         gradient = leaves[chunk.name].grad
-        if gradient is None or not gradient[chunk.rows].any():
-            continue
-        _restore(state)
-        with arithmetic():
-            encoded = encode({chunk.name: chunk.features})[chunk.name]
-        if encoded.requires_grad:  # queries without a network have no gradient
-            own = gradient[chunk.rows]
-            torch.autograd.backward(encoded, own[:, : encoded.shape[1]] if own.dim() == 3 else own)
+        if gradient is not None and gradient[chunk.rows].any():
+            if graph is None:
+                _restore(state)
+                with arithmetic():
+                    graph = encode({chunk.name: chunk.features})[chunk.name]
+            if graph.requires_grad:  # queries without a network have no gradient
+                own = gradient[chunk.rows]
+                torch.autograd.backward(graph, own[:, : graph.shape[1]] if own.dim() == 3 else own)
+        graph = None
     _restore(after)
     return loss.detach()
 
