@@ -36,10 +36,11 @@ def brute_force(collection: Collection, k: int) -> NDArray[np.int64]:
 
 def measured(
     engines: dict[str, Engine], queries: Dense, size: int, k: int, truth: NDArray[np.int64],
-    rounds: int,
+    rounds: int, threads: int,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Time every engine in turn on batches of a size; the first engine is what ratios are to.
 
+    On one thread by the processor's time: that of others who use it does not count.
     Up to ``CHECKED`` queries (at least one batch) are answered and compared with the truth.
     """
     checked = max(size, min(CHECKED, len(queries)) // size * size)
@@ -51,13 +52,14 @@ def measured(
         same = (rows == truth[:checked]).all(axis=1)
         figures[name] = {"checked": checked, "identical": int(same.sum())}
         figures[name]["recall"] = recalled(rows, truth[:checked])
+    clock = time.process_time if threads == 1 else time.perf_counter
     for turn in range(rounds):
         for name, search in engines.items():
-            begun, answers = time.perf_counter(), 0
-            while not answers or time.perf_counter() - begun < LEAST:
+            begun, answers = clock(), 0
+            while not answers or clock() - begun < LEAST:
                 search(batches[(turn + answers) % len(batches)], k)
                 answers += 1
-            times[name].append((time.perf_counter() - begun) / answers)
+            times[name].append((clock() - begun) / answers)
     base = np.array(next(iter(times.values())))
     for name, spent in times.items():
         figures[name]["ms"] = float(np.median(spent)) * 1e3

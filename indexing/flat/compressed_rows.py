@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -13,64 +13,6 @@ from sluice.indexing.checks import Dense
 from sluice.indexing.kernels.calls import in_parallel
 from sluice.indexing.storage.exact_scores import Metric, Norms
 from sluice.indexing.storage.rows import ChunkedRows
-
-UNIT_ROUNDOFF = 2.0**-24  # of float32
-OVERFLOW = 1e37  # norms whose products stay under this cannot overflow float32
-SMALLEST_NORM = 1e-20  # a document shorter than this gets no bound: its inverse may overflow
-_ROUND_UP = 1 + 2.0**-16
-
-
-class Margins(NamedTuple):
-    """Bounds on the errors of a block's approximate scores, one of each for every query.
-
-    The score of query ``q`` and a document of norm ``n`` that lost ``l`` of its length by rounding
-    (as a share) is at most ``direct[q] * n + lossy[q] * n * l + constant[q]`` away from the exact
-    one; for ``cosine``, ``n`` is 1. Infinite: nothing bounds it.
-    """
-
-    direct: NDArray[np.float32]
-    lossy: NDArray[np.float32]
-    constant: NDArray[np.float32]
-
-
-def margins(
-    metric: Metric,
-    width: int,
-    norms: Norms,
-    losses: Norms,
-    least_norm: float,
-    largest_norm: float,
-) -> Margins:
-    """Return each query's bounds for a block of documents with norms in the given range.
-
-    The product is of rounded vectors ``q'`` and ``d'``: ``losses`` are ``|q - q'|`` (of the
-    normalised query for ``cosine``). By Cauchy and Schwarz,
-    ``|q.d - q'.d'| <= |q - q'| |d'| + |q| |d - d'|``. To this comes the float error of a sum of
-    ``n`` products in any order, ``n u / (1 - n u) |q'| |d'|`` (Higham, Accuracy and Stability of
-    Numerical Algorithms, 2nd ed., 3.1; here with 2 n, for instructions that round inside a
-    product), the rounding of norms, results and of the filter's own arithmetic, and underflow.
-    Infinite where a product may overflow. ``least_norm`` is 1 for normalised documents.
-    """
-    cosine = metric == "cosine"
-    lengths = np.ones_like(norms) if cosine else norms
-    doubled = 2 * width * UNIT_ROUNDOFF
-    grown = doubled / max(1.0 - doubled, 0.5)
-    with np.errstate(over="ignore", invalid="ignore"):
-        summed = grown * (lengths + losses)
-        direct = losses + summed + 32 * UNIT_ROUNDOFF * lengths
-        lossy = losses + lengths + summed
-        constant = width * 1e-37 * (1 + lengths) * (1 + (0.0 if cosine else largest_norm))
-        if metric == "l2":
-            constant += 32 * UNIT_ROUNDOFF * (lengths + largest_norm) ** 2
-        reach = np.maximum(np.maximum(lengths, largest_norm), (lengths + largest_norm) ** 2)
-        unbounded = ~np.isfinite(direct) | (reach > OVERFLOW)
-        if cosine:
-            constant /= min(1.0, least_norm)
-            unbounded |= least_norm < SMALLEST_NORM
-        constant = constant * _ROUND_UP + 1e-37
-        constant[unbounded] = np.inf
-        three = direct * _ROUND_UP, lossy * _ROUND_UP, constant
-        return Margins(*(each.astype(np.float32) for each in three))
 
 
 def rounded_queries(factors: Dense) -> tuple[NDArray[np.uint16], Norms]:

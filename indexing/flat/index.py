@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from sluice.indexing.storage.exact_scores import (
     numpy_scores,
 )
 from sluice.indexing.storage.rows import DenseRows, fact
+
+if TYPE_CHECKING:
+    from sluice.indexing.flat.half_bytes import HalfBytes
 
 
 def search_in_numpy(
@@ -51,6 +54,9 @@ def search_in_numpy(
 # MS MARCO passages they hold all of the true 10 and the true 100 for its 97 queries, and .998 and
 # .993 of them for passages as queries.
 DEPTH, DEPTH_PER_HIT = 400, 10
+FEW_QUERIES = 16  # at a time, up to which each scans the codes by itself
+UNCODED = 16  # such queries that are answered without codes: making these takes about as long
+LARGEST_CODED = 1 << 32  # bytes of vectors; their codes take a quarter of it in memory
 COPIED = 1 << 24  # bytes of several parts that are searched as one copy: each chunk costs time
 
 
@@ -97,6 +103,8 @@ class FlatIndex(Index):
         self._vectors = DenseRows()
         self._places: tuple[Rows, ...] = ()  # of each chunk's documents, if not consecutive
         self._codes = None if first_pass is None else CompressedRows(first_pass, self.metric)
+        self._half_bytes: HalfBytes | None = None  # of the vectors, while they stay as they are
+        self._alone = 0  # queries that came by few since then
 
     @property
     def width(self) -> int | None:
@@ -140,6 +148,8 @@ class FlatIndex(Index):
                 if numpy_suffices(queries.size * len(self._vectors) * NUMPY_SECONDS):
                     places = np.concatenate(self._places) if self._places else None
                     return search_in_numpy(self._vectors, self.metric, queries, k, allowed, places)
+                if (hits := self._by_half_bytes(queries, k, allowed)) is not None:
+                    return hits
                 from sluice.indexing.flat.search import (
                     FlatSearch,  # numba: loaded by the first search
                 )
@@ -149,6 +159,28 @@ class FlatIndex(Index):
 
             depth = parameters.get("depth", self.depth) or max(DEPTH, DEPTH_PER_HIT * k)
             return search_bits(*held, max(k, depth), allowed)
+
+    def _by_half_bytes(self, queries: Dense, k: int, allowed: Mask | None) -> Hits | None:
+        """Return the hits of few queries by a scan of codes; None where that is not the way.
+
+        Codes are made once some queries have come alone: one from the shell does not pay for them.
+        """
+        if self._codes is not None or len(queries) > FEW_QUERIES:
+            return None
+        if self._half_bytes is None:
+            self._alone += len(queries)
+            if self._alone <= UNCODED or self._vectors.nbytes > LARGEST_CODED:
+                return None
+            self._alone = -(1 << 40)  # other threads need not make them too
+            from sluice.indexing.flat.half_bytes import HalfBytes, pays
+
+            if not pays(self.width or 0):
+                return None
+            self._half_bytes = HalfBytes(self._vectors, self.metric, self._places)
+        return self._half_bytes.search(queries, k, allowed)
+
+    def _changed(self) -> None:
+        self._half_bytes, self._alone = None, 0
 
     @classmethod
     def _together(cls, parts: Sequence[Self], rows: Sequence[Rows]) -> Self | None:

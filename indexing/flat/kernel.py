@@ -123,13 +123,13 @@ def search_block(
         _describe(
             kind, block.scales, block.norms, block.losses, block.normalised, places, many, strip
         )
-        if not len(panels):
-            _offer_each(kind, block, batch, best, places, many, wide, strip, bounds)
-            continue
         for first in range(0, many, DOCUMENTS):
             last = min(first + DOCUMENTS, many)
-            for panel in range(len(panels)):
-                multiply(panels, panel, cells, first, sums)
+            for panel in range(max(1, len(panels))):
+                if len(panels):
+                    multiply(panels, panel, cells, first, sums)
+                else:
+                    _multiply_each(block.source, batch, places, first, last, wide, sums)
                 _offer_tile(
                     kind,
                     block.vectors,
@@ -213,55 +213,20 @@ def _dot_wide(wide: NDArray[np.float32], factors: NDArray[np.float32], query: in
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _offer_each(
-    kind: int,
-    block: Block,
-    batch: Batch,
-    best: Best,
-    places: NDArray[np.int64],
-    many: int,
-    wide: NDArray[np.float32],
-    strip: Strip,
-    bounds: NDArray[np.float32],
+def _multiply_each(
+    source: Any, batch: Batch, places: Any, first: int, last: int, wide: Any, sums: Any
 ) -> None:
-    """Multiply each document with each member (no more than a panel), and filter it."""
-    source, factors, members = block.source, batch.factors, batch.members
-    vectors, norms = block.vectors, block.norms
-    queries, query_norms = batch.vectors, batch.norms
-    heaps, sizes, all_floors, exactly = best.heaps, best.sizes, best.floors, best.exactly
-    scales, offsets, reaches, losses = strip.scale, strip.offset, strip.reach, strip.losses
-    direct, lossy, constant, floors = bounds[0], bounds[1], bounds[2], bounds[3]
+    """Write the products of some documents with each member, no more than a panel of them."""
+    factors, members = batch.factors, batch.members
     widened = source.itemsize == 2 or (source.itemsize == 1 and len(members) > 1)
-    for lane in range(len(members)):
-        query = members[lane]
-        direct[lane], lossy[lane] = batch.direct[query], batch.lossy[query]
-        constant[lane], floors[lane] = batch.constant[query], all_floors[query]
-    for i in range(many):
+    for i in range(first, last):
         if widened:
             widen(source, places[i], wide, 0)
         for lane in range(len(members)):
             if widened:
-                score = _dot_wide(wide, factors, members[lane])
+                sums[i - first, lane] = _dot_wide(wide, factors, members[lane])
             else:
-                score = _dot(source, places[i], factors, members[lane])
-            error = direct[lane] * reaches[i] + lossy[lane] * losses[i] + constant[lane]
-            if score * scales[i] + offsets[i] + error < floors[lane]:  # NaN is scored
-                continue
-            query = members[lane]
-            exactly[query] += 1
-            floors[lane] = _offer(
-                kind,
-                queries,
-                query,
-                query_norms[query],
-                vectors,
-                places[i],
-                norms[places[i]],
-                _row(block.rows, block.first_row, places[i]),
-                heaps,
-                sizes,
-                all_floors,
-            )
+                sums[i - first, lane] = _dot(source, places[i], factors, members[lane])
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
@@ -288,7 +253,7 @@ def _offer(
     size = offer(heaps[query], sizes[query], signed_key(score, row))
     sizes[query] = size
     if size == heaps.shape[1]:
-        floors[query] = max(floors[query], _floor(kind, heaps[query, 0], query_norm))
+        floors[query] = max(floors[query], floor_of(kind, heaps[query, 0], query_norm))
     return floors[query]
 
 
@@ -348,7 +313,7 @@ def _offer_tile(
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _floor(kind: int, key: int, norm: float) -> Any:
+def floor_of(kind: int, key: int, norm: float) -> Any:
     """Return the approximate score under which a document without error is worse than ``key``."""
     score = signed_score(key)
     if kind == DISTANCE:  # -|q - d|^2 = 2 (q.d - |d|^2 / 2) - |q|^2, and the filter sees the inside

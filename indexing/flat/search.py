@@ -23,11 +23,11 @@ from sluice.indexing.checks import Dense
 from sluice.indexing.flat.compressed_rows import (
     WORD,
     CompressedRows,
-    margins,
     rounded_queries,
     sign_bits,
 )
 from sluice.indexing.flat.kernel import STRIP, Batch, Best, Block, merge, search_block
+from sluice.indexing.flat.margins import margins
 from sluice.indexing.flat.tile import LANES, halves_are_faster
 from sluice.indexing.hits import Hits, Mask
 from sluice.indexing.kernels.calls import in_parallel, lent, thread_count
@@ -299,7 +299,7 @@ class FlatSearch:
         least = 1.0 if normalised else self._norms[0]
         lost = queries.losses if halves else np.zeros(len(queries.norms))
         width = queries.factors.shape[1]
-        bounds = margins(self._metric, width, queries.norms, lost, least, self._norms[1])
+        bounds = margins(self._kind, width, queries.norms, lost, least, self._norms[1])
         panels = queries.no_panels(halves) if few else queries.panels(members, halves)
         batch = Batch(queries.exact, queries.norms, members, queries.factors, *bounds)
         return batch, panels

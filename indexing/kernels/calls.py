@@ -98,11 +98,11 @@ def in_parallel(task: Task, count: int, least: int = 1) -> None:
     No part is smaller than ``least``; the caller's thread takes part. Any number of threads may
     call this at once, but no task may.
     """
-    threads = thread_count()
-    parts = min(threads, count // max(least, 1))
-    if parts < 2:
+    parts = count // max(least, 1)
+    if parts < 2 or (threads := thread_count()) < 2:
         task(0, count)
         return
+    parts = min(threads, parts)
     edges = [count * part // parts for part in range(parts + 1)]
     pool = _pool(os.getpid(), threads)
     others = [pool.submit(task, *edges[part : part + 2]) for part in range(1, parts)]
