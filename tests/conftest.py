@@ -68,6 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()
     gc.enable()
     share_compiling()
     if "sentence_transformers.base" in sys.modules:  # its README takes longer than a tiny model

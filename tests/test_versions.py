@@ -10,7 +10,6 @@ from site_scripts import site_script
 
 lock, locked, table, used = map(site_script, ("lock", "locked", "table", "used_packages"))
 TEXT = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-STATEMENTS = sorted({statement for _, statement in used.third_party()})
 
 
 def test_the_lock_pins_what_pyproject_asks_for() -> None:
@@ -75,14 +74,10 @@ def test_the_page_says_the_bounds_and_the_lock() -> None:
         )
 
 
-def package_of(statement: str) -> str:
-    return statement.split()[1].split(".")[0]
-
-
-@pytest.mark.parametrize("package", sorted({package_of(each) for each in STATEMENTS}))
-def test_every_import_of_another_package_works(package: str) -> None:
-    if package in used.PLATFORM or importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
-    for statement in STATEMENTS:
-        if package_of(statement) == package:
+def test_every_import_of_another_package_works() -> None:
+    statements = sorted({statement for _, statement in used.third_party()})
+    assert len(statements) > 100
+    for statement in statements:
+        package = statement.split()[1].split(".")[0]
+        if package not in used.PLATFORM and importlib.util.find_spec(package) is not None:
             exec(statement, {})

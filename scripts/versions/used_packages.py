@@ -41,7 +41,8 @@ def _carried_out(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
     if isinstance(node, ast.Import | ast.ImportFrom):
         yield node
     for child in ast.iter_child_nodes(node):
-        yield from _carried_out(child)
+        if not isinstance(child, ast.expr):  # which holds none, and is most of a file
+            yield from _carried_out(child)
 
 
 def packages() -> set[str]:

@@ -29,9 +29,11 @@ OTHERS = ("http", "seal", "dsi", "listwise")
 TYPES = {name: make for name, make in {**ENCODERS, **RERANKERS}.items() if name not in OTHERS}
 
 
-@pytest.fixture
-def specs(bert: Path, masked_bert: Path, pair_bert: Path, tmp_path: Path) -> dict[str, Any]:
-    return encoder_specs(bert, masked_bert, pair_bert, tmp_path)
+@pytest.fixture(scope="module")
+def specs(
+    bert: Path, masked_bert: Path, pair_bert: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    return encoder_specs(bert, masked_bert, pair_bert, tmp_path_factory.mktemp("specs"))
 
 
 # The same type with one thing changed that decides its vectors.
@@ -165,13 +167,13 @@ def test_types_of_the_table(name: str, specs: dict[str, Any], bert: Path, tmp_pa
     )
     # No setting is lost, nor in saving what was opened; an adapter's weight is of the call alone.
     for number, encoder in enumerate(others if name != "rrra" else ()):
+        opened = encoder
         for again in (f"{number}", f"{number} again"):
-            encoder.save_pretrained(tmp_path / again)
+            opened.save_pretrained(tmp_path / again)
             opened = open_encoder(tmp_path / again)
             assert type(opened) is type(encoder)
             assert opened.fingerprint == encoder.fingerprint, CHANGES[name][number]
-            compared(opened, encoder)
-            encoder = opened
+        compared(opened, encoder)
     if "batch_tokens" in vars(made) and name not in QUERIES_ONLY:
         small = make()
         small.batch_tokens = 40
