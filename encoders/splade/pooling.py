@@ -121,8 +121,10 @@ class _MaxPool(torch.autograd.Function):
         for part, length in _chunks(mask):
             chosen = states[part, :length].to(dtype)
             logits = product(chosen.flatten(0, 1), terms, None).view(len(part), length, -1)
-            logits.masked_fill_(~mask[part, :length].bool().unsqueeze(-1), float("-inf"))
-            top = logits.amax(dim=1)
+            logits[(mask[part, :length] == 0).nonzero(as_tuple=True)] = float("-inf")
+            top = logits[:, 0].clone()
+            for place in range(1, length):  # amax takes six times as long in bfloat16
+                torch.maximum(top, logits[:, place], out=top)
             maximum = top.float() + bias.float()
             pooled[part] = maximum
             if needs_gradient:

@@ -18,8 +18,13 @@ from transformers import TrainerCallback
 
 from sluice.encoders.foundation.disk.files import write_json, write_text
 from sluice.encoders.foundation.errors import ConfigError
-from sluice.encoders.foundation.numbers import duration, plural
-from sluice.encoders.foundation.processes import give_back_memory, is_alive, trim_memory
+from sluice.encoders.foundation.numbers import duration, plural, spelled_bytes
+from sluice.encoders.foundation.processes import (
+    give_back_memory,
+    is_alive,
+    peak_memory_bytes,
+    trim_memory,
+)
 from sluice.training.journal import METRICS
 from sluice.training.losses.base import LossBase
 from sluice.training.sparsity.regulariser import Steering
@@ -64,9 +69,11 @@ class Journal(TrainerCallback):  # type: ignore[misc]
     def _words(self, line: dict[str, Any], total: int) -> str:
         step = line["step"]
         start, first = self._begun
+        most = f"at most {spelled_bytes(peak_memory_bytes())} of memory"
         if "train_runtime" in line:
-            mean = f", mean loss {line['train_loss']:.4g}" if "train_loss" in line else ""
-            return f"finished {plural(total, 'step')} in {duration(line['train_runtime'])}{mean}"
+            words = [f"finished {plural(total, 'step')} in {duration(line['train_runtime'])}"]
+            words += [f"mean loss {line['train_loss']:.4g}"] if "train_loss" in line else []
+            return ", ".join([*words, most])
         words = [f"step {step:,} of {total:,}"]
         if first < step < total:
             left = (time.monotonic() - start) / (step - first) * (total - step)
@@ -76,7 +83,7 @@ class Journal(TrainerCallback):  # type: ignore[misc]
             for name, value in line.items()
             if name not in ("step", "epoch", "total_flos") and isinstance(value, (int, float))
         ]
-        return ", ".join(words)
+        return ", ".join([*words, most])
 
     def _read(self) -> list[dict[str, Any]]:
         if not self.path.exists():

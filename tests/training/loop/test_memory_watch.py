@@ -19,6 +19,7 @@ from sluice.training import fit
 from sluice.training.loop.callbacks import (
     ADVICE,
     RUNNING,
+    Journal,
     Memory,
     MemoryWatch,
     read_memory,
@@ -217,3 +218,17 @@ def test_free_memory_is_given_back_before_training_and_meanwhile(
     for step in range(1, 3 * memory_watch.TRIM_STEPS):
         watch.on_step_end(None, SimpleNamespace(global_step=step), None)
     assert called == ["all", "free", "free"]
+
+
+def test_lines_of_progress_and_the_last_one_say_the_peak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory_watch, "peak_memory_bytes", lambda: 1_690_000_000)
+    caplog.set_level(logging.INFO, "sluice")
+    journal, state = Journal(tmp_path, lines=True), SimpleNamespace(global_step=2, max_steps=2)
+    for logs in ({"loss": 0.5}, {"train_runtime": 3.0, "train_loss": 0.5}):
+        journal.on_log(None, state, None, logs)
+    assert [record.getMessage() for record in caplog.records] == [
+        "training: step 2 of 2, loss 0.5, at most 1.69 GB of memory",
+        "training: finished 2 steps in 3.0 s, mean loss 0.5, at most 1.69 GB of memory",
+    ]
