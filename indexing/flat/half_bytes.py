@@ -31,6 +31,7 @@ from sluice.indexing.storage.exact_scores import METRICS, Metric, Norms, norms_o
 from sluice.indexing.storage.rows import DenseRows
 
 CELL = 64  # bytes of a line of codes are a multiple of this
+NARROWEST = 96  # dimensions: with fewer, codes take more than a third of the vectors
 WIDEST = 1 << 15  # dimensions whose sums 32 bits hold
 STRIP = 64  # rows that share a peak
 PART = 1 << 16  # rows searched together, by one thread
@@ -333,6 +334,7 @@ class HalfBytes:
             for first in range(0, len(norms), PART):
                 three = (lent(each)[first : first + PART] for each in (vectors, norms, numbers))
                 self._parts.append(self._coded(*three))
+        self._ends = np.cumsum([0, *(len(part.scales) for part in self._parts)])
 
     def _coded(self, vectors: Dense, norms: Norms, numbers: NDArray[np.int64]) -> Part:
         count, width = vectors.shape
@@ -351,8 +353,8 @@ class HalfBytes:
 
     def search(self, queries: Dense, k: int, allowed: Mask | None) -> Hits | None:
         """Return the best allowed documents; None where the codes rule out too little."""
-        ends = np.cumsum([0, *(len(part.scales) for part in self._parts)])
-        count, largest = int(ends[-1]), min(int(ends[-1]), PART)
+        ends, count = self._ends, int(self._ends[-1])
+        largest = min(count, PART)
         most = min(largest, MOST_EXACT + int(largest * MOST_EXACT_SHARE))
         few = allowed is not None and np.count_nonzero(allowed) < count * LEAST_ALLOWED
         if few or 2 * k > most or self._in_vain > IN_VAIN:
@@ -386,7 +388,7 @@ class HalfBytes:
 @cache
 def pays(width: int) -> bool:
     """Return whether this machine answers one query sooner by codes than by vectors, timed once."""
-    if width > WIDEST or not MULTIPLIES:
+    if not NARROWEST <= width <= WIDEST or not MULTIPLIES:
         return False
     rows, numbers = DenseRows(), np.random.default_rng(1)
     vectors = numbers.standard_normal((TIMED, width), np.float32) / (1 + np.arange(width) / 20)

@@ -302,7 +302,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def cache_folder() -> Path:
-    """Return where what can be made again is kept: ``$SLUICE_CACHE``, else in the user's cache."""
+    """Return the folder of what can be rebuilt: ``$SLUICE_CACHE``, else in the user's cache."""
     place = os.environ.get("SLUICE_CACHE")
     return expanded(place or "~/.cache/sluice")
 

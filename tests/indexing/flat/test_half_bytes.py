@@ -179,7 +179,7 @@ def test_the_faster_way_is_taken(faster: str, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(half_bytes, "measured", made_up)
     index = FlatIndex()
-    index.add(normal(13, 300, 8))
-    index.search(normal(14, 1, 8), 3)
+    index.add(normal(13, 300, 96))
+    index.search(normal(14, 1, 96), 3)
     assert (index._half_bytes is not None) == (faster == "codes")
     half_bytes.pays.cache_clear()
