@@ -29,7 +29,7 @@ from sluice.encoders.foundation.bounded_input import (
 )
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.documents.json_files import all_lines
-from sluice.retrieval.runs.columns import RunColumns, columns_of, may_repeat
+from sluice.retrieval.runs.columns import RunColumns, columns_of, has_repeats
 
 log = logging.getLogger("sluice")
 
@@ -73,7 +73,7 @@ def read_run(path: Path) -> RunColumns:
         _warn_of_tags(path)
     finite = np.isfinite([rows.scores.min(), rows.scores.max()]).all()
     columns = columns_of(rows.queries, rows.codes, rows.documents, rows.scores)
-    if not finite or may_repeat(columns):
+    if not finite or has_repeats(columns):
         _read_lines(path)  # which names the line
     return columns
 

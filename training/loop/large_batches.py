@@ -149,17 +149,10 @@ def _chunks(name: str, features: Features, size: int) -> Iterator[_Chunk]:
         yield _Chunk(name, rows, {k: values[rows][:, :longest] for k, values in features.items()})
 
 
-class _RandomState(NamedTuple):
-    cpu: Tensor
-    cuda: list[Tensor]
+def _random_state() -> tuple[Tensor, list[Tensor]]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all()  # of no devices, where none are
 
 
-def _random_state() -> _RandomState:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return _RandomState(torch.get_rng_state(), cuda)
-
-
-def _restore(state: _RandomState) -> None:
-    torch.set_rng_state(state.cpu)
-    if state.cuda:
-        torch.cuda.set_rng_state_all(state.cuda)
+def _restore(state: tuple[Tensor, list[Tensor]]) -> None:
+    torch.set_rng_state(state[0])
+    torch.cuda.set_rng_state_all(state[1])

@@ -2,10 +2,12 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.runs import columns
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.runs.trec_files import read_qrels
 
@@ -193,3 +195,23 @@ def test_a_pair_judged_twice_alike_is_said(
     with caplog.at_level("WARNING", "sluice"):
         assert read_qrels(file) == {"q": {"a": 1, "b": 0}, "r": {"a": 1}}
     assert "qrels.trec:3: judged before, with the same grade (2 such judgements)" in caplog.text
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("rows", [1, 2, 3, 100])
+def test_documents_listed_twice_are_found_whatever_the_hashes(
+    monkeypatch: pytest.MonkeyPatch, rows: int, alike: bool
+) -> None:
+    monkeypatch.setattr(columns, "_CHUNK", rows)
+    if alike:
+        monkeypatch.setattr(columns, "_hashes", lambda ids: np.zeros(len(ids), np.uint32))
+    for queries in ("aba bab a", "ab ba abcdefghi ab a"):
+        lists = [list(letters) for letters in queries.split()]
+        starts = np.cumsum([0, *map(len, lists)])
+        run = columns.RunColumns(
+            queries.split(),
+            starts,
+            pa.array(list(queries.replace(" ", ""))),
+            np.zeros(starts[-1], np.float32),
+        )
+        assert columns.has_repeats(run) == any(len(set(ids)) < len(ids) for ids in lists)

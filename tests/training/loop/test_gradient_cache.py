@@ -70,6 +70,19 @@ def test_equals_the_whole_batch(size: int) -> None:
         assert (parameter.grad - gradient).abs().max() < 1e-12
 
 
+def test_all_chunks_but_the_largest_are_encoded_twice() -> None:
+    network, seen = Network(0.0), []
+
+    def encode(part: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+        seen.append(sum(each["input_ids"].numel() for each in part.values()))
+        return network(**part)  # type: ignore[no-any-return]
+
+    features = {"query": texts(6, 5, 1), "document": texts(13, 9, 2)}
+    cached_backward(encode, features, 4, objective, arithmetic=nullcontext)
+    assert len(seen) == 2 * (2 + 4) - 1
+    assert seen.count(max(seen)) == 1
+
+
 def test_a_scaled_loss_scales_all_gradients() -> None:
     """As under fp16: the scaler divides every gradient by its scale afterwards."""
     network = Network(0.0)
