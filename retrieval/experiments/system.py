@@ -35,7 +35,7 @@ from sluice.retrieval.runs.run import Run
 log = logging.getLogger("sluice")
 
 VERSION = 2
-TRACED = 20  # queries on which each stage's share of the latency is measured
+TRACED = 10  # queries on which each stage's share of the latency is measured
 
 
 @dataclass(slots=True)

@@ -207,16 +207,13 @@ def test_ordinary_exception_leaves_no_note(tiny: ModuleType, tmp_path: Path) -> 
     assert not (tmp_path / RUNNING).exists()
 
 
-def test_free_memory_is_given_back_before_training_and_meanwhile(
+def test_free_memory_is_given_back_before_training_and_when_steps_hold_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
     monkeypatch.setattr(memory_watch, "give_back_memory", lambda: called.append("all"))
     monkeypatch.setattr(memory_watch, "trim_memory", lambda: called.append("free"))
-    watch = MemoryWatch(tmp_path)
-    watch.on_train_begin(None, SimpleNamespace(global_step=0), None)
-    for step in range(1, 3 * memory_watch.TRIM_STEPS):
-        watch.on_step_end(None, SimpleNamespace(global_step=step), None)
+    watched(monkeypatch, tmp_path, [of(1), *map(of, (2, 2.1, 2.3, 1.8, 1.9, 2.1))])
     assert called == ["all", "free", "free"]
 
 
