@@ -74,8 +74,7 @@ def columns_of(
 
 def _first_rows(codes: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the rows whose query is not that of the row before."""
-    changes = np.flatnonzero(codes[1:] != codes[:-1]) + 1
-    return np.concatenate(([0], changes)) if len(codes) else changes
+    return np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
 
 
 def _not_falling(scores: NDArray[np.float32], first: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -71,9 +71,8 @@ def read_run(path: Path) -> RunColumns:
         rows = _read_lines(path)
     if rows.mixed:
         _warn_of_tags(path)
-    finite = np.isfinite([rows.scores.min(), rows.scores.max()]).all()
     columns = columns_of(rows.queries, rows.codes, rows.documents, rows.scores)
-    if not finite or has_repeats(columns):
+    if not np.isfinite([rows.scores.min(), rows.scores.max()]).all() or has_repeats(columns):
         _read_lines(path)  # which names the line
     return columns
 
