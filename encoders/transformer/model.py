@@ -228,8 +228,10 @@ class TransformerModel(metaclass=Named):
             return None
         if is_changed(self.model):  # hooks come and go without a change of the weights
             return None
-        parts = map(weakref.ref, modules_of(self.model))  # an activation has no weights to look at
-        tensors = parameters_of(modules_of(self.module))
+        modules = modules_of(self.model)
+        parts = map(weakref.ref, modules)  # an activation has no weights to look at
+        whole = modules if self.module is self.model else modules_of(self.module)
+        tensors = parameters_of(whole)
         key = (self.dtype, *parts, *versions(tensors))
         known = self._network  # once: other threads write to it
         if known is not None and known[0] == key:

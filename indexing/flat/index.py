@@ -14,7 +14,7 @@ from sluice.indexing.checks import Dense, checked_dense
 from sluice.indexing.flat.compressed_rows import CompressedRows, FirstPass, checked_first_pass
 from sluice.indexing.hits import Hits, Mask, Rows, best_first
 from sluice.indexing.index import Index, SearchParameters
-from sluice.indexing.kernels.calls import notice_once, numpy_suffices
+from sluice.indexing.kernels.calls import notice, notice_once, numpy_suffices
 from sluice.indexing.storage.exact_scores import (
     NUMPY_SECONDS,
     Metric,
@@ -56,6 +56,7 @@ def search_in_numpy(
 DEPTH, DEPTH_PER_HIT = 400, 10
 FEW_QUERIES = 16  # at a time, up to which each scans the codes by itself
 UNCODED = 16  # such queries that are answered without codes: making these takes about as long
+LEAST_CODED = 1 << 23  # bytes of vectors; fewer are scanned in half a millisecond
 LARGEST_CODED = 1 << 32  # bytes of vectors; their codes take a quarter of it in memory
 COPIED = 1 << 24  # bytes of several parts that are searched as one copy: each chunk costs time
 
@@ -171,14 +172,16 @@ class FlatIndex(Index):
             return None
         if self._half_bytes is None:
             self._alone += len(queries)
-            if self._alone <= UNCODED or self._vectors.nbytes > LARGEST_CODED:
+            size = self._vectors.nbytes
+            if self._alone <= UNCODED or not LEAST_CODED <= size <= LARGEST_CODED:
                 return None
             self._alone = -(1 << 40)  # other threads need not make them too
             from sluice.indexing.flat.half_bytes import HalfBytes, pays
 
-            if not pays(self.width or 0):
-                return None
-            self._half_bytes = HalfBytes(self._vectors, self.metric, self._places)
+            with notice():
+                if not pays(self.width or 0):
+                    return None
+                self._half_bytes = HalfBytes(self._vectors, self.metric, self._places)
         return self._half_bytes.search(queries, k, allowed)
 
     def _changed(self) -> None:

@@ -47,11 +47,12 @@ def numpy_suffices(seconds: float) -> bool:
 
 def notice_once() -> AbstractContextManager[None]:
     """Log a line if the first call of kernels in this process takes long: they are compiled."""
-    return nullcontext() if _logged else _patient()
+    return nullcontext() if _logged else notice()
 
 
 @contextmanager
-def _patient() -> Iterator[None]:
+def notice() -> Iterator[None]:
+    """Log a line if the block takes long, which calls kernels for the first time."""
     global _logged
     _logged = True
     timer = Timer(PATIENCE, _say_compiling)

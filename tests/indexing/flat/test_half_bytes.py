@@ -22,6 +22,7 @@ Table = np.ndarray[Any, np.dtype[np.float32]]
 def coded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes are made for the first query, whatever this machine measures."""
     monkeypatch.setattr(flat, "UNCODED", 0)
+    monkeypatch.setattr(flat, "LEAST_CODED", 0)
     monkeypatch.setattr(half_bytes, "pays", lambda width: True)
 
 
@@ -142,6 +143,7 @@ def test_a_bound_is_never_below_the_score() -> None:
 
 def test_when_there_are_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flat, "UNCODED", 4)
+    monkeypatch.setattr(flat, "LEAST_CODED", 0)
     documents = normal(10, 400, 16)
     index = FlatIndex()
     index.add(documents)
@@ -172,6 +174,7 @@ def test_a_scan_that_rules_out_nothing_is_given_up() -> None:
 def test_the_faster_way_is_taken(faster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(flat, "UNCODED", 0)
+    monkeypatch.setattr(flat, "LEAST_CODED", 0)
     half_bytes.pays.cache_clear()
 
     def made_up(task: str, ways: Any) -> Measured:
