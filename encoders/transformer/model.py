@@ -50,6 +50,7 @@ from sluice.familiar import Named
 Features: TypeAlias = dict[str, Tensor]
 BATCH_TOKENS = {"cpu": 4_096}  # of one pass by default; other devices need more to be busy
 PROGRESS_FROM = 2_000  # texts; shorter calls stay silent
+FEW = 24  # tokens of a batch that one thread is sooner through with than several
 TRIM_BATCHES = 32  # after which free memory is given back
 # Sentences, a title, a question, code and numbers.
 PROBES = (
@@ -201,11 +202,11 @@ class TransformerModel(metaclass=Named):
                 with self.arithmetic():
                     store(batch, network)
 
-            done = 0
-            first = list(itertools.islice(batch_stream := batches(), 2))
-            threads = threads if len(first) > 1 else 1
-            everything = itertools.chain(first, batch_stream)
-            for passed, batch in enumerate(side_by_side(work, everything, threads), start=1):
+            done, first = 0, list(itertools.islice(stream := batches(), 2))
+            if len(first) == 1 and sum(first[0].lengths) >= FEW:
+                threads = 1  # the batch is for all
+            everything = side_by_side(work, itertools.chain(first, stream), threads)
+            for passed, batch in enumerate(everything, start=1):
                 done += len(batch.rows)
                 advance(len(batch.rows))
                 if passed % TRIM_BATCHES == 0:

@@ -6,11 +6,12 @@ import contextvars
 import itertools
 import json
 import logging
+import os
 import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -360,20 +361,19 @@ def side_by_side(
 ) -> Iterator[Item]:
     """Yield each item, in order, once ``work`` on it is done: by so many threads, an item by one.
 
-    Nothing in a thread's pass waits for another's, as in a product that threads share.
+    Nothing in a thread's pass waits for another's, as in a product that threads share. ``threads``
+    are all that torch uses; a process's callers share them. One is the caller, with torch's own.
     """
     if threads < 2:
         for item in items:
             work(item)
             yield item
         return
-    own = torch.get_num_threads()
+    pool = _workers(threads)
     waiting: deque[tuple[Item, Future[object]]] = deque()
-    pool = ThreadPoolExecutor(threads, "sluice-batches", torch.set_num_threads, (1,))
     try:
         for item in items:
-            context = contextvars.copy_context()
-            waiting.append((item, pool.submit(context.run, work, item)))
+            waiting.append((item, pool.submit(contextvars.copy_context().run, work, item)))
             while len(waiting) > threads or (waiting and waiting[0][1].done()):
                 waiting[0][1].result()
                 yield waiting.popleft()[0]
@@ -381,5 +381,29 @@ def side_by_side(
             waiting[0][1].result()
             yield waiting.popleft()[0]
     finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(own)  # of threads that begin from now on, and of MKL
+        wait([future for _, future in waiting if not future.cancel()])
+
+
+_POOLS: dict[int, ThreadPoolExecutor] = {}
+_STARTING = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a child has none of the threads
+    os.register_at_fork(after_in_child=_POOLS.clear)
+
+
+def _workers(threads: int) -> ThreadPoolExecutor:
+    """Return the process's threads that compute alone, each in one thread of torch's."""
+    with _STARTING:
+        if threads not in _POOLS:
+            own, ready = torch.get_num_threads(), threading.Barrier(threads + 1)
+            pool = ThreadPoolExecutor(threads, "sluice-batches")
+
+            def start() -> None:
+                torch.set_num_threads(1)  # its own, and those of threads that begin from now on
+                ready.wait()
+
+            for _ in range(threads):
+                pool.submit(start)
+            ready.wait()
+            torch.set_num_threads(own)
+            _POOLS[threads] = pool
+        return _POOLS[threads]
