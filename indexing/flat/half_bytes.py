@@ -36,7 +36,7 @@ WIDEST = 1 << 15  # dimensions whose sums 32 bits hold
 STRIP = 64  # rows that share a peak
 PART = 1 << 16  # rows searched together, by one thread
 ROWS_PER_TASK = 1_024  # of a part that is coded
-IN_VAIN = 8  # scans, less those that were not: from here there are no more
+IN_VAIN = 8  # scans without gain, less those with it: then vectors alone are scanned
 # Documents scored exactly, a number and a share of all: from here scanning vectors is cheaper.
 MOST_EXACT, MOST_EXACT_SHARE = 512, 1 / 8
 LEAST_ALLOWED = 1 / 4  # of the rows: all are scanned
@@ -44,7 +44,7 @@ TIMED = 4_096  # vectors
 _ALL: Mask = np.empty(0, np.bool_)
 
 _WIDE = has_feature("avx512f") and has_feature("avx512vnni")
-MULTIPLIES = _WIDE or has_feature("avx2")  # bytes; elsewhere there are no codes
+MULTIPLIES = _WIDE or has_feature("avx2")  # bytes; without it no codes are made
 _STEP = CELL if _WIDE else CELL // 2
 _BYTES, _PAIRS, _FOURS = (
     ir.VectorType(ir.IntType(bits), _STEP * 8 // bits) for bits in (8, 16, 32)
