@@ -51,12 +51,16 @@ class DiverseBeams:
         """Rows for each text."""
         return self.groups * self.beams
 
-    def search(self, rows: Continuations, ends: Sequence[int]) -> list[list[Hypothesis]]:
+    def search(
+        self, rows: Continuations, ends: Sequence[int], breaks: Sequence[int] = ()
+    ) -> list[list[Hypothesis]]:
         """Return each text's hypotheses, group by group, the best of each group first.
 
-        ``ends`` are the tokens that finish a hypothesis.
+        ``ends`` are the tokens that finish a hypothesis; ``breaks`` too, and they begin none.
         """
         following = rows.first()
+        following[:, list(breaks)] = NEVER
+        last = torch.tensor([*ends, *breaks], dtype=torch.long, device=following.device)
         texts = len(following) // self.copies
         groups = [_Group(self, texts, following.device) for _ in range(self.groups)]
         offsets = torch.arange(texts, device=following.device)[:, None] * self.copies
@@ -67,7 +71,7 @@ class DiverseBeams:
             tokens, sources = [], []
             for number, group in enumerate(groups):
                 lowered = each[:, number] - self.penalty * chosen[:, None]
-                token, source = group.advance(lowered, ends, last=step == self.length - 1)
+                token, source = group.advance(lowered, last, final=step == self.length - 1)
                 chosen.scatter_add_(1, token, torch.ones_like(token, dtype=chosen.dtype))
                 tokens.append(token)
                 sources.append(source + offsets + number * self.beams)
@@ -93,24 +97,20 @@ class _Group:
         self._finished: list[list[Hypothesis]] = [[] for _ in range(texts)]
         self.open = torch.ones(texts, dtype=torch.bool, device=device)
 
-    def advance(self, scores: Tensor, ends: Sequence[int], *, last: bool) -> tuple[Tensor, Tensor]:
+    def advance(self, scores: Tensor, ends: Tensor, *, final: bool) -> tuple[Tensor, Tensor]:
         """Take a step's scores ``[texts, beams, vocabulary]``.
 
         Returns the tokens ``[texts, beams]`` of the beams that run on, and which beams those were.
         """
         beams, vocabulary = scores.shape[1:]
-        total = (self._running[:, :, None] + scores).reshape(len(scores), -1)
-        # Beside each beam's continuation there may be one per end token, which does not run on.
-        wide = min(max(2, 1 + len(ends)) * beams, total.shape[1])
-        best, places = total.topk(wide, dim=1)
+        total = self._running[:, :, None] + scores
+        best, places = total.reshape(len(scores), -1).topk(min(beams, vocabulary), dim=1)
         sources, tokens = places // vocabulary, places % vocabulary
-        ending = torch.zeros_like(tokens, dtype=torch.bool)
-        for end in ends:
-            ending |= tokens == end
-        ending |= last
+        ending = torch.isin(tokens, ends) | final
         self._finish(best, tokens, sources, ending)
-        running, places_kept = (best + ending * NEVER).topk(beams, dim=1)
-        tokens, sources = tokens.gather(1, places_kept), sources.gather(1, places_kept)
+        total[:, :, ends] += NEVER
+        running, places = total.reshape(len(scores), -1).topk(beams, dim=1)
+        sources, tokens = places // vocabulary, places % vocabulary
         before = self._sequences.gather(
             1, sources[:, :, None].expand(-1, -1, self._sequences.shape[2])
         )
@@ -165,14 +165,18 @@ class TopKSampling:
         return self.samples
 
     def draw(
-        self, rows: Continuations, ends: Sequence[int], keys: Sequence[str], seed: int
-    ) -> list[list[Hypothesis]]:
+        self, rows: Continuations, ends: Sequence[int], keys: Sequence[str], seed: int,
+        breaks: Sequence[int] = (),
+    ) -> list[list[Hypothesis]]:  # fmt: skip
         """Return each text's samples, in the order drawn; scores are sums of log-probabilities.
 
-        ``keys`` are the texts' own, ``ends`` the tokens that finish a sample.
+        ``keys`` are the texts' own, ``ends`` the tokens that finish a sample; ``breaks`` too, and
+        they begin none.
         """
         streams = [_stream(seed, key) for key in keys]
         following = rows.first()
+        following[:, list(breaks)] = NEVER
+        last = torch.tensor([*ends, *breaks], dtype=torch.long)
         count = len(keys) * self.samples
         everyone = torch.arange(count, device=following.device)
         running = torch.ones(count, dtype=torch.bool)
@@ -184,7 +188,7 @@ class TopKSampling:
             scores += torch.where(running, own, 0.0)
             for row in running.nonzero()[:, 0].tolist():
                 samples[row].append(int(tokens[row]))
-            running &= ~torch.isin(tokens, torch.tensor(list(ends), dtype=tokens.dtype))
+            running &= ~torch.isin(tokens, last)
             if not bool(running.any()) or len(samples[0]) == self.length:
                 break
             following = rows.next(tokens.to(following.device), everyone)

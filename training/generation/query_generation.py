@@ -17,7 +17,12 @@ from sluice.encoders.model_files.layout import read_object
 from sluice.encoders.model_files.loading import lengths_of
 from sluice.training.generation.decoding import DiverseBeams, Hypothesis, TopKSampling
 from sluice.training.generation.inverse_cloze import Passage, sentences
-from sluice.training.generation.query_prompt import QueryPrompt, SoftPrompt, end_tokens
+from sluice.training.generation.query_prompt import (
+    QueryPrompt,
+    SoftPrompt,
+    end_tokens,
+    line_breaks,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,9 +51,10 @@ class ModelGenerator:
     ``prompt`` is what the model reads, with ``{text}`` for title and text of the document, which is
     cut to ``document_length`` tokens (384, or fewer if the model has less room). A ``soft`` prompt,
     learnt with the same model, has both and is read before them, its example pairs too. What a
-    decoder alone writes is cut at the first line break. ``by`` is ``DiverseBeams`` or
-    ``TopKSampling``. Only safetensors are loaded and no code of the folder is run. ``ModelError``
-    for a model that does not write from left to right.
+    decoder alone writes ends at the first line break, and is no query if the prompt has it: a small
+    model repeats its examples. ``by`` is ``DiverseBeams`` or ``TopKSampling``. Only safetensors are
+    loaded and no code of the folder is run. ``ModelError`` for a model that does not write from
+    left to right.
     """
 
     def __init__(
@@ -83,6 +89,7 @@ class ModelGenerator:
         self.tokenizer = tokenizer
         self.device = device
         self.ends = end_tokens(model, tokenizer)
+        self.breaks = [] if self.encoder_decoder else line_breaks(tokenizer)
         padding = tokenizer.pad_token_id
         self.pad = self.ends[0] if padding is None else int(padding)  # is masked either way
         if soft is None and document_length is None:
@@ -173,16 +180,18 @@ class ModelGenerator:
                 places = order[start : start + self._batch]
                 batch = self._written([documents[place] for place in places])
                 for place, hypotheses in zip(places, batch, strict=True):
-                    queries[place] = distinct(self._text(each) for each in hypotheses)
+                    texts = (self._text(each) for each in hypotheses)
+                    queries[place] = distinct(text for text in texts if text not in self.prompt)
         return queries
 
     def _written(self, documents: Sequence[Passage]) -> list[list[Hypothesis]]:
         ids, mask = self._tokens(documents)
         rows = Continuations(self.model, ids, mask, self.by.copies, self._before)
         if isinstance(self.by, DiverseBeams):
-            by_text = self.by.search(rows, self.ends)
+            by_text = self.by.search(rows, self.ends, self.breaks)
             return [sorted(each, key=lambda one: -one.score) for each in by_text]
-        return self.by.draw(rows, self.ends, [document.id for document in documents], self._seed)
+        keys = [document.id for document in documents]
+        return self.by.draw(rows, self.ends, keys, self._seed, self.breaks)
 
     def _tokens(self, documents: Sequence[Passage]) -> tuple[Tensor, Tensor]:
         texts = [f"{document.title} {document.text}".strip() for document in documents]
@@ -204,7 +213,7 @@ class ModelGenerator:
 
     def _text(self, hypothesis: Hypothesis) -> str:
         text = str(self.tokenizer.decode(hypothesis.tokens, skip_special_tokens=True))
-        return (text if self.encoder_decoder else text.lstrip().split("\n")[0]).strip()
+        return (text if self.encoder_decoder else text.split("\n")[0]).strip()
 
 
 class KeySentences:

@@ -127,6 +127,14 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
     raise ModelError(f"{type(model).__name__}: has no end token; a generator needs one")
 
 
+def line_breaks(tokenizer: Any) -> list[int]:
+    """Return the tokens that have a line break, alone or behind other characters."""
+    written = ("\n", "Ċ", "<0x0A>")  # plainly, in byte-level BPE, as a byte of SentencePiece
+    places = tokenizer.get_vocab().items()
+    likely = [place for name, place in places if any(each in name for each in written)]
+    return sorted(place for place in likely if "\n" in tokenizer.decode([place]))
+
+
 def _special(tokenizer: Any) -> tuple[list[int], list[int]]:
     """Return the tokens that a tokenizer puts before and after a text."""
     bare = list(tokenizer("a", add_special_tokens=False)["input_ids"])

@@ -189,6 +189,27 @@ def test_a_decoder_writes_one_line(gpt2: Path) -> None:
     assert tokens == ["deep", "water", "query"]
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("by", [DiverseBeams(length=6), TopKSampling(samples=8, length=6)])
+def test_a_line_break_ends_a_query_and_begins_none(
+    gpt2: Path, by: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = loaded(gpt2, by=by)
+    plain = [one.tokens for one in generator._written(DOCUMENTS)[0]]
+    breaks = sorted({token for tokens in plain for token in tokens[:2]})
+    monkeypatch.setattr(generator, "breaks", breaks)
+    lines = [one.tokens for text in generator._written(DOCUMENTS) for one in text]
+    assert not any(tokens[0] in breaks for tokens in lines)
+    assert not any(token in breaks for tokens in lines for token in tokens[:-1])
+
+
+def test_an_example_of_the_prompt_is_no_query(gpt2: Path) -> None:
+    before = loaded(gpt2).queries(DOCUMENTS)[0]
+    repeated = loaded(gpt2, prompt=f"{before[0]}\n" + "{text}")
+    repeated._query_prompt = loaded(gpt2)._query_prompt  # so the same is written
+    assert repeated.queries(DOCUMENTS)[0] == [one for one in before if one not in repeated.prompt]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
