@@ -71,6 +71,10 @@ class EncoderTraits:
     ``experts``: it has some. ``fixed``: its vectors are another's. ``pairs_only``: it makes no
     vector of a text alone. ``no_head``: none learns faster. ``any_text``: what it scores may be a
     document without a query.
+
+    ``real`` are published checkpoints that it was measured with here, as ``sluice model get`` names
+    them, ``start`` the one that its training runs here begin with. With neither, only models of
+    random weights were opened and trained.
     """
 
     make: str
@@ -111,6 +115,8 @@ class EncoderTraits:
     folder: str = ""
     cached: str = ""
     quick: bool = False
+    real: tuple[str, ...] = ()
+    start: str = ""
 
     @property
     def place(self) -> str:
@@ -150,6 +156,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         "concept encoder", _FEATURES, "sparse", learns_as="splade", teaches=True, sparsity=True,
         opens_alone=True, on_dense=True, module="Concepts",
         learns=("sparse",),
+        start="minilm",
     ),
     "csr": EncoderTraits(
         "sluice.encoders.own.csr:CsrEncoder.from_pretrained",
@@ -162,6 +169,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         core=True, projection=True, graph="last_hidden_state", layered=True,
         theirs="SentenceTransformer", cached="DenseEncoder", quick=True,
         learns=("dense",),
+        real=("minilm", "mpnet", "e5-small-4bit"), start="minilm",
     ),
     "dsi": EncoderTraits(
         "sluice.encoders.generative.dsi:DsiEncoder.from_pretrained",
@@ -175,12 +183,14 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         why="adds parts to layers that exist several times",
         learns=("dense",), experts=True, module="Experts",
         folder="sparse-expert encoder",
+        start="minilm",
     ),
     "gaussian": EncoderTraits(
         f"{_OWN}.gaussian.encoder:GaussianEncoder.from_pretrained",
         "Gaussian encoder", _FEATURES, one_way=True, teaches=True, projection=True,
         graph="last_hidden_state", varies=True, module="Gaussian",
         learns=("one_way",),
+        start="minilm",
     ),
     "http": EncoderTraits(f"{_DENSE}.remote.encoder:HttpEncoder", model="", stays=True,
         untrained="an http encoder is a server's, which is trained where it runs",
@@ -188,6 +198,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
     "hypencoder": EncoderTraits(
         f"{_OWN}.hypencoder.encoder:Hypencoder.from_pretrained", "Hypencoder", form="q_net",
         learns=("q_net",), module="HyperHead",
+        start="minilm",
     ),
     "precomputed": EncoderTraits(
         f"{_DENSE}.precomputed:PrecomputedEncoder.from_pretrained", model="",
@@ -198,6 +209,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         f"{_OWN}.pseudo_queries:PseudoQueryEncoder.from_pretrained",
         "pseudo-query encoder", form="pseudo_queries", projection=True,
         learns=("pseudo_queries",), module="PseudoQueries",
+        start="minilm",
     ),
     "seal": EncoderTraits(
         "sluice.encoders.generative.encoder:SealEncoder.from_pretrained",
@@ -210,12 +222,14 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         graph="head_states", starts=True, theirs="SparseEncoder", module="SpladePooling",
         cached="SpladeEncoder", quick=True,
         learns=("sparse", "words"),
+        real=("splade-tiny",), start="minilm",
     ),
     "static": EncoderTraits(
         f"{_DENSE}.static.encoder:StaticEncoder.from_pretrained",
         "static encoder", _SIMILAR, learns_as="dense", teaches=True,
         learns=("dense",), untuned="a static encoder has no network to tune",
         theirs="SentenceTransformer",
+        real=("wordllama", "glove-50d"),
     ),
     "three_heads": EncoderTraits(
         f"{_OWN}.three_heads.encoder:HeadEncoder.from_pretrained",
@@ -227,10 +241,12 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         f"{_LATE}.encoder:TokenEncoder.from_pretrained",
         "token encoder", _SIMILAR, "tokens", teaches=True, core=True, theirs="MultiVectorEncoder",
         learns=("tokens",),
+        start="minilm",
     ),
     "towers": EncoderTraits(
         "sluice.encoders.towers:TowerEncoder.from_pretrained", form="parts", model="folder",
         sides=("dense", "splade", "static"), cached="TowerEncoder",
+        start="minilm",
     ),
     "vocabulary": EncoderTraits(
         "sluice.encoders.lexical.vocabulary:VocabularyEncoder.from_pretrained",
@@ -284,6 +300,7 @@ _HEADS: Final[Mapping[str, EncoderTraits]] = {
         pairs_only=True,
         untuned="is for transformers; the vectors that it reads stay as they are, unless it has "
         "train_vectors: true",
+        start="minilm",
     )
     for name, place in {
         "conv_knrm": "interactions:ConvKNRM",
@@ -298,6 +315,7 @@ RANKERS: Final[Mapping[str, EncoderTraits]] = {
     "cross_encoder": _ranker(
         "rerankers.cross_encoder:CrossEncoder", "cross-encoder", teaches=True, core=True,
         graph="logits", learns=("scores",), any_text=True, theirs="CrossEncoder", quick=True,
+        start="minilm",
     ),
     "listwise": EncoderTraits(
         "sluice.encoders.generative.listwise:ListwiseRanker.from_pretrained",
@@ -312,10 +330,12 @@ RANKERS: Final[Mapping[str, EncoderTraits]] = {
         why="connects all layers in one pass, and a pyramid ranker runs the lower ones for each "
         "text alone",
         learns=("scores",),
+        start="minilm",
     ),
     "rrra": _ranker("rerankers.rrra:AdaptedScorer", "", teaches=True,
         untrained="an rrra adapter is fitted, by `sluice fit adapter`, or trained beside a dense "
         "encoder by loss: {type: rrra}",
+        start="minilm",
     ),  # made by `sluice fit adapter`
     "true_false": EncoderTraits(
         "sluice.encoders.generative.true_false:TrueFalseRanker.from_pretrained",

@@ -227,6 +227,10 @@ def tables() -> str:
     encoders = ("models", "made of", "pooling", "prompts", "similarity", "tokens", "licence")
     return "\n".join(
         [
+            "## Proved with which weights\n",
+            "As `encoders/table.py` says; checkpoints have the names of `sluice model get`. "
+            "Language models with a prompt (`generative`) were asked with `smollm2`.\n",
+            _table(("`type`", "proved with", "checkpoints", "trained here from"), proofs()),
             "## Encoders (`type: dense`)\n",
             _table(encoders, dense),
             "## Sparse encoders\n",
@@ -237,6 +241,24 @@ def tables() -> str:
             _table(("what", "what to do"), refused),
         ]
     )
+
+
+def proofs() -> list[tuple[str, ...]]:
+    """Return for each type how it was proved, as its line in ``encoders/table.py`` says."""
+    from sluice.encoders.table import KNOWN
+
+    rows = []
+    for name, traits in KNOWN.items():
+        proof = "random weights: loading proved only"
+        if traits.real:
+            proof = "real weights"
+        elif traits.start:
+            proof = "started from real weights, trained here"
+        elif traits.untrained:
+            proof = "has no weights of its own"
+        checkpoints = ", ".join(f"`{each}`" for each in traits.real)
+        rows.append((f"`{name}`", proof, checkpoints, f"`{traits.start}`" if traits.start else ""))
+    return rows
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

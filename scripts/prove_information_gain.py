@@ -2,12 +2,14 @@
 """Does a word vector's length say how much the word tells? Skip-gram vectors, trained here.
 
     SLUICE_DATA=FOLDER scripts/prove_information_gain.py [DATASET ...] [--asked scifact]
+    SLUICE_DATA=FOLDER scripts/prove_information_gain.py --vectors glove-50d
 
 Skip-gram vectors with negative sampling are trained on the joined corpora. Over the words that
 occur often, prints the rank correlation of their squared length, and of ``information_gain``'s
 quadratic form, with the divergence of the words around each from all words, counted. Then BM25
 searches the corpus ``--asked``, which is none of those, with its idf in the query, with the idf of
-the joined corpora, with 1 and with the squared lengths.
+the joined corpora, with 1 and with the squared lengths. ``--vectors`` are a published
+table's (``type: static``) in place of trained ones, of words that it has.
 """
 
 from __future__ import annotations
@@ -122,6 +124,20 @@ def skip_gram(
     return words, contexts
 
 
+def published(model: str, corpus: Corpus) -> NDArray[np.float32]:
+    """Return the vectors of the words in a folder of static embeddings, zeros where it has none."""
+    from sluice.encoders import StaticEncoder
+
+    encoder = StaticEncoder.from_pretrained(model)
+    rows = encoder.tokenizer.get_vocab()
+    table = encoder.module.get_submodule("embedding").get_parameter("weight").detach().numpy()
+    vectors = np.zeros((len(corpus.words), table.shape[1]), np.float32)
+    for place, word in enumerate(corpus.words):
+        if word in rows:
+            vectors[place] = table[rows[word]]
+    return vectors
+
+
 def correlations(corpus: Corpus, vectors: Any, contexts: Any, least: int) -> dict[str, float]:
     """Return Spearman's correlation of weights with the divergence, over words of that count."""
     from scipy.stats import spearmanr
@@ -133,7 +149,11 @@ def correlations(corpus: Corpus, vectors: Any, contexts: Any, least: int) -> dic
     shares = corpus.counts / corpus.counts.sum()
     weights = {
         "squared length": information_gain(vectors),
-        "quadratic form": information_gain(vectors, shares, contexts),
+        **(
+            {}
+            if contexts is None
+            else {"quadratic form": information_gain(vectors, shares, contexts)}
+        ),
         "log 1/p": -np.log(shares),
     }
     return {name: float(spearmanr(each[often], truth)[0]) for name, each in weights.items()}
@@ -186,6 +206,7 @@ def main() -> None:
     parser.add_argument("--asked", default="scifact")
     parser.add_argument("--dim", type=int, default=100)
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--vectors", metavar="MODEL", help="Published ones, none are trained.")
     parser.add_argument("--least", type=int, default=1_000, help="Count of the words compared.")
     asked = parser.parse_args()
     if asked.asked in asked.datasets:
@@ -195,9 +216,13 @@ def main() -> None:
     often = int((corpus.counts >= asked.least).sum())
     print(f"{len(texts):,} texts, {int(corpus.counts.sum()):,} words, {len(corpus.words):,} "
           f"distinct, {often:,} of {asked.least:,} and more", flush=True)  # fmt: skip
-    start = time.process_time()
-    vectors, contexts = skip_gram(corpus, asked.dim, asked.epochs)
-    print(f"trained in {time.process_time() - start:.0f} s of processor time", flush=True)
+    if asked.vectors:
+        vectors, contexts = published(asked.vectors, corpus), None  # no context vectors are there
+        print(f"{(vectors.any(axis=1)).sum():,} of the words have vectors", flush=True)
+    else:
+        start = time.process_time()
+        vectors, contexts = skip_gram(corpus, asked.dim, asked.epochs)
+        print(f"trained in {time.process_time() - start:.0f} s of processor time", flush=True)
     for name, value in correlations(corpus, vectors, contexts, asked.least).items():
         print(f"Spearman with the divergence: {name:<16} {value:.3f}", flush=True)
     analyse = analyzer("en")

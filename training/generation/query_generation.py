@@ -51,10 +51,10 @@ class ModelGenerator:
     ``prompt`` is what the model reads, with ``{text}`` for title and text of the document, which is
     cut to ``document_length`` tokens (384, or fewer if the model has less room). A ``soft`` prompt,
     learnt with the same model, has both and is read before them, its example pairs too. What a
-    decoder alone writes ends at the first line break, and is no query if the prompt has it: a small
-    model repeats its examples. ``by`` is ``DiverseBeams`` or ``TopKSampling``. Only safetensors are
-    loaded and no code of the folder is run. ``ModelError`` for a model that does not write from
-    left to right.
+    decoder alone writes ends at the first line break, and what stands in the prompt is dropped: a
+    small model repeats its examples. ``by`` is ``DiverseBeams`` or ``TopKSampling``. Only
+    safetensors are loaded and no code of the folder is run. ``ModelError`` for a model that does
+    not write from left to right.
     """
 
     def __init__(
