@@ -203,24 +203,6 @@ REFUSED = (
 )  # fmt: skip
 
 
-def proofs() -> list[tuple[str, ...]]:
-    """Return for each type how it was proved, as its line in ``encoders/table.py`` says."""
-    from sluice.encoders.table import KNOWN
-
-    rows = []
-    for name, traits in KNOWN.items():
-        proof = "random weights: loading proved only"
-        if traits.real:
-            proof = "real weights"
-        elif traits.start:
-            proof = "started from real weights, trained here"
-        elif traits.untrained:
-            proof = "has no weights of its own"
-        checkpoints = ", ".join(f"`{each}`" for each in traits.real)
-        rows.append((f"`{name}`", proof, checkpoints, f"`{traits.start}`" if traits.start else ""))
-    return rows
-
-
 def page(text: str) -> str:
     """Return the page with its tables made anew."""
     head, _, rest = text.partition(BEGIN)
@@ -264,6 +246,24 @@ def tables() -> str:
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def proofs() -> list[tuple[str, ...]]:
+    """Return for each type how it was proved, as its line in ``encoders/table.py`` says."""
+    from sluice.encoders.table import KNOWN
+
+    rows = []
+    for name, traits in KNOWN.items():
+        proof = "random weights: loading proved only"
+        if traits.real:
+            proof = "real weights"
+        elif traits.start:
+            proof = "started from real weights, trained here"
+        elif traits.untrained:
+            proof = "has no weights of its own"
+        checkpoints = ", ".join(f"`{each}`" for each in traits.real)
+        rows.append((f"`{name}`", proof, checkpoints, f"`{traits.start}`" if traits.start else ""))
+    return rows
 
 
 if __name__ == "__main__":
