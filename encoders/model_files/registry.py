@@ -11,6 +11,7 @@ from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
 from sluice.encoders.foundation.errors import ConfigError, ModelError
+from sluice.encoders.foundation.published.table import find_published
 from sluice.encoders.model_files.layout import (
     SIDECAR,
     check_modules,
@@ -84,13 +85,14 @@ def kind_of(folder: Path) -> str:
 def named_model(name: str, *, scores: bool = False) -> dict[str, str]:
     """Return the component of a model that is named alone: ``{type: dense, model: NAME}``.
 
-    A folder on this machine says its type. Any other model is dense, or a cross-encoder where one
-    that ``scores`` is asked for.
+    A folder on this machine says its type, and so does the table of published checkpoints. Any
+    other model is dense, or a cross-encoder where one that ``scores`` is asked for.
     """
     folder, usual, known = local_folder(name), USUAL, ENCODERS
     if scores:
         usual, known = USUAL_RANKER, RERANKERS
-    kind = usual if folder is None else kind_of(folder)
+    row = find_published(name)
+    kind = kind_of(folder) if folder is not None else row.type if row else usual
     return {"type": kind if kind in known else usual, "model": name}
 
 

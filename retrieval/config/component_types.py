@@ -24,7 +24,7 @@ from pydantic_core.core_schema import (
 
 from sluice.encoders.foundation.build import Core
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
-from sluice.encoders.model_files.locate import local_folder
+from sluice.encoders.model_files.locate import is_published, local_folder
 from sluice.encoders.model_files.registry import named_model
 from sluice.encoders.table import ENCODERS, RERANKERS
 from sluice.retrieval.evaluation.measures import measure_names
@@ -114,7 +114,8 @@ def _scorer(name: str) -> dict[str, Any]:
 
 
 def _type_or_model(name: str, types: Mapping[str, str], *, scores: bool = False) -> dict[str, Any]:
-    near = "/" not in name and suggest(name, types) and local_folder(name) is None
+    here = "/" in name or is_published(name) or local_folder(name) is not None
+    near = "" if here else suggest(name, types)
     if name in types or OWN_TYPE.fullmatch(name) or near:
         return {"type": name}
     try:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sluice.encoders.dense.experts.names import MEAN
 from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.model_files.layout import read_sidecar
-from sluice.encoders.model_files.locate import local_folder
+from sluice.encoders.model_files.locate import is_published, local_folder
 from sluice.encoders.table import KNOWN, USUAL
 from sluice.encoders.tuning.learning import learning_of
 from sluice.retrieval.config.components import START_KEY
@@ -126,7 +126,8 @@ def plan(values: Mapping[str, Any], file: Path | None = None, *, measure: bool =
         notes.append("of several datasets the first is planned; the others come after it")
     config: Any = checked(values, kind_of(values))
     notes += [
-        f"{place}: {name} is not on this machine and would be downloaded"
+        f"{place}: {name} is not on this machine"
+        + (f": sluice model get {name}" if is_published(name) else " and would be downloaded")
         for place, name in models(config)
         if local_folder(name) is None
     ]

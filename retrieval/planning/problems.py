@@ -16,7 +16,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from sluice.encoders.foundation.errors import SluiceError
-from sluice.encoders.model_files.locate import hub_reachable, local_folder, model_folder
+from sluice.encoders.model_files.locate import (
+    hub_reachable,
+    is_published,
+    local_folder,
+    model_folder,
+)
 from sluice.encoders.table import KNOWN, ROUTED, USUAL, USUAL_RANKER
 from sluice.retrieval.config.component_types import EXAMPLES as SOURCES, Section
 from sluice.retrieval.config.names import Role
@@ -78,7 +83,7 @@ def missing_models(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
         if name in seen:
             continue
         seen.add(name)
-        if local_folder(name) is not None or hub_reachable():
+        if local_folder(name) is not None or (hub_reachable() and not is_published(name)):
             continue
         try:
             model_folder(name)

