@@ -3,6 +3,7 @@
 
     python scripts/bench_encode.py
     python scripts/bench_encode.py --texts 256 --rounds 7 --data ../shared/data --json FILE
+    python scripts/bench_encode.py --only mixed --model mpnet --length 384 --processor
     python scripts/bench_encode.py --neighbour
     python scripts/bench_encode.py --families
 
@@ -10,8 +11,10 @@ Both sides encode the same texts with the same weights in one process, in turn; 
 median over the rounds of their time over ours. sentence-transformers runs ``encode`` or ``predict``
 with its defaults (batches of 32); how far its vectors are from ours is printed beside the ratio.
 Peak memory is that of two processes that do nothing else. ``--data`` is a folder of collections in
-BEIR layout; without it the texts come from the interpreter's own documentation. ``--neighbour``
-measures our side alone, idle and beside one process that takes all it can get of a core, in turn.
+BEIR layout; without it the texts come from the interpreter's own documentation. Rows of
+dense vectors are of ``--model``, at ``--length`` tokens; ``--processor`` counts their processor
+seconds, for one thread on a busy machine. ``--neighbour`` measures our side alone, idle and beside
+one process that takes all it can get of a core, in turn.
 ``--families`` compares both on each family of published encoders, with random weights in four
 layers of 256 dimensions, over texts of mixed lengths (targets: 1x, 1.5x), and says how much of the
 peer's batches is padding.
@@ -26,6 +29,7 @@ import random
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -79,11 +83,12 @@ def collection(folder: Path, count: int) -> list[str]:
 
 
 def rows(
-    label: str, unit: str, count: int, calls: dict[str, Callable[[], Any]], rounds: int, note: str
-) -> Iterator[dict[str, Any]]:
+    label: str, unit: str, count: int, calls: dict[str, Callable[[], Any]], rounds: int, note: str,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Yield one row for each call after the first, which is the peer's."""
     peer, *ours = calls
-    found = ratios(interleaved(calls, rounds), peer, count)
+    found = ratios(interleaved(calls, rounds, clock), peer, count)
     for name in ours:
         yield {
             "what": f"{label} {name}".strip(), "unit": unit, **found[name],
@@ -94,37 +99,41 @@ def rows(
 def against(
     label: str, unit: str, count: int, theirs: Callable[[], Any], ours: Callable[[Any], Any],
     rounds: int, note: str, apart: Callable[[Any, Any], str],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return rows of what ``ours`` makes in each arithmetic, and how far its result is."""
     types: tuple[Any, ...] = ("float32", "bfloat16", "int8")
     calls: dict[str, Callable[[], Any]] = {"theirs": theirs, **{t: ours(t) for t in types}}
     expected = theirs()
     notes = ", ".join(f"{note} {kind} {apart(calls[kind](), expected)}" for kind in types)
-    return list(rows(label, unit, count, calls, rounds, notes))
+    return list(rows(label, unit, count, calls, rounds, notes, clock))
 
 
 def least_cosine(mine: Any, expected: Any) -> str:
     return f"{(mine * expected).sum(axis=1).min():.6f}"
 
 
-def dense(texts: list[str], label: str, rounds: int) -> list[dict[str, Any]]:
+def dense(texts: list[str], label: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows of dense encoding."""
     from sentence_transformers import SentenceTransformer
 
     from sluice.encoders import DenseEncoder
     from sluice.encoders.model_files.locate import model_folder
 
-    model = SentenceTransformer(str(model_folder(MODEL)), device="cpu")
-    model.max_seq_length = LENGTH
+    model = SentenceTransformer(str(model_folder(options.model)), device="cpu")
+    model.max_seq_length = options.length
 
     def ours(dtype: Any) -> Callable[[], Any]:
         encoder = DenseEncoder.from_pretrained(
-            MODEL, dtype=dtype, document_length=LENGTH, device="cpu"
+            options.model, dtype=dtype, document_length=options.length, device="cpu"
         )
         return partial(encoder.encode_documents, texts)
 
     theirs = partial(model.encode, texts, show_progress_bar=False)
-    return against(label, "texts/s", len(texts), theirs, ours, rounds, "least cosine", least_cosine)
+    return against(
+        label, "texts/s", len(texts), theirs, ours, options.rounds, "least cosine", least_cosine,
+        time.process_time if options.processor else time.perf_counter,
+    )  # fmt: skip
 
 
 def families(names: list[str], count: int, rounds: int) -> Iterator[list[dict[str, Any]]]:
@@ -305,12 +314,12 @@ def compared(options: argparse.Namespace) -> dict[str, Any]:
         print(f"\nGeometric mean of {len(found)} families: {mean:.2f}x")
         return {"rows": found, "mean": mean}
     if "passages" in options.only:
-        show(dense(texts, "passages", options.rounds))
+        show(dense(texts, "passages", options))
     if "mixed" in options.only:
         for name in COLLECTIONS:
             if (options.data / name).is_dir():
                 real = collection(options.data / name, 2 * options.texts)
-                show(dense(real, f"mixed {name}", options.rounds))
+                show(dense(real, f"mixed {name}", options))
     if "cross" in options.only:
         show(cross(texts, options.rounds))
     if "splade" in options.only:
@@ -326,6 +335,7 @@ def main() -> int:
     options = parsed(__doc__, {
         "--texts": 128, "--rounds": 5, "--data": Path("../shared/data"),
         "--only": {"nargs": "*", "default": ["passages", "mixed", "splade", "cross"]},
+        "--model": MODEL, "--length": LENGTH, "--processor": (False, "processor seconds"),
         "--json": Path, "--neighbour": (False, "idle against a busy machine"),
         "--families": ({"nargs": "*", "metavar": "NAME"}, "these families of encoders; alone: all"),
         "--peak": {"nargs": 2, "metavar": ("SIDE", "FOLDER")},

@@ -49,6 +49,21 @@ def mpnet(folder: Path) -> Path:
     return folder
 
 
+def mpnet_mean(folder: Path) -> Path:
+    mpnet(folder)
+    modules(folder, "mean")
+    return folder
+
+
+def bert_of_many_languages(folder: Path) -> Path:
+    """A BERT with XLM-R's words: its positions begin at 0, and padding is a word to it."""
+    size = unigrams(folder, "XLMRobertaTokenizer", single="<s> $A </s>", tokens=ROBERTA)
+    network(folder, "BertModel", vocab_size=size, pad_token_id=0, max_position_embeddings=64,
+            **SHAPE)  # fmt: skip
+    modules(folder, "mean")
+    return folder
+
+
 def xlm_roberta(folder: Path) -> Path:
     size = unigrams(folder, "XLMRobertaTokenizer", single="<s> $A </s>", tokens=ROBERTA)
     network(folder, "XLMRobertaModel", vocab_size=size, pad_token_id=1, bos_token_id=0,
@@ -157,8 +172,10 @@ def modern_bert_mean(folder: Path) -> Path:
 
 FAMILIES: dict[str, Callable[[Path], Path]] = {
     "BERT": bert, "BERT, cls": bert_cls, "XLM-R, cls": xlm_roberta_cls,
-    "ModernBERT, mean": modern_bert_mean, "RoBERTa": roberta, "MPNet": mpnet, "XLM-R": xlm_roberta,
-    "ModernBERT": modern_bert, "NomicBERT": nomic_bert, "T5 encoder": t5_encoder, "Qwen3": qwen3,
-    "Mistral": mistral, "Gemma 3": gemma,
+    "ModernBERT, mean": modern_bert_mean, "MPNet, mean": mpnet_mean,
+    "BERT, XLM-R's words": bert_of_many_languages,
+    "RoBERTa": roberta, "MPNet": mpnet, "XLM-R": xlm_roberta, "ModernBERT": modern_bert,
+    "NomicBERT": nomic_bert, "T5 encoder": t5_encoder, "Qwen3": qwen3, "Mistral": mistral,
+    "Gemma 3": gemma,
 }  # fmt: skip
 __all__ = ["FAMILIES", "bare_decoder", "bert", "t5_whole", "write_json"]

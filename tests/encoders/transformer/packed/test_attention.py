@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sluice.encoders.transformer.packed.attention import (
     BLOCK,
-    FLASH_FROM,
     Heads,
     Sight,
     TextAttention,
@@ -16,7 +16,7 @@ from sluice.encoders.transformer.packed.attention import (
 from sluice.encoders.transformer.packed.linear import RootMeanSquare, norm_of
 
 HEADS = Heads(queries=4, keys=2, size=6)
-LONG = max(FLASH_FROM, 2 * BLOCK) + 10
+LONG = 2 * BLOCK + 42
 LENGTHS = [LONG, 9, 9, 4, 1]
 SEEN = [LONG - 30, 9, 4, 2, 1]
 
@@ -83,28 +83,37 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", CASES)
-def test_attention_is_the_formula(case: str, tokens: Any) -> None:
+def test_attention_is_the_formula(case: str, dtype: torch.dtype, tokens: Any) -> None:
     sight, rotates, biased, seen = CASES[case]
     bias = None
     if biased:
         values = np.random.default_rng(6).normal(size=(HEADS.queries, LONG, LONG))
-        bias = torch.from_numpy(values).float()
+        bias = torch.from_numpy(values).to(dtype)
     attend = TextAttention(
         LENGTHS, HEADS, seen, scale=0.3, bias=bias, sight=sight,
         turns=tables(LONG) if rotates else None,
     )  # fmt: skip
-    projected = torch.from_numpy(tokens)
+    projected = torch.from_numpy(tokens).to(dtype)
+    atol = 1e-5 if dtype is torch.float32 else 0.05
     with torch.inference_mode():
-        found = attend(projected.clone())
-    right = expected(tokens, seen or LENGTHS, sight, rotates, bias)
-    np.testing.assert_allclose(found, right, atol=1e-5)
+        found = attend(projected.clone()).float()
+    floats = None if bias is None else bias.float()
+    right = expected(projected.float().numpy(), seen or LENGTHS, sight, rotates, floats)
+    np.testing.assert_allclose(found, right, atol=atol)
     width = HEADS.queries * HEADS.size
     ends = np.cumsum(LENGTHS)
     for last, rows in ((False, ends - LENGTHS), (True, ends - 1)):
         with torch.inference_mode():
-            one = attend.single(projected[rows, :width], projected[:, width:], last=last)
-        np.testing.assert_allclose(one, right[rows], atol=1e-5)
+            one = attend.single(projected[rows, :width], projected[:, width:], last=last).float()
+        np.testing.assert_allclose(one, right[rows], atol=atol)
+
+
+def test_a_bias_goes_through_torchs_fused_kernel() -> None:
+    bias, projected = torch.zeros(4, 9, 9), torch.ones(2 * 7, 3 * 4 * 6)
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION), torch.inference_mode():
+        TextAttention([7, 7], Heads(4, 4, 6), bias=bias)(projected)
 
 
 def test_root_mean_square_is_the_formula() -> None:
