@@ -6,6 +6,7 @@ import argparse
 import gc
 import json
 import os
+import platform
 import random
 import statistics
 import subprocess
@@ -274,3 +275,11 @@ def phrases(passages: Sequence[Any], count: int, seed: int) -> dict[tuple[str, i
             if pair is not None:
                 found[passage.id, number] = str(pair.query)
     return found
+
+
+def processor() -> str:
+    """Return the name of the processor."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
