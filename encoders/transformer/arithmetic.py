@@ -53,10 +53,12 @@ def pick_dtype(
         return torch.bfloat16 if half else torch.float32
     chosen = _fastest(dtype, module, bytewise=bytewise)
     if dtype not in ("auto", chosen):
-        say_used(f"dtype: {dtype}: slower here", TYPES[chosen])
+        decided = chosen == forced()
+        say_used(f"dtype: {dtype}: {_OVERRULED if decided else 'slower here'}", TYPES[chosen])
     return TYPES[chosen]
 
 
+_OVERRULED = "$SLUICE_ARITHMETIC says otherwise"
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 

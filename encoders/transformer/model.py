@@ -227,13 +227,12 @@ class TransformerModel(metaclass=Named):
     def _packed_pass(self) -> PackedTransformer | None:
         if not self.packed or self.backend is not None or not self.packable:
             return None
-        if is_changed(self.model):  # hooks come and go without a change of the weights
+        whole, trunk = modules_of(self.module), self.model.base_model
+        # hooks come and go without a change of the weights
+        if is_changed(whole if trunk is self.module else modules_of(trunk)):
             return None
-        modules = modules_of(self.model)
-        parts = map(weakref.ref, modules)  # an activation has no weights to look at
-        whole = modules if self.module is self.model else modules_of(self.module)
-        tensors = parameters_of(whole)
-        key = (self.dtype, *parts, *versions(tensors))
+        # an activation has no weights to look at
+        key = (self.dtype, *map(weakref.ref, whole), *versions(parameters_of(whole)))
         known = self._network  # once: other threads write to it
         if known is not None and known[0] == key:
             return known[1]

@@ -23,7 +23,6 @@ from sluice.encoders.foundation.processes import (
     give_back_memory,
     is_alive,
     peak_memory_bytes,
-    trim_memory,
 )
 from sluice.training.journal import METRICS
 from sluice.training.losses.base import LossBase
@@ -115,7 +114,6 @@ NEAR = 0.9  # of the limit: warned of
 LIKELY = 0.8  # of the limit: then memory is why a run was killed
 GROWTH = 0.05  # of the limit: by so much more the note is rewritten between log lines
 KIB = 1024
-FRAGMENTED = 1.1  # of what the first step held: what is free is given back, in half a second
 
 ADVICE = (
     "lower per_device_train_batch_size, or keep it and set gradient_cache: 32 (the loss sees the "
@@ -200,14 +198,13 @@ def _group_limits(root: Path) -> Iterator[int]:
 class MemoryWatch(TrainerCallback):  # type: ignore[misc]
     """Warns once when training comes near the limit, and keeps the note of what it uses.
 
-    Memory that is free is given back before training, and when steps hold more and more of it.
+    Memory that is free is given back before training.
     """
 
     def __init__(self, folder: Path, *, writes: bool = True) -> None:
         self.folder = folder
         self.writes = writes  # of several processes only the first
         self._before = 0
-        self._first: int | None = None  # bytes held after the first step since any were given back
         self._noted: float = 0.0
         self._warned = False
 
@@ -224,10 +221,6 @@ class MemoryWatch(TrainerCallback):  # type: ignore[misc]
         memory = read_memory()
         if memory is None or memory.limit <= 0:
             return
-        self._first = self._first or memory.held
-        if memory.held > FRAGMENTED * self._first:
-            self._first = None
-            trim_memory()
         most = self._most(memory)
         share = most / memory.limit
         if share >= self._noted + GROWTH:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sluice.encoders.model_files.identity import modules_of
 from sluice.encoders.transformer.packed.attention import Heads, Sight
 from sluice.encoders.transformer.packed.families import Embed, is_changed, is_linear, typed
 from sluice.encoders.transformer.packed.linear import (
@@ -50,7 +51,7 @@ def blocks_of(model: Any) -> Blocks | None:
     family = _FAMILIES.get(type(model).__name__)
     if family is None or not type(model).__module__.startswith("transformers.models."):
         return None
-    if is_changed(model):
+    if is_changed(modules_of(model.base_model)):
         return None
     try:
         blocks = family(model)

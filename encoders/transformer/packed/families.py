@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -65,7 +65,7 @@ def parts_of(model: Any) -> Parts | None:
     config = model.config
     if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
         return None
-    if is_changed(model):
+    if is_changed(modules_of(model.base_model)):
         return None
     try:
         parts = family(model)
@@ -91,15 +91,15 @@ def is_linear(part: Any) -> bool:
     return type(part) in (nn.Linear, QuantisedLinear)
 
 
-def is_changed(model: Any) -> bool:
-    """Return whether parts of other makers, hooks and the like alter a model's trunk."""
+def is_changed(trunk: Iterable[nn.Module]) -> bool:
+    """Return whether parts of other makers, hooks and the like alter a trunk's modules."""
     return any(
         not type(module).__module__.startswith(_MAKERS)
         or module._forward_hooks
         or module._forward_pre_hooks
         or "forward" in module.__dict__
-        or nn.utils.parametrize.is_parametrized(module)
-        for module in modules_of(model.base_model)
+        or "parametrizations" in module._modules
+        for module in trunk
     )
 
 

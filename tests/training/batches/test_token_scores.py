@@ -188,11 +188,11 @@ def test_no_queries_or_documents() -> None:
 
 
 def test_a_large_batch_needs_little_memory() -> None:
-    """64 x 128 documents of 180 tokens: all products would be 189 MB, their copies more."""
-    queries, documents = texts(64, 32, 64, 1).float(), texts(128, 180, 64, 2).float()
+    """64 x 256 documents of 180 tokens: all products would be 377 MB, their copies more."""
+    queries, documents = texts(64, 32, 64, 1).float(), texts(256, 180, 64, 2).float()
     queries.requires_grad_()
     documents.requires_grad_()
-    whole = 64 * 32 * 128 * 180 * 4
+    whole = 64 * 32 * 256 * 180 * 4
     scoring("max_sim").scores(queries[:2], documents[:2]).sum().backward()  # type: ignore[no-untyped-call]
     with peak_memory() as peak:
         before = peak()
