@@ -28,6 +28,7 @@ from sluice.encoders.generative.constrained_decoding import (
 from sluice.encoders.generative.identifiers import FREE
 from sluice.encoders.model_files.layout import (
     append_module,
+    network_config,
     read_object,
     read_sidecar,
     transformer_folder,
@@ -205,8 +206,7 @@ class Writer(TransformerModel, EncoderBase):
 
         folder = model_folder(str(model))
         home = transformer_folder(folder)
-        if not (home / "config.json").exists():
-            raise ModelError(f"{home}: no config.json; expected a transformers model folder")
+        network_config(home)
         noted = read_sidecar(folder)
         if noted and noted.get("type") != cls.kind:
             raise ModelError(

@@ -20,6 +20,7 @@ from sluice.encoders.model_files.layout import (
     Layout,
     is_static_folder,
     length_in,
+    network_config,
     position_limit,
     read_object,
     read_sidecar,
@@ -116,8 +117,7 @@ def load(
             "(type: static)"
         )
     home = transformer_folder(folder)
-    if not (home / "config.json").exists():
-        raise ModelError(f"{home}: no config.json; expected a transformers model folder")
+    network_config(home)
     refuse_code(home)
     _check_config(home)
     check_weights(home, folder)

@@ -91,13 +91,15 @@ class LocalLanguageModel(TransformerModel):
         """
         from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-        from sluice.encoders.model_files.layout import read_object, transformer_folder
+        from sluice.encoders.model_files.layout import (
+            network_config,
+            read_object,
+            transformer_folder,
+        )
         from sluice.encoders.model_files.locate import model_folder
 
         home = transformer_folder(model_folder(str(model)))
-        if not (home / "config.json").exists():
-            raise ModelError(f"{home}: no config.json; expected a transformers model folder")
-        config = read_object(home / "config.json")
+        config = read_object(network_config(home))
         names = config.get("architectures")
         for name in names if isinstance(names, list) else ():
             if str(name).endswith(NO_WRITERS):

@@ -23,6 +23,7 @@ from sluice.encoders.model_files.layout import (
     Layout,
     append_module,
     length_in,
+    network_config,
     read_object,
     read_sidecar,
     transformer_folder,
@@ -150,9 +151,7 @@ class SpladeFolder(NamedTuple):
 
 def has_mlm_head(folder: Path) -> bool:
     """Return whether a model folder's architecture is a masked language model."""
-    config = transformer_folder(folder) / "config.json"
-    if not config.exists():
-        raise ModelError(f"{config.parent}: no config.json; expected a transformers model folder")
+    config = network_config(transformer_folder(folder))
     names = read_object(config).get("architectures")
     return isinstance(names, list) and any(str(name).endswith("ForMaskedLM") for name in names)
 

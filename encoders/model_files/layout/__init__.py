@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         is_model2vec as is_model2vec,
         is_static_folder as is_static_folder,
         length_in as length_in,
+        network_config as network_config,
         own_modules as own_modules,
         position_limit as position_limit,
         read_layout as read_layout,

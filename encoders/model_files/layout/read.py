@@ -183,6 +183,16 @@ def transformer_folder(folder: Path) -> Path:
     return modules[0][1] if modules and modules[0][0].endswith("Transformer") else folder
 
 
+def network_config(home: Path) -> Path:
+    """Return the ``config.json`` of a network's folder; ``ModelError`` where there is none."""
+    config = home / "config.json"
+    if not config.exists():
+        codes = next(home.glob("*.gguf"), None)
+        do = f"sluice model import {codes}" if codes else "expected a transformers model folder"
+        raise ModelError(f"{home}: no config.json; {do}")
+    return config
+
+
 def is_model2vec(folder: Path) -> bool:
     """Return whether a folder is model2vec's own, without ``modules.json``."""
     config = read_object(folder / "config.json")

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sluice.encoders.dense.encoder import DenseEncoder
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.published import table
@@ -21,7 +22,8 @@ from sluice.encoders.foundation.published.table import Packed, Published, publis
 from sluice.encoders.model_files import locate
 from sluice.encoders.model_files.fetching.get import download, get
 from sluice.encoders.model_files.probes import verify_probes
-from sluice.encoders.model_files.registry import open_encoder
+from sluice.encoders.model_files.registry import named_model, open_encoder
+from sluice.retrieval.config.component_types import _encoder
 
 Fetch = Callable[[Sequence[str], Path], None]
 FIND = locate.model_folder.__wrapped__  # without its memory
@@ -171,6 +173,18 @@ def test_a_full_disk_is_said_before_anything_is_fetched(
 def test_an_unknown_name_suggests_one(row: Published) -> None:
     with pytest.raises(ConfigError, match="did you mean 'tiny-one'"):
         get("tiny-noe")
+
+
+def test_names_say_their_type_before_they_are_fetched() -> None:
+    assert named_model("splade-tiny") == {"type": "splade", "model": "splade-tiny"}
+    assert _encoder("splade-tiny") == named_model("splade-tiny")
+    assert _encoder("splade") == {"type": "splade"}
+
+
+def test_a_folder_with_codes_alone_says_what_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").touch()
+    with pytest.raises(ModelError, match=r"no config.json; sluice model import .*/tiny.gguf"):
+        DenseEncoder.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(
