@@ -146,6 +146,7 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         "model soup": [[model, world.bert, "--output", made / "soup"]],
         "model export": [[model, made / "graph"]],
         "model upgrade": [[dense, model, "--dataset", data, "--output", made / "upgraded"]],
+        "model get": [[model]],
         "model import": [[model], [model, "--trust-pickle"]],
         "data": [[data], [folder]],
         "cache": [[]],

@@ -9,6 +9,7 @@ from typing import Any
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, MissingPackageError, ModelError
 from sluice.encoders.model_files.loading import quiet_transformers, save
+from sluice.encoders.model_files.remote_code import LOCAL
 
 SUFFIX = ".gguf"
 
@@ -33,11 +34,10 @@ def convert(source: Path, folder: Path, name: str = "") -> None:
     from transformers import AutoTokenizer
 
     file = source / name if name else next(source.glob(f"*{SUFFIX}"))
-    options = {"gguf_file": file.name, "local_files_only": True}
     try:
         with quiet_transformers():
-            model = _network(file.parent, options)
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
+            model = _network(file)
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, **LOCAL)
     except Exception as error:  # whatever a file that is cut, or of another layout, leads to
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(f"{file}: transformers does not read it as GGUF ({line:.300})") from error
@@ -47,11 +47,11 @@ def convert(source: Path, folder: Path, name: str = "") -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _network(folder: Path, options: dict[str, Any]) -> Any:
+def _network(file: Path) -> Any:
     from torch import float32
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    config = AutoConfig.from_pretrained(folder, **options)
+    config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, **LOCAL)
     kinds = (AutoModelForCausalLM, AutoModelForSeq2SeqLM)
     auto = next((kind for kind in kinds if type(config) in kind._model_mapping), AutoModel)
-    return auto.from_pretrained(folder, dtype=float32, **options)
+    return auto.from_pretrained(file.parent, gguf_file=file.name, dtype=float32, **LOCAL)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sluice.encoders.foundation.disk.arrays import map_array
 from sluice.encoders.model_files.weights.files import WEIGHTS
 
 UNKNOWN = "[UNK]"  # the last row, of zeros
@@ -21,7 +22,7 @@ def convert(source: Path, folder: Path) -> None:
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
     words = pq.read_table(next(source.glob("*.parquet"))).column(0).to_pylist()
-    table = np.load(next(source.glob("*.npy")), allow_pickle=False).astype(np.float32)
+    table = map_array(next(source.glob("*.npy"))).astype(np.float32)
     ids = {word: row for row, word in enumerate([*words, UNKNOWN])}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.BertNormalizer(strip_accents=False, lowercase=True)

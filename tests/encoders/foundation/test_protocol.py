@@ -24,6 +24,7 @@ INSIDE = {
     "encoders/lexical/bm25.py",
     "encoders/lexical/vocabulary.py",
     "encoders/model_files/adapters.py",
+    "encoders/model_files/fetching/get.py",
     "encoders/splade/concepts/encoder.py",
     "encoders/splade/concepts/head.py",
     "encoders/own/csr.py",
