@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
+os.environ.setdefault("SLUICE_TEST_FETCHED", os.environ.get("SLUICE_CACHE") or "~/.cache/sluice")
 os.environ.update(
     SLUICE_CACHE=tempfile.mkdtemp(prefix="sluice-cache-"),  # never the user's own
     OMP_NUM_THREADS="1",
