@@ -241,6 +241,8 @@ def import_model(
     from sluice.encoders.model_files.pickles.conversion import import_pickles, pickled_weights
 
     if folder.suffix == SUFFIX and not folder.is_dir():
+        if trust_pickle:
+            raise ConfigError("--trust-pickle: a GGUF file holds no pickles")
         target = output or folder.with_suffix("")
         import_gguf(folder, target)
         echo(f"{target}: the weights of {folder.name} in float32")
