@@ -16,10 +16,9 @@ from pathlib import Path
 
 from harness import options
 
-from sluice.retrieval.evaluation.significance import power, queries_needed
+from sluice.retrieval.evaluation.significance import queries_needed, smallest_difference
 
 SOUGHT = (0.05, 0.02, 0.01)
-STEP = 1e-4  # of the least difference
 
 
 def rows(file: Path, measure: str, only: list[str] | None) -> list[str]:
@@ -33,9 +32,7 @@ def rows(file: Path, measure: str, only: list[str] | None) -> list[str]:
             continue
         spread = each["difference"] / each["effect_size"]
         queries = each["wins"] + each["ties"] + each["losses"]
-        least = STEP
-        while power(queries, least, spread) < 0.8:
-            least += STEP
+        least = smallest_difference(queries, spread)
         needed = " | ".join(f"{queries_needed(sought, spread):,}" for sought in SOUGHT)
         lines.append(
             f"| {results['dataset']}, {queries:,} | {each['system']} and {each['baseline']} | "

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sluice.retrieval.cli import config, experiment, files
-from sluice.retrieval.cli.measuring import diagnose, judging, results, score
+from sluice.retrieval.cli.measuring import diagnose, gate, judging, results, score
 from sluice.retrieval.cli.searching import changes, search, serve
 from sluice.retrieval.cli.terminal.printing import LogFormatter, echo
 from sluice.retrieval.cli.terminal.verbs import Command, with_options
@@ -29,7 +29,7 @@ FILES = "Data and files"
 HEADINGS: dict[str, dict[str, Command]] = {
     EXPERIMENTS: experiment.COMMANDS,
     SEARCH: search.COMMANDS | changes.COMMANDS | serve.COMMANDS,
-    MEASURE: score.COMMANDS,
+    MEASURE: score.COMMANDS | gate.COMMANDS,
     TRAINING: training_data.COMMANDS,
     FILES: files.COMMANDS,
 }

@@ -55,6 +55,7 @@ class Entry(NamedTuple):
     ``default`` that number's value unless given, ``low`` to ``high`` (both included) its range, and
     ``at`` is true where the number follows the @, as the recall of ``IPrec@0.1`` does. ``total``
     measures are added up over queries, ``geometric`` ones are logarithms whose mean is raised.
+    ``fault`` is true of what is better the smaller it is.
     """
 
     values: Callable[[Judgements, Setting], Values]
@@ -67,6 +68,7 @@ class Entry(NamedTuple):
     high: float = 0.0
     at: bool = False
     over: Literal["mean", "total", "geometric"] = "mean"
+    fault: bool = False
 
 
 class _Counts(NamedTuple):
@@ -385,7 +387,7 @@ MEASURES: dict[str, Entry] = {
         _expected_reciprocal_rank, (), "optional", _GRADES, option="max", low=1.0, high=30.0
     ),
     "RBP": Entry(_of_relevant(_rank_biased), (), "optional", **_RBP),
-    "RBP_residual": Entry(_rank_biased_residual, (), "optional", _JUDGED, **_RBP),
+    "RBP_residual": Entry(_rank_biased_residual, (), "optional", _JUDGED, fault=True, **_RBP),
     "Judged": Entry(_judged, (), "needed", _JUDGED),
-    "Hole": Entry(_hole, (), "needed", _JUDGED),
+    "Hole": Entry(_hole, (), "needed", _JUDGED, fault=True),
 }  # fmt: skip

@@ -69,6 +69,23 @@ def queries_needed(
     return high
 
 
+def smallest_difference(
+    queries: int, spread: float, *, chance: float = 0.8, alpha: float = 0.05
+) -> float:
+    """Return the smallest difference that ``power`` finds with ``chance``, to six digits."""
+    whole_number(queries, "queries", 2)
+    low, high = 0.0, spread
+    while power(queries, high, spread, alpha=alpha) < chance:
+        low, high = high, 2 * high
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        if power(queries, middle, spread, alpha=alpha) < chance:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 def _below(value: float, freedom: int, shift: float) -> float:
     """Return the noncentral t distribution at ``value``; scipy has nan where that is nearly 0."""
     from scipy.special import nctdtr

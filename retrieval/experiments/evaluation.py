@@ -22,7 +22,7 @@ from sluice.retrieval.datasets.beir import BeirFolder
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.comparison import compare_scores, differences
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
-from sluice.retrieval.evaluation.scores import Scores, evaluate
+from sluice.retrieval.evaluation.scores import Qrels, Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs, escaped_markdown
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.folder import SETTINGS, made_parts, parts_table
@@ -224,11 +224,16 @@ def place_of(dataset: Dataset) -> str | None:
 
 def contents_of(dataset: Dataset) -> dict[str, str]:
     """Return hashes of a split's queries and judgements, to recognise them by."""
-    judged = {query: sorted(grades.items()) for query, grades in dataset.qrels.items()}
     return {
         "queries": fingerprint_of(sorted(dataset.queries.items())),
-        "qrels": fingerprint_of(sorted(judged.items())),
+        "qrels": qrels_hash(dataset.qrels),
     }
+
+
+def qrels_hash(qrels: Qrels) -> str:
+    """Return a hash of judgements."""
+    judged = {query: sorted(grades.items()) for query, grades in qrels.items()}
+    return fingerprint_of(sorted(judged.items()))
 
 
 def evaluate_experiment(experiment: Experiment) -> Evaluation:

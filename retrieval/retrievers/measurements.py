@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -187,7 +187,9 @@ class Latency:
     """Milliseconds per query: percentiles over ``queries`` queries.
 
     ``stages`` has the percentiles of each stage's own time, without that of the stages inside it,
-    in the order they end; repeated names are numbered.
+    in the order they end; repeated names are numbered. ``bounds`` has, by percentile, between which
+    times it lies with a confidence of 95 % each; None where the queries are too few. ``reference``
+    is ``reference_ms``, taken in the same process.
     """
 
     p50: float
@@ -195,11 +197,12 @@ class Latency:
     p99: float
     queries: int
     stages: dict[str, dict[str, float]] = field(default_factory=dict)
+    bounds: dict[str, list[float | None]] = field(default_factory=dict)
+    reference: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures for JSON."""
-        figures = {"p50": self.p50, "p95": self.p95, "p99": self.p99}
-        return {**figures, "queries": self.queries, "stages": self.stages}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, figures: dict[str, Any]) -> Latency:
@@ -250,7 +253,49 @@ def measure_latency(
     if len(stages) < 2:
         stages.clear()  # of a single stage the total is enough
     parts = {name: _percentiles(spent) for name, spent in stages.items()}
-    return Latency(**_percentiles(times), queries=len(times), stages=parts)
+    return Latency(
+        **_percentiles(times), queries=len(times), stages=parts, bounds=_bounds(times),
+        reference=reference_ms(),
+    )  # fmt: skip
+
+
+def _bounds(milliseconds: Sequence[float]) -> dict[str, list[float | None]]:
+    """Bound each percentile by two of the times themselves, whatever their distribution.
+
+    Of n times fewer than l are below the quantile q with the binomial probability of l - 1 (David
+    and Nagaraja 2003, Order Statistics, section 7.1).
+    """
+    from scipy.special import bdtr
+
+    ordered, count = sorted(milliseconds), len(milliseconds)
+    below = np.arange(count + 1)
+    bounds: dict[str, list[float | None]] = {}
+    for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        chance = bdtr(below, count, share)
+        low, high = int((chance <= 0.05).sum()), int((chance < 0.95).sum()) + 1
+        bounds[name] = [
+            round(ordered[low - 1], 3) if low else None,
+            round(ordered[high - 1], 3) if high <= count else None,
+        ]
+    return bounds
+
+
+def reference_ms(rounds: int = 15) -> float:
+    """Return the median time of a fixed task, which tells how fast this process gets its work done.
+
+    It does what a search does: a product with 10 MB of vectors, the best of the scores, and a loop
+    over Python objects. Latencies of two machines are compared as multiples of it.
+    """
+    vectors = np.random.default_rng(SEED).standard_normal((20_000, 128), dtype=np.float32)
+    words = [f"word{number % 997}" for number in range(5_000)]
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        best = np.argpartition(vectors @ vectors[0], -100)[-100:]
+        counts = Counter(words)
+        sorted(best.tolist(), key=lambda row: -counts[words[row % len(words)]])
+        times.append((time.perf_counter() - start) * 1000)
+    return round(float(np.median(times)), 4)
 
 
 def alone(queries: Queries, query: str) -> Queries:

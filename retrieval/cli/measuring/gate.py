@@ -1,0 +1,146 @@
+"""The verb that decides whether search got worse."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sluice.encoders.foundation.errors import ConfigError, SluiceError
+from sluice.retrieval.cli.measuring.score import DEFAULT, QRELS
+from sluice.retrieval.cli.terminal.printing import echo, say, show
+from sluice.retrieval.cli.terminal.verbs import (
+    Allow,
+    Command,
+    Measures,
+    Shown,
+    allowed,
+    plural,
+    refuse_options,
+    split_measures,
+    split_overrides,
+)
+
+if TYPE_CHECKING:
+    from sluice.retrieval.studies.gate.gate import Gate
+
+RECORD = "record"  # in place of a baseline
+STATUS = {"not worse": 0, "worse": 1, "cannot tell": 3}
+UNDECIDED = {"pass": 0, "fail": 1}
+BROKEN = 2
+
+
+def gate(
+    baseline: Annotated[
+        str,
+        "BASELINE",
+        "An output folder, a run (with --qrels), or a recorded baseline; or the word record.",
+    ],
+    candidate: Annotated[
+        list[str],
+        "CANDIDATE",
+        "A YAML file, which is run, with KEY=VALUE after it; an output folder; a run.",
+    ],
+    *,
+    budget: Annotated[
+        list[str] | None,
+        "NAME=LOSS",
+        "What may be lost, absolute or in %: a measure, p50_ms, p95_ms, p99_ms, bytes, "
+        "bytes_per_document or peak_memory_bytes; may be repeated.",
+    ] = None,
+    qrels: Annotated[str | None, QRELS] = None,
+    system: Annotated[str | None, "NAME", "The system, where there are several."] = None,
+    undecided: Annotated[
+        Literal["pass", "fail"] | None,
+        "Exit with 0 (pass) or 1 (fail) where the queries cannot tell.",
+        Shown("3"),
+    ] = None,
+    test: Annotated[Literal["t-test", "fisher"], "t-test or fisher (random signs)."] = "t-test",
+    alpha: Annotated[float, "P", "Chance of a wrong verdict."] = 0.05,
+    form: Annotated[
+        Literal["text", "markdown", "json", "junit"], "text, markdown, json or junit."
+    ] = "text",
+    measure: Measures = None,
+    output: Annotated[Path | None, "The file that record writes."] = None,
+    allow: Allow = None,
+) -> None:
+    """Decide whether search got worse.
+
+    The exit code is 0 for not worse than the budgets allow, 1 for worse, 2 for bad input or a run
+    that failed, 3 where the queries cannot tell. Not worse is proved: a loss as large as the budget
+    is rejected on every measure. Worse is proved too: that is not so, and a loss is. What differs
+    by fewer queries than that needs is undecided, with the number of queries that would decide.
+
+    `sluice gate record SOURCE --output FILE` writes a folder's, run's or experiment's values by
+    query and costs to a small text file, to commit and to compare with. docs/how-to/gate.md has the
+    tests and an action for GitHub.
+
+    Examples:
+      sluice gate record runs/main --output baseline.json -m nDCG@10,R@100
+      sluice gate baseline.json search.yaml --budget nDCG@10=.01 --budget p95_ms=20%
+      sluice gate old.trec new.trec --qrels qrels.tsv --budget nDCG@10=2% --undecided pass
+    """
+    from sluice.retrieval.evaluation.comparison import SignificanceTest
+    from sluice.retrieval.studies.gate import gate as decided, showing
+    from sluice.retrieval.studies.gate.gate import parse_budgets
+
+    names, overrides = split_overrides(candidate)
+    if len(names) != 1:
+        raise ConfigError(f"gate: {plural(len(names), 'candidate')}; expected BASELINE CANDIDATE")
+    try:
+        if baseline == RECORD:
+            refuse_options("not for gate record", budget=budget, undecided=undecided)
+            _record(names[0], overrides, output, measure, qrels, system, allow)
+            return
+        refuse_options("for gate record", output=output, measure=measure)
+        result = decided(
+            baseline, names[0], budgets=parse_budgets(budget or []), qrels=qrels, system=system,
+            overrides=overrides, allow=allowed(allow),
+            testing=SignificanceTest(test, alpha=alpha),
+        )  # fmt: skip
+    except (SluiceError, OSError, MemoryError):
+        raise
+    except Exception:  # Python's own exit code would mean worse
+        traceback.print_exc()
+        raise typer.Exit(BROKEN) from None
+    forms = {"markdown": showing.as_markdown, "json": showing.as_json, "junit": showing.as_junit}
+    with contextlib.suppress(BrokenPipeError):  # the verdict is the exit code, whoever reads
+        _show(result) if form == "text" else echo(forms[form](result).rstrip("\n"))
+    undecided_code = STATUS["cannot tell"] if undecided is None else UNDECIDED[undecided]
+    raise typer.Exit({**STATUS, "cannot tell": undecided_code}[result.verdict])
+
+
+def _record(
+    source: str, overrides: list[str], output: Path | None, measure: list[str] | None,
+    qrels: str | None, system: str | None, allow: list[str] | None,
+) -> None:  # fmt: skip
+    from sluice.retrieval.studies.gate.gate import measure_of, open_system
+    from sluice.retrieval.studies.gate.record import record
+
+    if output is None:
+        raise ConfigError("gate record: no file to write; give one, as --output baseline.json")
+    measures = [measure_of(name) for name in split_measures(measure, DEFAULT)]
+    path = record(
+        open_system(source, qrels, system, overrides, allowed(allow)).scored(measures), output
+    )
+    echo(f"{path}: {path.stat().st_size:,} bytes")
+
+
+def _show(gate: Gate) -> None:
+    from sluice.retrieval.studies.gate.showing import lost_lines, sentences, table_of
+
+    for line in sentences(gate):
+        say(line)
+    echo()
+    show(table_of(gate))
+    if gate.lost:
+        echo("\nWhat lost most:")
+    for line in lost_lines(gate):
+        say(line)
+    echo(f"\n{gate.verdict}")
+
+
+COMMANDS: dict[str, Command] = {"gate": gate}

@@ -1,0 +1,144 @@
+"""Decides whether what a system loses stays within a budget, by paired tests of non-inferiority."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError
+from sluice.retrieval.evaluation.comparison import SignificanceTest, Values
+from sluice.retrieval.evaluation.significance import (
+    CORRECTIONS,
+    effect,
+    fisher_randomisation,
+    queries_needed,
+    smallest_difference,
+)
+
+Verdict = Literal["not worse", "worse", "cannot tell"]
+
+CHANCE: Final = 0.8  # with which a loss would have been seen
+FEW: Final = 50  # changed queries; fewer say too little of those that were not drawn
+UNSEEN: Final = 0.3  # what a query that was not drawn may lose, at least, of a measure up to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What paired values say of one budget; a loss is the baseline's value minus the candidate's.
+
+    ``loss`` is the mean over queries, above ``low`` and below ``high`` at the test's confidence
+    each. ``p_within`` is the p-value of a loss as large as the budget, ``p_loss`` that of no loss,
+    and ``p_corrected`` the latter corrected over all budgets. ``changed`` counts the queries whose
+    values differ. ``smallest`` is the least loss that these queries show four times out of five,
+    ``needed`` the number of queries that show one as large as the budget; None where all
+    differences are one number, or no number is enough.
+    """
+
+    budget: float
+    loss: float
+    low: float
+    high: float
+    p_within: float
+    p_loss: float
+    p_corrected: float
+    changed: int
+    smallest: float | None
+    needed: int | None
+    verdict: Verdict
+
+
+def decide(
+    baseline: Mapping[str, Values],
+    candidate: Mapping[str, Values],
+    budgets: Mapping[str, float],
+    testing: SignificanceTest | None = None,
+    *,
+    same: bool = False,
+) -> dict[str, Decision]:
+    """Decide on every budget, by measure; values are those of the same queries, in one order.
+
+    ``not worse``: a loss as large as the budget is rejected at ``alpha`` (non-inferiority, as
+    Piaggio et al. 2012 define it). ``worse``: that is not, but no loss is rejected, corrected over
+    the budgets. Else the queries cannot tell. To pass on all budgets needs no correction, since
+    each has to pass (an intersection-union test, Berger 1982); to fail on any does.
+
+    Where fewer than ``FEW`` queries changed, both tests are too sure: the next change may be a
+    large one. One query is then added that loses as much as the largest change, and at least
+    ``UNSEEN``. docs/how-to/gate.md has the rates with and without it. ``same`` says that the
+    rankings are the same, so that no query can differ.
+    """
+    testing = testing or SignificanceTest()
+    if testing.test not in ("t-test", "fisher"):
+        raise ConfigError(f"test: {testing.test!r}; a gate has t-test and fisher")
+    decisions = {
+        name: _decision(baseline[name] - candidate[name], budget, testing, same)
+        for name, budget in budgets.items()
+    }
+    p_values = CORRECTIONS[testing.correction]([each.p_loss for each in decisions.values()])
+    return {
+        name: replace(each, p_corrected=p, verdict=_verdict(each.p_within, p, testing.alpha))
+        for (name, each), p in zip(decisions.items(), p_values, strict=True)
+    }
+
+
+def overall(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict on all budgets: worse on any, or not worse on each."""
+    if "worse" in verdicts:
+        return "worse"
+    return "not worse" if all(each == "not worse" for each in verdicts) else "cannot tell"
+
+
+def p_above(values: Values, bound: float, testing: SignificanceTest) -> float:
+    """Return the one-sided p-value of a mean of at most ``bound``: small if it is above.
+
+    Student's t-test of the values, or the randomisation test of their signs about the bound. The
+    distribution of random signs is symmetric, so one side has half of what both have.
+    """
+    centred = values - bound
+    mean = float(centred.mean())
+    if testing.test == "fisher":
+        zeros = np.zeros(len(centred))
+        both = fisher_randomisation(
+            centred, zeros, permutations=testing.permutations, seed=testing.seed
+        )
+        return both / 2 if mean > 0 else 1 - both / 2
+    error = float(centred.std(ddof=1)) / np.sqrt(len(centred))
+    if error <= 1e-12 * float(np.abs(values).max(initial=abs(bound))):
+        return 0.0 if mean > 0 else 1.0
+    from scipy.special import stdtr
+
+    return float(stdtr(len(centred) - 1, -mean / error))
+
+
+def _decision(losses: Values, budget: float, testing: SignificanceTest, same: bool) -> Decision:
+    level = 2 * testing.alpha  # a two-sided test at this level has one side at alpha
+    nothing = np.zeros(len(losses))
+    measured = effect(losses, nothing, level)
+    p_within, high = p_above(-losses, -budget, testing), measured.high
+    changed = int((losses != 0).sum())
+    if changed < FEW and not same:
+        more = np.append(losses, max(UNSEEN, float(np.abs(losses).max())))
+        p_within = max(p_within, p_above(-more, -budget, testing))
+        high = max(high, effect(more, np.zeros(len(more)), level).high)
+    p_loss = p_above(losses, 0.0, testing)
+    spread = float(losses.std(ddof=1))
+    smallest = needed = None
+    if spread > 0:
+        smallest = smallest_difference(len(losses), spread, chance=CHANCE, alpha=level)
+        try:
+            needed = queries_needed(budget, spread, chance=CHANCE, alpha=level)
+        except ConfigError:  # a billion queries are not enough
+            needed = None
+    return Decision(
+        budget, measured.difference, measured.low, high, p_within, p_loss, p_loss, changed,
+        smallest, needed, _verdict(p_within, p_loss, testing.alpha),
+    )  # fmt: skip
+
+
+def _verdict(p_within: float, p_loss: float, alpha: float) -> Verdict:
+    if p_within < alpha:
+        return "not worse"
+    return "worse" if p_loss < alpha else "cannot tell"

@@ -1,0 +1,348 @@
+"""Compares a candidate with a baseline within budgets, and says what a person needs to know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.config.yaml_file import SUFFIXES, recipe_or_file
+from sluice.retrieval.datasets.dataset import judgements
+from sluice.retrieval.evaluation.comparison import SignificanceTest
+from sluice.retrieval.evaluation.measures import Measure, entry_of, parse_measure
+from sluice.retrieval.evaluation.non_inferiority import Decision, Verdict, decide, overall
+from sluice.retrieval.evaluation.scores import Qrels
+from sluice.retrieval.studies.gate.record import is_record, open_record
+from sluice.retrieval.studies.gate.system import (
+    COSTS,
+    LATENCIES,
+    TRAINED,
+    System,
+    open_folder,
+    open_run,
+    run_experiment,
+)
+from sluice.retrieval.studies.report.failures import judges_few
+
+SHOWN: Final = 5  # queries that lost most
+EXAMPLE: Final = "as nDCG@10=.01, R@100=2%, p95_ms=20% or bytes=10%"
+
+
+class Budget(NamedTuple):
+    """What may be lost of a measure or cost: an ``amount``, or a share of the baseline's figure."""
+
+    name: str
+    amount: float
+    share: bool
+
+    def of(self, figure: float) -> float:
+        """Return the budget as an amount."""
+        return self.amount * abs(figure) if self.share else self.amount
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One budget: both figures, what is allowed, the verdict, and for a measure the decision.
+
+    ``note`` says how costs were compared, or why they could not be.
+    """
+
+    name: str
+    baseline: float
+    candidate: float
+    budget: float
+    verdict: Verdict
+    decision: Decision | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LostQuery:
+    """A query before and after: values, first documents, rank of the first relevant document.
+
+    Documents are there as far as known; a rank is None where it is not, 0 where there is none.
+    """
+
+    query: str
+    text: str
+    values: tuple[float, float]
+    documents: tuple[tuple[str, ...], tuple[str, ...]]
+    first_relevant: tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The verdict on all budgets, with what it rests on.
+
+    ``notes`` are what a person should know before the figures; ``lost`` the queries that lost most
+    by the first measure.
+    """
+
+    verdict: Verdict
+    baseline: str
+    candidate: str
+    queries: int
+    checked: tuple[Checked, ...]
+    notes: tuple[str, ...]
+    lost: tuple[LostQuery, ...]
+    testing: SignificanceTest
+
+
+def gate(
+    baseline: Any,
+    candidate: Any,
+    *,
+    budgets: Mapping[str, float | str],
+    qrels: Any = None,
+    system: str | None = None,
+    testing: SignificanceTest | None = None,
+    overrides: Sequence[str] = (),
+    allow: Collection[str] = (),
+) -> Gate:
+    """Decide whether ``candidate`` is worse than ``baseline`` by more than ``budgets`` allow.
+
+    Either is what ``open_system`` takes. ``budgets`` are losses by measure or cost: ``{"nDCG@10":
+    0.01, "p95_ms": "20%", "bytes": "10%"}``. ``qrels`` are judgements, or the file or dataset that
+    has them; a run without takes those of the other side. See ``non_inferiority.decide`` for the
+    tests. Raises ``ConfigError`` and ``DataError`` for what cannot be compared: other queries, a
+    single one, a measure or cost that was not recorded.
+    """
+    parsed = [_budget(name, value) for name, value in budgets.items()]
+    if not parsed:
+        raise ConfigError(f"no budget; give what may be lost, {EXAMPLE}")
+    if isinstance(baseline, str | Path) and str(baseline) == str(candidate):
+        raise ConfigError(f"{baseline}: is baseline and candidate; give two")
+    measures = [measure_of(each.name) for each in parsed if each.name not in COSTS]
+    truth = _judgements(qrels)
+    before = None if truth is None and _is_run(baseline) else open_system(
+        baseline, truth, system, allow=allow)  # fmt: skip
+    if before is not None and before.run is None:  # recorded: faults are found before any work
+        before, system = before.scored(measures), system or before.name or None
+    own = before.qrels if truth is None and before is not None else truth
+    after = open_system(candidate, own, system, overrides, allow)
+    before = before or open_system(baseline, after.qrels, system, allow=allow)
+    after = after.scored(measures, truth)
+    others = before.qrels is not None and after.qrels is not None and before.qrels != after.qrels
+    before = before.scored(measures, truth if truth is not None or not others else after.qrels)
+    queries = _same_queries(before, after) if measures else []
+    testing = testing or SignificanceTest()
+    checked = _measured(before, after, queries, parsed, testing)
+    checked |= {each.name: _cost(before, after, each) for each in parsed if each.name in COSTS}
+    return Gate(
+        overall([each.verdict for each in checked.values()]), before.where, after.where,
+        len(queries), tuple(checked[each.name] for each in parsed),
+        tuple(_notes(before, after, rescored=others and truth is None)),
+        tuple(_lost(before, after, queries)), testing,
+    )  # fmt: skip
+
+
+def open_system(
+    source: Any,
+    qrels: Any = None,
+    system: str | None = None,
+    overrides: Sequence[str] = (),
+    allow: Collection[str] = (),
+) -> System:
+    """Open one side of a gate.
+
+    That is an output folder of ``sluice run``, a run with ``qrels``, what ``sluice gate record``
+    wrote, or the YAML file of an experiment, which is run. ``system`` chooses among several.
+    """
+    if _is_run(source):
+        return open_run(source, _judgements(qrels))
+    path = Path(source)
+    if path.is_dir():
+        return open_folder(path, system, allow)
+    if is_record(path):
+        return open_record(path)
+    if recipe_or_file(source).suffix not in SUFFIXES:
+        raise DataError(
+            f"{source}: no such file or folder; expected an output folder, a run, a recorded "
+            "baseline or the YAML file of an experiment"
+        )
+    return run_experiment(source, overrides, system)
+
+
+def _is_run(source: Any) -> bool:
+    if not isinstance(source, str | Path):
+        return True
+    path = Path(source)
+    return path.is_file() and path.suffix not in SUFFIXES and not is_record(path)
+
+
+def _judgements(qrels: Any) -> Qrels | None:
+    return judgements(str(qrels)) if isinstance(qrels, str | Path) else qrels
+
+
+def _budget(name: str, value: float | str) -> Budget:
+    text = str(value).strip()
+    match = re.fullmatch(r"(\d*\.?\d+(?:e-?\d+)?)\s*(%?)", text)
+    if match is None:
+        raise ConfigError(f"--budget {name}={text}: expected a number or a share, {EXAMPLE}")
+    amount = float(match[1]) / 100 if match[2] else float(match[1])
+    if name in COSTS:
+        return Budget(name, amount, bool(match[2]))
+    measure = str(measure_of(name))
+    if not 0 < amount < 1:
+        raise ConfigError(
+            f"--budget {name}={text}: no number of queries proves that nothing is lost, and no "
+            f"measure loses 1 or more; give the smallest loss that matters, {EXAMPLE}"
+        )
+    return Budget(measure, amount, bool(match[2]))
+
+
+def parse_budgets(texts: Sequence[str]) -> dict[str, str]:
+    """Return budgets such as ``nDCG@10=.01`` by name; a measure may have = in brackets."""
+    budgets: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if not equals or name in budgets:
+            wrong = "is given twice" if equals else "expected NAME=LOSS"
+            raise ConfigError(f"--budget {text}: {wrong}, {EXAMPLE}")
+        budgets[name] = value
+    return budgets
+
+
+def measure_of(name: str) -> Measure:
+    """Return a measure by which a gate can decide; ``ConfigError`` for totals and faults."""
+    try:
+        measure = parse_measure(name)
+    except ConfigError as error:
+        costs = f"costs are {', '.join(COSTS)}{suggest(name, COSTS)}"
+        raise ConfigError(f"{error}; {costs}") from None
+    entry = entry_of(measure.name)
+    if entry.over != "mean" or entry.fault:
+        raise ConfigError(
+            f"{name}: a gate needs a mean over queries, the larger the better, such as nDCG@10"
+        )
+    return measure
+
+
+def _same_queries(before: System, after: System) -> list[str]:
+    """Return the queries of both; ``DataError`` unless these and their judgements are the same."""
+    one, two = (list(next(iter(each.values.values()))) for each in (before, after))
+    only = set(one) ^ set(two)
+    where = f"{after.where} and {before.where}"
+    if only:
+        common = len(set(one) & set(two))
+        raise DataError(
+            f"{where}: not the same queries: {common:,} are in both, {len(only):,} in one of them "
+            f"(such as {min(only)!r}); record the baseline again with the queries of now"
+        )
+    if len(one) < 2:
+        raise DataError(f"{where}: a single query says nothing of others; expected two or more")
+    judged = [each.fingerprints.get("qrels") for each in (before, after)]
+    if None not in judged and judged[0] != judged[1]:
+        raise DataError(
+            f"{where}: the judgements have changed since the values were recorded, which therefore "
+            "answer another question; record the baseline again from its run"
+        )
+    return one
+
+
+def _same(part: str, before: System, after: System) -> bool | None:
+    """Whether both have a part in common; None where one does not know."""
+    hashes = [each.fingerprints.get(part) for each in (before, after)]
+    return None if None in hashes else hashes[0] == hashes[1]
+
+
+def _measured(
+    before: System, after: System, queries: Sequence[str], budgets: Sequence[Budget],
+    testing: SignificanceTest,
+) -> dict[str, Checked]:  # fmt: skip
+    own = [each for each in budgets if each.name not in COSTS]
+    one, two = (
+        {each.name: np.array([side.values[each.name][q] for q in queries]) for each in own}
+        for side in (before, after)
+    )
+    means = {name: float(values.mean()) for name, values in one.items()}
+    amounts = {each.name: each.of(means[each.name]) for each in own}
+    for name, amount in amounts.items():
+        if amount <= 0:
+            raise ConfigError(f"--budget {name}: a share of 0, the mean of {before.where}")
+    same = _same("run", before, after) is True
+    return {
+        name: Checked(name, means[name], float(two[name].mean()), amounts[name], each.verdict, each)
+        for name, each in decide(one, two, amounts, testing, same=same).items()
+    }
+
+
+def _cost(before: System, after: System, budget: Budget) -> Checked:
+    """Compare a cost; a latency of another process as multiples of the task timed in each."""
+    name = budget.name
+    for each in (before, after):
+        if name not in each.costs:
+            raise ConfigError(
+                f"--budget {name}: {each.where} has {', '.join(each.costs) or 'no costs'}; costs "
+                "are those of an output folder, and of a baseline recorded from one"
+            )
+    one, two = before.costs[name], after.costs[name]
+    if name not in LATENCIES:
+        allowed = budget.of(one)
+        return Checked(name, one, two, allowed, "not worse" if two - one <= allowed else "worse")
+    low, high = after.bounds.get(name, (None, None))
+    allowed, speed, note = budget.of(one), 1.0, "measured in one process"
+    if not before.session or before.session != after.session:
+        if before.reference and after.reference:
+            speed = after.reference / before.reference
+            note = f"the fixed task takes {speed:.2f} times as long as with the baseline"
+        elif before.machine != after.machine:
+            low = high = None
+            note = "measured on another machine, without the fixed task; evaluate both again"
+    verdict: Verdict = "cannot tell"
+    if high is not None and high <= (one + allowed) * speed:
+        verdict = "not worse"
+    elif low is not None and low > (one + allowed) * speed:
+        verdict = "worse"
+    if low is not None:
+        most = "more than was timed" if high is None else f"{high:.2f}"
+        note += f"; the candidate's is between {low:.2f} and {most} ms"
+    return Checked(name, one * speed, two, allowed * speed, verdict, None, note)
+
+
+def _notes(before: System, after: System, *, rescored: bool) -> Iterator[str]:
+    """Yield what a person should know before the figures."""
+    if rescored:
+        yield f"the judgements have changed; both are scored by those of {after.where}"
+    for part, words in (("queries", "texts of the queries"), ("corpus", "documents")):
+        if _same(part, before, after) is False:
+            yield f"the {words} have changed since the baseline: not the systems alone are compared"
+    if _same("run", before, after):
+        yield f"the first documents of every query are the same in {before.where}"
+    seen = [sum(each.trained.get(key, 0) for key in TRAINED) for each in (before, after)]
+    if seen[1]:
+        yield (
+            f"training texts of {after.where} hold {plural(seen[1], 'tested query')}, those of the "
+            f"baseline {seen[0]:,}: the figures say less than they seem to"
+        )
+    shares = [each.unjudged for each in (before, after) if each.unjudged is not None]
+    if len(shares) == 2 and not judges_few(after.qrels or {}):
+        judged = [
+            f", {name} {before.judged_only[name]:.4f} to {value:.4f}"
+            for name, value in after.judged_only.items()
+            if name in before.judged_only
+        ]
+        yield (
+            f"unjudged of the first 10 documents: {shares[0]:.1%} to {shares[1]:.1%}; over judged "
+            f"documents alone{''.join(judged)}"
+        )
+    yield from (f"{each.where} is of {each.written}" for each in (before, after) if each.written)
+
+
+def _lost(before: System, after: System, queries: Sequence[str]) -> Iterator[LostQuery]:
+    """Yield the queries that lost most by the first measure, the largest loss first."""
+    measure = next(iter(after.values), "")
+    values = {q: (before.values[measure][q], after.values[measure][q]) for q in queries}
+    for query in sorted(queries, key=lambda q: values[q][1] - values[q][0])[:SHOWN]:
+        if values[query][1] < values[query][0]:
+            yield LostQuery(
+                query, {**before.texts, **after.texts}.get(query, ""), values[query],
+                (tuple(before.first.get(query, ())), tuple(after.first.get(query, ()))),
+                (before.first_relevant(query), after.first_relevant(query)),
+            )  # fmt: skip
