@@ -31,5 +31,6 @@ if TYPE_CHECKING:
     from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
     from sluice.retrieval.stages.context import Context as Context, pack as pack
     from sluice.retrieval.stages.rerankers.similarity import MaxSim as MaxSim
+    from sluice.retrieval.studies.gate.verdict import Gate as Gate, gate as gate
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sluice.retrieval.retrievers.corpus.passages import Passages as Passages
     from sluice.retrieval.retrievers.retriever import Retriever as Retriever
     from sluice.retrieval.runs.run import Ranking as Ranking, Run as Run
+    from sluice.retrieval.studies.gate.verdict import Gate as Gate, gate as gate
 else:
     _load, __dir__, __all__ = lazy(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -128,10 +129,8 @@ def _decision(losses: Values, budget: float, testing: SignificanceTest, same: bo
     smallest = needed = None
     if spread > 0:
         smallest = smallest_difference(len(losses), spread, chance=CHANCE, alpha=level)
-        try:
+        with contextlib.suppress(ConfigError):  # a billion queries are not enough
             needed = queries_needed(budget, spread, chance=CHANCE, alpha=level)
-        except ConfigError:  # a billion queries are not enough
-            needed = None
     return Decision(
         budget, measured.difference, measured.low, high, p_within, p_loss, p_loss, changed,
         smallest, needed, _verdict(p_within, p_loss, testing.alpha),

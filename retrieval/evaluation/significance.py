@@ -72,18 +72,12 @@ def queries_needed(
 def smallest_difference(
     queries: int, spread: float, *, chance: float = 0.8, alpha: float = 0.05
 ) -> float:
-    """Return the smallest difference that ``power`` finds with ``chance``, to six digits."""
+    """Return the smallest difference that ``power`` finds with ``chance``, from two queries on."""
+    from scipy.optimize import brentq
+
     whole_number(queries, "queries", 2)
-    low, high = 0.0, spread
-    while power(queries, high, spread, alpha=alpha) < chance:
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        if power(queries, middle, spread, alpha=alpha) < chance:
-            low = middle
-        else:
-            high = middle
-    return high
+    missed = lambda difference: power(queries, difference, spread, alpha=alpha) - chance  # noqa: E731
+    return float(brentq(missed, 0.0, 1000 * spread))
 
 
 def _below(value: float, freedom: int, shift: float) -> float:

@@ -267,16 +267,12 @@ def _bounds(milliseconds: Sequence[float]) -> dict[str, list[float | None]]:
     """
     from scipy.special import bdtr
 
-    ordered, count = sorted(milliseconds), len(milliseconds)
-    below = np.arange(count + 1)
-    bounds: dict[str, list[float | None]] = {}
+    ordered, bounds = sorted(milliseconds), dict[str, list[float | None]]()
     for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
-        chance = bdtr(below, count, share)
-        low, high = int((chance <= 0.05).sum()), int((chance < 0.95).sum()) + 1
-        bounds[name] = [
-            round(ordered[low - 1], 3) if low else None,
-            round(ordered[high - 1], 3) if high <= count else None,
-        ]
+        chance = bdtr(np.arange(len(ordered) + 1), len(ordered), share)
+        low, high = int((chance <= 0.05).sum()), int((chance < 0.95).sum())
+        bounds[name] = [round(ordered[low - 1], 3) if low else None,
+                        round(ordered[high], 3) if high < len(ordered) else None]  # fmt: skip
     return bounds
 
 

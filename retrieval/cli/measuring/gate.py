@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import traceback
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -25,7 +27,7 @@ from sluice.retrieval.cli.terminal.verbs import (
 )
 
 if TYPE_CHECKING:
-    from sluice.retrieval.studies.gate.gate import Gate
+    from sluice.retrieval.studies.gate.verdict import Gate
 
 RECORD = "record"  # in place of a baseline
 STATUS = {"not worse": 0, "worse": 1, "cannot tell": 3}
@@ -84,49 +86,47 @@ def gate(
       sluice gate old.trec new.trec --qrels qrels.tsv --budget nDCG@10=2% --undecided pass
     """
     from sluice.retrieval.evaluation.comparison import SignificanceTest
-    from sluice.retrieval.studies.gate import gate as decided, showing
-    from sluice.retrieval.studies.gate.gate import parse_budgets
+    from sluice.retrieval.studies.gate.record import record
+    from sluice.retrieval.studies.gate.showing import as_junit, as_markdown
+    from sluice.retrieval.studies.gate.verdict import (
+        gate as decided,
+        measure_of,
+        open_system,
+        parse_budgets,
+    )
 
     names, overrides = split_overrides(candidate)
     if len(names) != 1:
         raise ConfigError(f"gate: {plural(len(names), 'candidate')}; expected BASELINE CANDIDATE")
+    taken: dict[str, Any] = {"qrels": qrels, "system": system, "overrides": overrides}
+    taken["allow"] = allowed(allow)
     try:
         if baseline == RECORD:
             refuse_options("not for gate record", budget=budget, undecided=undecided)
-            _record(names[0], overrides, output, measure, qrels, system, allow)
+            if output is None:
+                raise ConfigError("gate record: no file to write; give --output baseline.json")
+            measures = [measure_of(name) for name in split_measures(measure, DEFAULT)]
+            path = record(open_system(names[0], **taken).scored(measures), output)
+            echo(f"{path}: {path.stat().st_size:,} bytes")
             return
         refuse_options("for gate record", output=output, measure=measure)
-        result = decided(
-            baseline, names[0], budgets=parse_budgets(budget or []), qrels=qrels, system=system,
-            overrides=overrides, allow=allowed(allow),
-            testing=SignificanceTest(test, alpha=alpha),
-        )  # fmt: skip
+        testing = SignificanceTest(test, alpha=alpha)
+        budgets = parse_budgets(budget or [])
+        result = decided(baseline, names[0], budgets=budgets, testing=testing, **taken)
     except (SluiceError, OSError, MemoryError):
         raise
     except Exception:  # Python's own exit code would mean worse
         traceback.print_exc()
         raise typer.Exit(BROKEN) from None
-    forms = {"markdown": showing.as_markdown, "json": showing.as_json, "junit": showing.as_junit}
     with contextlib.suppress(BrokenPipeError):  # the verdict is the exit code, whoever reads
-        _show(result) if form == "text" else echo(forms[form](result).rstrip("\n"))
+        if form == "text":
+            _show(result)
+        elif form == "json":
+            typer.echo(json.dumps(asdict(result), indent=2, ensure_ascii=False))
+        else:
+            echo(as_markdown(result) if form == "markdown" else as_junit(result))
     undecided_code = STATUS["cannot tell"] if undecided is None else UNDECIDED[undecided]
     raise typer.Exit({**STATUS, "cannot tell": undecided_code}[result.verdict])
-
-
-def _record(
-    source: str, overrides: list[str], output: Path | None, measure: list[str] | None,
-    qrels: str | None, system: str | None, allow: list[str] | None,
-) -> None:  # fmt: skip
-    from sluice.retrieval.studies.gate.gate import measure_of, open_system
-    from sluice.retrieval.studies.gate.record import record
-
-    if output is None:
-        raise ConfigError("gate record: no file to write; give one, as --output baseline.json")
-    measures = [measure_of(name) for name in split_measures(measure, DEFAULT)]
-    path = record(
-        open_system(source, qrels, system, overrides, allowed(allow)).scored(measures), output
-    )
-    echo(f"{path}: {path.stat().st_size:,} bytes")
 
 
 def _show(gate: Gate) -> None:

@@ -10,6 +10,6 @@ from typing import TYPE_CHECKING
 from sluice.encoders.foundation.lazy import lazy
 
 if TYPE_CHECKING:
-    from sluice.retrieval.studies.gate.gate import Gate as Gate, gate as gate
+    from sluice.retrieval.studies.gate.verdict import Gate as Gate, gate as gate
 else:
     __getattr__, __dir__, __all__ = lazy(__name__)

@@ -36,11 +36,11 @@ class _File(BaseModel):
     queries: Annotated[dict[str, list[Finite | str]], Field(min_length=1)]
 
 
-def is_record(path: Path) -> bool:
+def is_record(path: str | Path) -> bool:
     """Return whether a file begins as a recorded baseline does, and no run; False without one."""
-    if not path.is_file():
+    if not Path(path).is_file():
         return False
-    with path.open("rb") as stream:
+    with Path(path).open("rb") as stream:
         return stream.read(64).lstrip()[:1] == b"{"
 
 

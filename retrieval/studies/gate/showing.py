@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import asdict
 from xml.sax.saxutils import escape, quoteattr
 
 from sluice.retrieval.evaluation.table import Table, escaped_markdown
-from sluice.retrieval.studies.gate.gate import Checked, Gate
+from sluice.retrieval.studies.gate.verdict import Checked, Gate
 from sluice.retrieval.studies.report.queries import cut
 
 QUERY = 60  # characters of a query's text
@@ -83,11 +81,6 @@ def as_markdown(gate: Gate) -> str:
     lines += [f"- {line}" for line in sentences(gate)]
     page = "\n".join([*lines, "", *(lost if gate.lost else [])])
     return f"## {escaped_markdown(page)}\n\n{table_of(gate).to_markdown()}"
-
-
-def as_json(gate: Gate) -> str:
-    """Return everything as JSON."""
-    return json.dumps(asdict(gate), indent=2, ensure_ascii=False)
 
 
 def as_junit(gate: Gate) -> str:

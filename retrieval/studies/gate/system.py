@@ -155,23 +155,3 @@ def _trained(folder: Path) -> dict[str, int]:
             if key in TRAINED and isinstance(count, int):
                 seen[key] = max(count, seen.get(key, 0))
     return seen
-
-
-def open_run(run: Any, qrels: Qrels | None) -> System:
-    """Return a run of any tool, from its file or from memory, with its judgements."""
-    where = str(run) if isinstance(run, str | Path) else "run"
-    if qrels is None:
-        raise ConfigError(
-            f"{where}: a run needs judgements; give a qrels file or a dataset with --qrels"
-        )
-    loaded = Run.load(run) if isinstance(run, str | Path) else run
-    return System(where, "", run=loaded if isinstance(loaded, Run) else Run(loaded), qrels=qrels)
-
-
-def run_experiment(config: str | Path, overrides: Sequence[str], system: str | None) -> System:
-    """Run an experiment as ``sluice run`` does, and return one of its systems."""
-    from sluice.retrieval.config.trust import named_in
-    from sluice.retrieval.jobs import run
-
-    _, experiment = run(config, overrides)
-    return open_folder(experiment.output, system, named_in(experiment.config))

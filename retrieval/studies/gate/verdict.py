@@ -10,14 +10,17 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
+from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.encoders.foundation.numbers import plural
+from sluice.retrieval.config.trust import named_in
 from sluice.retrieval.config.yaml_file import SUFFIXES, recipe_or_file
 from sluice.retrieval.datasets.dataset import judgements
 from sluice.retrieval.evaluation.comparison import SignificanceTest
 from sluice.retrieval.evaluation.measures import Measure, entry_of, parse_measure
 from sluice.retrieval.evaluation.non_inferiority import Decision, Verdict, decide, overall
 from sluice.retrieval.evaluation.scores import Qrels
+from sluice.retrieval.jobs import run as run_experiment
+from sluice.retrieval.runs.run import Run
 from sluice.retrieval.studies.gate.record import is_record, open_record
 from sluice.retrieval.studies.gate.system import (
     COSTS,
@@ -25,8 +28,6 @@ from sluice.retrieval.studies.gate.system import (
     TRAINED,
     System,
     open_folder,
-    open_run,
-    run_experiment,
 )
 from sluice.retrieval.studies.report.failures import judges_few
 
@@ -41,8 +42,7 @@ class Budget(NamedTuple):
     amount: float
     share: bool
 
-    def of(self, figure: float) -> float:
-        """Return the budget as an amount."""
+    def of(self, figure: float) -> float:  # noqa: D102
         return self.amount * abs(figure) if self.share else self.amount
 
 
@@ -154,26 +154,30 @@ def open_system(
     That is an output folder of ``sluice run``, a run with ``qrels``, what ``sluice gate record``
     wrote, or the YAML file of an experiment, which is run. ``system`` chooses among several.
     """
+    named = isinstance(source, str | Path)
     if _is_run(source):
-        return open_run(source, _judgements(qrels))
-    path = Path(source)
-    if path.is_dir():
+        if (truth := _judgements(qrels)) is None:
+            raise ConfigError(f"{source}: a run needs judgements; give them with --qrels")
+        run = Run.load(source) if named else source
+        run = run if isinstance(run, Run) else Run(run)
+        return System(str(source) if named else run.name, "", run=run, qrels=truth)
+    if (path := Path(source)).is_dir():
         return open_folder(path, system, allow)
     if is_record(path):
         return open_record(path)
-    if recipe_or_file(source).suffix not in SUFFIXES:
-        raise DataError(
-            f"{source}: no such file or folder; expected an output folder, a run, a recorded "
-            "baseline or the YAML file of an experiment"
-        )
-    return run_experiment(source, overrides, system)
+    if recipe_or_file(source).suffix in SUFFIXES:
+        _, experiment = run_experiment(source, overrides)
+        return open_folder(experiment.output, system, named_in(experiment.config))
+    raise DataError(
+        f"{source}: no such file or folder; expected an output folder, a run, a recorded baseline "
+        "or the YAML file of an experiment"
+    )
 
 
 def _is_run(source: Any) -> bool:
     if not isinstance(source, str | Path):
         return True
-    path = Path(source)
-    return path.is_file() and path.suffix not in SUFFIXES and not is_record(path)
+    return Path(source).is_file() and Path(source).suffix not in SUFFIXES and not is_record(source)
 
 
 def _judgements(qrels: Any) -> Qrels | None:
@@ -214,8 +218,7 @@ def measure_of(name: str) -> Measure:
     try:
         measure = parse_measure(name)
     except ConfigError as error:
-        costs = f"costs are {', '.join(COSTS)}{suggest(name, COSTS)}"
-        raise ConfigError(f"{error}; {costs}") from None
+        raise ConfigError(f"{error}; costs are {', '.join(COSTS)}") from None
     entry = entry_of(measure.name)
     if entry.over != "mean" or entry.fault:
         raise ConfigError(
@@ -256,16 +259,14 @@ def _measured(
     before: System, after: System, queries: Sequence[str], budgets: Sequence[Budget],
     testing: SignificanceTest,
 ) -> dict[str, Checked]:  # fmt: skip
-    own = [each for each in budgets if each.name not in COSTS]
     one, two = (
-        {each.name: np.array([side.values[each.name][q] for q in queries]) for each in own}
+        {name: np.array([by_query[q] for q in queries]) for name, by_query in side.values.items()}
         for side in (before, after)
     )
     means = {name: float(values.mean()) for name, values in one.items()}
-    amounts = {each.name: each.of(means[each.name]) for each in own}
-    for name, amount in amounts.items():
-        if amount <= 0:
-            raise ConfigError(f"--budget {name}: a share of 0, the mean of {before.where}")
+    amounts = {each.name: each.of(means[each.name]) for each in budgets if each.name in means}
+    if zeros := [name for name, amount in amounts.items() if amount <= 0]:
+        raise ConfigError(f"--budget {zeros[0]}: a share of 0, the mean of {before.where}")
     same = _same("run", before, after) is True
     return {
         name: Checked(name, means[name], float(two[name].mean()), amounts[name], each.verdict, each)
@@ -282,28 +283,24 @@ def _cost(before: System, after: System, budget: Budget) -> Checked:
                 f"--budget {name}: {each.where} has {', '.join(each.costs) or 'no costs'}; costs "
                 "are those of an output folder, and of a baseline recorded from one"
             )
-    one, two = before.costs[name], after.costs[name]
-    if name not in LATENCIES:
-        allowed = budget.of(one)
-        return Checked(name, one, two, allowed, "not worse" if two - one <= allowed else "worse")
-    low, high = after.bounds.get(name, (None, None))
-    allowed, speed, note = budget.of(one), 1.0, "measured in one process"
-    if not before.session or before.session != after.session:
+    one, two, speed, note = before.costs[name], after.costs[name], 1.0, ""
+    low, high = after.bounds.get(name, (None, None)) if name in LATENCIES else (two, two)
+    if name in LATENCIES and (not before.session or before.session != after.session):
         if before.reference and after.reference:
             speed = after.reference / before.reference
             note = f"the fixed task takes {speed:.2f} times as long as with the baseline"
         elif before.machine != after.machine:
             low = high = None
             note = "measured on another machine, without the fixed task; evaluate both again"
+    limit = (one + budget.of(one)) * speed
     verdict: Verdict = "cannot tell"
-    if high is not None and high <= (one + allowed) * speed:
+    if high is not None and high <= limit:
         verdict = "not worse"
-    elif low is not None and low > (one + allowed) * speed:
+    elif low is not None and low > limit:
         verdict = "worse"
-    if low is not None:
-        most = "more than was timed" if high is None else f"{high:.2f}"
-        note += f"; the candidate's is between {low:.2f} and {most} ms"
-    return Checked(name, one * speed, two, allowed * speed, verdict, None, note)
+    elif low is not None:
+        note += f"; between {low:.2f} and {'more' if high is None else f'{high:.2f}'} ms"
+    return Checked(name, one * speed, two, limit - one * speed, verdict, None, note.strip("; "))
 
 
 def _notes(before: System, after: System, *, rescored: bool) -> Iterator[str]:

@@ -1,0 +1,261 @@
+"""``sluice gate``: its verdicts, exit codes and files, what it says first, and what it refuses."""
+
+import json
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import Call
+from report_world import QUERIES, query_id, world
+
+from sluice import Run, gate
+from sluice.encoders.foundation.errors import DataError
+from sluice.retrieval.evaluation.scores import evaluate
+from sluice.retrieval.retrievers.measurements import _bounds
+
+COUNT = 80
+RNG = np.random.default_rng(45)
+QRELS = {f"q{n}": {f"d{n}": 1, f"x{n}": 0} for n in range(COUNT)}
+
+
+def run_of(lost: int, gained: int = 0) -> Run:
+    """Return a run in which all queries but ``lost`` find their document first or second."""
+    rankings = {}
+    for n in range(COUNT):
+        first = n % 2 == 0 or n < gained
+        ids = [f"d{n}", f"y{n}"] if first else [f"y{n}", f"d{n}"]
+        rankings[f"q{n}"] = {doc: 2.0 - place for place, doc in enumerate(ids)}
+        if n >= COUNT - lost:
+            rankings[f"q{n}"] = {f"y{n}": 1.0}
+    return Run(rankings)
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return world(tmp_path_factory.mktemp("gate"))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name, run in (("old", run_of(0)), ("bad", run_of(30)), ("few", run_of(2))):
+        run.save(tmp_path / f"{name}.trec")
+    lines = [f"{q} 0 {doc} {grade}" for q, own in QRELS.items() for doc, grade in own.items()]
+    (tmp_path / "qrels").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def record(sluice: Call, files: Path, *more: object) -> Path:
+    made = files / "base.json"
+    words = ["gate", "record", files / "old.trec", "--qrels", files / "qrels", "--output", made]
+    code, out, err = sluice(*words, *more)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{made}: ")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "more", "expected"),
+    [
+        ("old2", "nDCG@10=.01", [], 0),
+        ("bad", "nDCG@10=.01", [], 1),
+        ("bad", "ndcg_cut_10=1%", ["--test", "fisher"], 1),
+        ("few", "nDCG@10=.01", [], 3),
+        ("few", "nDCG@10=.01", ["--undecided", "pass"], 0),
+        ("few", "nDCG@10=.01", ["--undecided", "fail"], 1),
+        ("few", "nDCG@10=.2", [], 0),
+    ],
+)
+def test_exit_codes(
+    sluice: Call, files: Path, name: str, budget: str, more: list[str], expected: int
+) -> None:
+    shutil.copy(files / "old.trec", files / "old2.trec")
+    base = record(sluice, files)
+    words = [files / f"{name}.trec", "--qrels", files / "qrels", "--budget", budget, *more]
+    for baseline in (base, files / "old.trec"):
+        code, out, err = sluice("gate", baseline, *words)
+        assert (code, err) == (expected, "")
+        assert out.splitlines()[-1] in ("not worse", "worse", "cannot tell")
+
+
+def test_a_recorded_baseline_is_small_and_reads_in_a_diff(sluice: Call, files: Path) -> None:
+    made = record(sluice, files, "-m", "nDCG@10,P@1")
+    text = made.read_text()
+    assert '\n  "q1": [0.63093, 0, "y1"],\n' in text
+    assert len(text) / COUNT < 40
+    found = json.loads(text)
+    assert (found["format"], found["version"]) == ("sluice.gate", 1)
+    assert found["means"] == {"nDCG@10": 0.815465, "P@1": 0.5}
+    assert found["unjudged"] == 0.1
+    again = record(sluice, files, "-m", "nDCG@10,P@1")
+    assert again.read_text() == text
+
+
+def test_from_python() -> None:
+    old, bad = run_of(0), run_of(30)
+    found = gate(old, bad, budgets={"nDCG@10": 0.01, "P@1": "50%"}, qrels=QRELS)
+    assert found.verdict == "worse"
+    first, second = found.checked
+    means = [evaluate(run, QRELS, ["nDCG@10"]).mean["nDCG@10"] for run in (old, bad)]
+    assert [first.baseline, first.candidate] == pytest.approx(means, abs=1e-6)
+    assert (first.decision is not None, second.budget) == (True, 0.25)
+    assert len(found.lost) == 5
+    assert found.lost[0].values == (1.0, 0.0)
+    assert found.lost[0].documents == (("d50", "y50"), ("y50",))
+    assert found.lost[0].first_relevant == (1, 0)
+    assert any("unjudged of the first 10 documents: 10.0% to 10.0%" in note for note in found.notes)
+
+
+def test_equal_rankings_pass_and_one_that_gained_does() -> None:
+    assert (
+        gate(run_of(0), run_of(0), budgets={"nDCG@10": 0.001}, qrels=QRELS).verdict == "not worse"
+    )
+    gained = gate(run_of(0), run_of(0, COUNT), budgets={"P@1": 0.01}, qrels=QRELS)
+    assert gained.verdict == "cannot tell" if gained.checked[0].decision is None else "not worse"
+
+
+def test_changed_judgements_are_a_note_or_an_error(sluice: Call, files: Path, output: Path) -> None:
+    base = record(sluice, files)
+    other = files / "other"
+    other.write_text((files / "qrels").read_text().replace("x0 0", "x0 1"))
+    words = ["--budget", "nDCG@10=.01", "--qrels", other]
+    code, _, err = sluice("gate", base, files / "bad.trec", *words)
+    assert code == 2
+    assert "the judgements have changed since the values were recorded" in err
+    changed = {q: {**own, f"x{q[1:]}": 1} for q, own in QRELS.items()}
+    found = gate(run_of(0), run_of(0), budgets={"nDCG@10": 0.01}, qrels=changed)
+    assert found.checked[0].baseline == found.checked[0].candidate
+
+
+def test_folders_costs_and_forms(sluice: Call, output: Path, tmp_path: Path) -> None:
+    slower = tmp_path / "slower"
+    shutil.copytree(output, slower)
+    results = json.loads((slower / "results.json").read_text())
+    results["systems"][0]["index_bytes"] = 20_000
+    (slower / "results.json").write_text(json.dumps(results))
+    words = ["gate", output, slower, "--system", "bm25", "--budget", "nDCG@10=.01", "--budget"]
+    code, out, err = sluice(*words, "bytes=10%")
+    assert (code, err) == (1, "")
+    assert "bytes: worse; 10,000 to 20,000; budget 1,000" in out
+    assert "the first documents of every query are the same" in out
+    code, out, _ = sluice(*words, "bytes=100%", "--format", "json")
+    assert (code, json.loads(out)["verdict"]) == (0, "not worse")
+    code, out, _ = sluice(*words, "p95_ms=20%", "--format", "junit")
+    suite = ElementTree.fromstring(out)
+    assert (code, suite.get("failures"), suite.get("skipped")) == (3, "0", "1")
+    code, out, _ = sluice(*words, "bytes=10%", "--format", "markdown")
+    assert out.startswith("## worse: ")
+    assert "| bytes | 10,000 | 20,000 | 1,000 |" in out
+
+
+def test_latencies_of_two_processes_are_multiples_of_a_fixed_task(
+    sluice: Call, output: Path, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for place, folder in enumerate(folders):
+        shutil.copytree(output, folder)
+        results = json.loads((folder / "results.json").read_text())
+        slow = 1 + place  # the second machine takes twice as long for everything
+        results["systems"][0]["latency_ms"] = {
+            "p50": 2.0 * slow, "p95": 3.0 * slow, "reference": 1.0 * slow,
+            "bounds": {"p50": [1.9 * slow, 2.1 * slow], "p95": [2.0 * slow, None]},
+        }  # fmt: skip
+        (folder / "results.json").write_text(json.dumps(results))
+    words = ["gate", *folders, "--system", "bm25", "--budget"]
+    assert sluice(*words, "p50_ms=10%")[0] == 0
+    assert sluice(*words, "p50_ms=1%")[0] == 3
+    assert sluice(*words, "p95_ms=50%")[0] == 3
+    folders.reverse()
+    assert sluice("gate", *folders, "--system", "bm25", "--budget", "p50_ms=10%")[0] == 0
+
+
+def test_bounds_of_percentiles_cover_them() -> None:
+    inside = []
+    for _ in range(300):
+        low, high = _bounds(RNG.exponential(1.0, 200).tolist())["p95"]
+        assert low is not None
+        assert high is not None
+        inside.append((low > -np.log(0.05), high < -np.log(0.05)))
+    assert np.mean(inside, axis=0) == pytest.approx([0.04, 0.04], abs=0.03)
+    assert _bounds([1.0] * 30)["p99"][1] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--budget", "nDCG@10=0"], "no number of queries proves that nothing is lost"),
+        (["--budget", "nDCG@10"], "expected NAME=LOSS"),
+        (["--budget", "nDCG@10=.1", "--budget", "nDCG@10=.2"], "is given twice"),
+        (["--budget", "nDCG@10=low"], "expected a number or a share"),
+        (["--budget", "nDGC@10=.1"], "did you mean 'nDCG@10'"),
+        (["--budget", "Hole@10=.1"], "the larger the better"),
+        (["--budget", "AP=.1"], "has nDCG@10, R@100, not AP"),
+        (["--budget", "bytes=10%"], "has no costs"),
+        ([], "no budget"),
+        (["--budget", "P@1=.1", "--output", "x"], "is for gate record"),
+    ],
+)
+def test_what_is_refused(sluice: Call, files: Path, words: list[str], message: str) -> None:
+    base = record(sluice, files)
+    before = sorted(files.iterdir())
+    code, out, err = sluice("gate", base, files / "bad.trec", "--qrels", files / "qrels", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert sorted(files.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (('"version": 1', '"version": 2'), "made by a newer version of Sluice"),
+        (("[1, 1,", "[NaN, 1,"), "queries.q0.0.float: Input should be a finite number"),
+        (("[1, 1,", '["x", 1,'), "values, expected 2"),
+        (('"q0"', '"other"'), "not the same queries"),
+        (('"sluice.gate"', '"sluice.run"'), "not a recorded baseline"),
+        (('"queries": {', '"queries": ['), "not readable as JSON"),
+        (('"reference": null', '"reference": []'), "reference: "),
+    ],
+)
+def test_damaged_and_foreign_baselines(
+    sluice: Call, files: Path, edit: tuple[str, str], message: str
+) -> None:
+    base = record(sluice, files)
+    text = base.read_text()
+    assert edit[0] in text
+    base.write_text(text.replace(*edit, 1))
+    words = [files / "old.trec", "--qrels", files / "qrels", "--budget", "nDCG@10=.01"]
+    code, out, err = sluice("gate", base, *words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_one_query_and_the_same_place_twice(sluice: Call, files: Path) -> None:
+    one = {"q0": QRELS["q0"]}
+    with pytest.raises(DataError, match="a single query says nothing"):
+        gate(run_of(0), run_of(2), budgets={"nDCG@10": 0.01}, qrels=one)
+    old = files / "old.trec"
+    code, _, err = sluice("gate", old, old, "--qrels", files / "qrels", "--budget", "P@1=.1")
+    assert (code, "is baseline and candidate" in err) == (2, True)
+
+
+def test_which_system(sluice: Call, output: Path) -> None:
+    words = ["gate", "record", output, "--output", output / "base.json"]
+    code, _, err = sluice(*words)
+    assert (code, "which system?" in err) == (2, True)
+    assert sluice(*words, "--system", "bm25")[0] == 0
+    found = json.loads((output / "base.json").read_text())
+    assert (found["costs"]["bytes"], len(found["queries"])) == (10_000, QUERIES)
+    assert query_id(1) in found["queries"]
+    (output / "base.json").unlink()
+
+
+def test_a_fault_of_the_program_is_no_verdict(
+    sluice: Call, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("sluice.retrieval.studies.gate.verdict.decide", broken)
+    words = [files / "old.trec", files / "bad.trec", "--qrels", files / "qrels"]
+    assert sluice("gate", *words, "--budget", "P@1=.1")[0] == 2
