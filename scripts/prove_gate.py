@@ -147,8 +147,8 @@ def main() -> None:
     }
     lines = [
         f"{len(pools)} pools of differences; budget {BUDGET}; {asked.changes} changes a row",
-        "| queries | false alarms: gate | threshold | ranx | false passes at the edge: gate (worst) "
-        "| threshold | ranx | losses found: gate | theory | threshold | ranx "
+        "| queries | false alarms: gate | threshold | ranx | false passes at the edge: gate "
+        "(worst) | threshold | ranx | losses found: gate | theory | threshold | ranx "
         "| equal passed: gate | theory |",
         "|---:|" + "---:|" * 12,
     ]
@@ -165,10 +165,11 @@ def main() -> None:
     lines += ["", "| collection, change | true loss | verdicts by queries |", "|---|---:|---|"]
     for collection, found in everything.items():
         for name, loss, rates in real(found, asked.draws, testing):
-            shown = "; ".join(
-                f"{count:,}: " + ", ".join(f"{verdict} {share:.0%}" for verdict, share in each.items())
-                for count, each in rates.items()
-            )  # fmt: skip
+            parts = []
+            for count, each in rates.items():
+                shares = ", ".join(f"{verdict} {share:.0%}" for verdict, share in each.items())
+                parts.append(f"{count:,}: {shares}")
+            shown = "; ".join(parts)
             lines.append(f"| {collection}, {name} | {loss:+.4f} | {shown} |")
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 RECORD = "record"  # in place of a baseline
 STATUS = {"not worse": 0, "worse": 1, "cannot tell": 3}
-UNDECIDED = {"pass": 0, "fail": 1}
-BROKEN = 2
+UNDECIDED = {"pass": "not worse", "fail": "worse"}  # as which it counts
 
 
 def gate(
@@ -73,8 +72,8 @@ def gate(
 
     The exit code is 0 for not worse than the budgets allow, 1 for worse, 2 for bad input or a run
     that failed, 3 where the queries cannot tell. Not worse is proved: a loss as large as the budget
-    is rejected on every measure. Worse is proved too: that is not so, and a loss is. What differs
-    by fewer queries than that needs is undecided, with the number of queries that would decide.
+    is rejected on every measure. Worse is proved too: that is not so, and no loss is rejected on
+    any. Otherwise the queries are too few, and how many it would take is printed.
 
     `sluice gate record SOURCE --output FILE` writes a folder's, run's or experiment's values by
     query and costs to a small text file, to commit and to compare with. docs/how-to/gate.md has the
@@ -88,12 +87,7 @@ def gate(
     from sluice.retrieval.evaluation.comparison import SignificanceTest
     from sluice.retrieval.studies.gate.record import record
     from sluice.retrieval.studies.gate.showing import as_junit, as_markdown
-    from sluice.retrieval.studies.gate.verdict import (
-        gate as decided,
-        measure_of,
-        open_system,
-        parse_budgets,
-    )
+    from sluice.retrieval.studies.gate.verdict import gate as decided, measure_of, open_system
 
     names, overrides = split_overrides(candidate)
     if len(names) != 1:
@@ -111,13 +105,12 @@ def gate(
             return
         refuse_options("for gate record", output=output, measure=measure)
         testing = SignificanceTest(test, alpha=alpha)
-        budgets = parse_budgets(budget or [])
-        result = decided(baseline, names[0], budgets=budgets, testing=testing, **taken)
+        result = decided(baseline, names[0], budgets=budget or [], testing=testing, **taken)
     except (SluiceError, OSError, MemoryError):
         raise
     except Exception:  # Python's own exit code would mean worse
         traceback.print_exc()
-        raise typer.Exit(BROKEN) from None
+        raise typer.Exit(2) from None
     with contextlib.suppress(BrokenPipeError):  # the verdict is the exit code, whoever reads
         if form == "text":
             _show(result)
@@ -125,8 +118,8 @@ def gate(
             typer.echo(json.dumps(asdict(result), indent=2, ensure_ascii=False))
         else:
             echo(as_markdown(result) if form == "markdown" else as_junit(result))
-    undecided_code = STATUS["cannot tell"] if undecided is None else UNDECIDED[undecided]
-    raise typer.Exit({**STATUS, "cannot tell": undecided_code}[result.verdict])
+    told = result.verdict != "cannot tell" or undecided is None
+    raise typer.Exit(STATUS[result.verdict if told else UNDECIDED[str(undecided)]])
 
 
 def _show(gate: Gate) -> None:

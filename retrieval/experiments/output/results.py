@@ -72,6 +72,8 @@ class _Latency(_Part):
     p99: Number = None
     queries: int | None = None
     stages: dict[str, dict[str, Number]] | None = None
+    bounds: dict[str, list[Amount]] = Field(default_factory=dict)
+    reference: Amount = None
 
 
 class _Gather(_Part):

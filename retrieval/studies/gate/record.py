@@ -6,55 +6,33 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from sluice.encoders.foundation.bounded_input import read_whole
 from sluice.encoders.foundation.disk.files import check_version, write_text
-from sluice.encoders.foundation.errors import DataError
-from sluice.retrieval.studies.gate.system import DIGITS, System
+from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.retrieval.studies.gate.system import DIGITS, Facts, Finite, System
 
 FORMAT: Final = "sluice.gate"
 VERSION: Final = 1
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+SUFFIX: Final = ".json"
 
 
-class _File(BaseModel):
-    """The file: facts of the system, and of each query its values and its first document."""
+class _File(Facts):
+    """The file: a system's facts, and of each query its values and its first document."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    system: str
-    written: str = ""
-    machine: dict[str, Any] = {}
-    costs: dict[str, Finite] = {}
-    reference: Finite | None = None
-    fingerprints: dict[str, str] = {}
-    unjudged: Finite | None = None
-    judged_only: dict[str, Finite] = {}
-    trained: dict[str, int] = {}
     measures: Annotated[list[str], Field(min_length=1)]
     queries: Annotated[dict[str, list[Finite | str]], Field(min_length=1)]
-
-
-def is_record(path: str | Path) -> bool:
-    """Return whether a file begins as a recorded baseline does, and no run; False without one."""
-    if not Path(path).is_file():
-        return False
-    with Path(path).open("rb") as stream:
-        return stream.read(64).lstrip()[:1] == b"{"
 
 
 def record(system: System, path: str | Path) -> Path:
     """Write the values, costs and fingerprints of a system as JSON, one query on each line."""
     target, measures = Path(path), list(system.values)
+    if target.suffix != SUFFIX:
+        raise ConfigError(f"{target}: expected a file that ends in {SUFFIX}, as baseline.json")
     means = {m: round(sum(v.values()) / len(v), DIGITS) for m, v in system.values.items()}
-    head = {
-        "format": FORMAT, "version": VERSION, "system": system.name, "written": system.written,
-        "machine": system.machine, "costs": system.costs, "reference": system.reference,
-        "fingerprints": system.fingerprints, "unjudged": system.unjudged,
-        "judged_only": system.judged_only, "trained": system.trained, "measures": measures,
-        "means": means,
-    }  # fmt: skip
+    head = {"format": FORMAT, "version": VERSION, **system.facts.model_dump()}
+    head |= {"measures": measures, "means": means}
     rows = []
     for query in sorted(system.values[measures[0]]):
         values = [system.values[measure][query] for measure in measures]
@@ -98,5 +76,4 @@ def open_record(path: Path) -> System:
         for by_query, value in zip(values.values(), numbers, strict=True):
             by_query[query] = value
     first = {q: [e for e in row if isinstance(e, str)] for q, row in file.queries.items()}
-    facts = file.model_dump(exclude={"system", "measures", "queries"})
-    return System(str(path), file.system, values, first, **facts)
+    return System(str(path), file, values, first)

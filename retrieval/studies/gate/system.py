@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from sluice.encoders.foundation.disk.files import fingerprint_of, read_json
 from sluice.encoders.foundation.disk.generations import MANIFEST
@@ -25,8 +27,32 @@ UNJUDGED: Final = "Hole@10"
 LATENCIES: Final = {"p50_ms": "p50", "p95_ms": "p95", "p99_ms": "p99"}
 COSTS: Final = {**LATENCIES, "bytes": "index_bytes", "bytes_per_document": "bytes_per_document",
                 "peak_memory_bytes": "peak_memory_bytes"}  # fmt: skip
-TRAINED: Final = ("in_queries", "in_documents")  # what a training run noted of tested queries
 NO_HITS: Final = Ranking([], [])
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Facts(BaseModel):
+    """What is known of a system beside its values by query.
+
+    ``bounds`` are those of latencies, ``reference`` is the fixed task's time beside them.
+    ``fingerprints`` are hashes of ``queries``, ``qrels``, ``corpus`` and ``run``. ``unjudged`` is
+    the share of the first ten documents without a judgement, ``judged_only`` has the means without
+    these. ``trained`` counts, by model, tested queries in training queries.
+    """
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    system: str = ""
+    written: str = ""
+    session: str = ""
+    machine: dict[str, Any] = {}
+    costs: dict[str, Finite] = {}
+    bounds: dict[str, list[Finite | None]] = {}
+    reference: Finite | None = None
+    fingerprints: dict[str, str] = {}
+    unjudged: Finite | None = None
+    judged_only: dict[str, Finite] = {}
+    trained: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +60,13 @@ class System:
     """One system on one set of queries.
 
     ``values`` are by measure and query; ``first`` has the best documents of a query, as far as
-    known. ``bounds`` are those of latencies, ``reference`` is the fixed task's time beside them.
-    ``fingerprints`` are hashes of ``queries``, ``qrels``, ``corpus`` and ``run``. ``unjudged`` is
-    the share of the first ten documents without a judgement, ``judged_only`` has the means without
-    these. ``trained`` counts tested queries in texts of training. ``run`` and ``qrels`` are None
-    where the values were recorded.
+    known. ``run`` and ``qrels`` are None where the values were recorded.
     """
 
     where: str
-    name: str
+    facts: Facts
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     first: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    costs: Mapping[str, float] = field(default_factory=dict)
-    bounds: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    reference: float | None = None
-    machine: Mapping[str, Any] = field(default_factory=dict)
-    session: str = ""
-    written: str = ""
-    fingerprints: Mapping[str, str] = field(default_factory=dict)
-    unjudged: float | None = None
-    judged_only: Mapping[str, float] = field(default_factory=dict)
-    trained: Mapping[str, int] = field(default_factory=dict)
     run: Run | None = None
     qrels: Qrels | None = None
     level: int = 1
@@ -86,14 +98,17 @@ class System:
             for name, m in zip(names, own, strict=True)
         }
         top = {q: list(self.run.get(q, NO_HITS).doc_ids[:SAME]) for q in truth if truth[q]}
+        hashes = {"qrels": qrels_hash(truth), "run": fingerprint_of(sorted(top.items()))}
+        update = {
+            "fingerprints": {**self.facts.fingerprints, **hashes},
+            "unjudged": round(scores.mean[UNJUDGED], DIGITS),
+            "judged_only": {
+                n: round(judged[str(m)], DIGITS) for n, m in zip(names, own, strict=True)
+            },
+        }
         return replace(
-            self, values=values, qrels=truth,
-            fingerprints={**self.fingerprints, "qrels": qrels_hash(truth),
-                          "run": fingerprint_of(sorted(top.items()))},
+            self, values=values, qrels=truth, facts=self.facts.model_copy(update=update),
             first={query: ids[:FIRST] for query, ids in top.items()},
-            unjudged=round(scores.mean[UNJUDGED], DIGITS),
-            judged_only={n: round(judged[str(m)], DIGITS)
-                         for n, m in zip(names, own, strict=True)},
         )  # fmt: skip
 
     def first_relevant(self, query: str) -> int | None:
@@ -123,17 +138,19 @@ def open_folder(folder: Path, system: str | None, allow: Collection[str] = ()) -
         )
     facts = systems[name]
     latency, origin = facts.get("latency_ms") or {}, facts.get("origin") or {}
-    measured = {**facts, **latency}
-    bounds = latency.get("bounds") or {}
-    return System(
-        str(folder), name,
+    bounds, measured = latency.get("bounds") or {}, {**facts, **latency}
+    known = Facts(
+        system=name, written=str(origin.get("written", "")), session=str(origin.get("session", "")),
+        machine=origin.get("machine") or {}, reference=latency.get("reference"),
         costs={cost: measured[key] for cost, key in COSTS.items() if is_number(measured.get(key))},
         bounds={cost: bounds[key] for cost, key in LATENCIES.items() if key in bounds},
-        reference=latency.get("reference"), machine=origin.get("machine") or {},
-        session=str(origin.get("session", "")), written=str(origin.get("written", "")),
         fingerprints={**evaluated.results.get("contents", {}), **_corpus(evaluated, facts)},
-        trained=_trained(folder), run=evaluated.runs[name], qrels=evaluated.dataset.qrels,
-        level=evaluated.dataset.level, texts=evaluated.dataset.queries,
+        trained=_trained(folder),
+    )  # fmt: skip
+    dataset = evaluated.dataset
+    return System(
+        str(folder), known, run=evaluated.runs[name], qrels=dataset.qrels, level=dataset.level,
+        texts=dataset.queries,
     )  # fmt: skip
 
 
@@ -151,7 +168,7 @@ def _trained(folder: Path) -> dict[str, int]:
         note: Any = read_json(manifest)
         for key in (KEY, "overlap"):
             note = note.get(key) if isinstance(note, Mapping) else None
-        for key, count in note.items() if isinstance(note, Mapping) else ():
-            if key in TRAINED and isinstance(count, int):
-                seen[key] = max(count, seen.get(key, 0))
+        count = note.get("in_queries") if isinstance(note, Mapping) else None
+        if isinstance(count, int):
+            seen[manifest.parent.name] = count
     return seen

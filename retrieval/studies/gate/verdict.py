@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.trust import named_in
 from sluice.retrieval.config.yaml_file import SUFFIXES, recipe_or_file
 from sluice.retrieval.datasets.dataset import judgements
@@ -21,11 +20,11 @@ from sluice.retrieval.evaluation.non_inferiority import Decision, Verdict, decid
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.jobs import run as run_experiment
 from sluice.retrieval.runs.run import Run
-from sluice.retrieval.studies.gate.record import is_record, open_record
+from sluice.retrieval.studies.gate.record import SUFFIX, open_record
 from sluice.retrieval.studies.gate.system import (
     COSTS,
     LATENCIES,
-    TRAINED,
+    Facts,
     System,
     open_folder,
 )
@@ -98,7 +97,7 @@ def gate(
     baseline: Any,
     candidate: Any,
     *,
-    budgets: Mapping[str, float | str],
+    budgets: Mapping[str, float | str] | Sequence[str],
     qrels: Any = None,
     system: str | None = None,
     testing: SignificanceTest | None = None,
@@ -108,14 +107,16 @@ def gate(
     """Decide whether ``candidate`` is worse than ``baseline`` by more than ``budgets`` allow.
 
     Either is what ``open_system`` takes. ``budgets`` are losses by measure or cost: ``{"nDCG@10":
-    0.01, "p95_ms": "20%", "bytes": "10%"}``. ``qrels`` are judgements, or the file or dataset that
-    has them; a run without takes those of the other side. See ``non_inferiority.decide`` for the
-    tests. Raises ``ConfigError`` and ``DataError`` for what cannot be compared: other queries, a
-    single one, a measure or cost that was not recorded.
+    0.01, "p95_ms": "20%"}``, or texts ``NAME=LOSS``. ``qrels`` are judgements, or the file or
+    dataset that has them; a run without takes those of the other side. The tests are those of
+    ``non_inferiority.decide``. Raises ``ConfigError`` and ``DataError`` for what cannot be
+    compared: other queries, a single one, a measure or cost that was not recorded.
     """
-    parsed = [_budget(name, value) for name, value in budgets.items()]
-    if not parsed:
-        raise ConfigError(f"no budget; give what may be lost, {EXAMPLE}")
+    pairs = budgets.items() if isinstance(budgets, Mapping) else ()
+    parsed = [_budget(text) for text in [*(f"{n}={v}" for n, v in pairs)] or list(budgets)]
+    if len({each.name for each in parsed}) != max(1, len(parsed)):
+        wrong = "one is given twice" if parsed else "none is given"
+        raise ConfigError(f"--budget: {wrong}; give what may be lost, {EXAMPLE}")
     if isinstance(baseline, str | Path) and str(baseline) == str(candidate):
         raise ConfigError(f"{baseline}: is baseline and candidate; give two")
     measures = [measure_of(each.name) for each in parsed if each.name not in COSTS]
@@ -123,7 +124,7 @@ def gate(
     before = None if truth is None and _is_run(baseline) else open_system(
         baseline, truth, system, allow=allow)  # fmt: skip
     if before is not None and before.run is None:  # recorded: faults are found before any work
-        before, system = before.scored(measures), system or before.name or None
+        before, system = before.scored(measures), system or before.facts.system or None
     own = before.qrels if truth is None and before is not None else truth
     after = open_system(candidate, own, system, overrides, allow)
     before = before or open_system(baseline, after.qrels, system, allow=allow)
@@ -160,10 +161,10 @@ def open_system(
             raise ConfigError(f"{source}: a run needs judgements; give them with --qrels")
         run = Run.load(source) if named else source
         run = run if isinstance(run, Run) else Run(run)
-        return System(str(source) if named else run.name, "", run=run, qrels=truth)
+        return System(str(source) if named else run.name, Facts(), run=run, qrels=truth)
     if (path := Path(source)).is_dir():
         return open_folder(path, system, allow)
-    if is_record(path):
+    if path.suffix == SUFFIX:
         return open_record(path)
     if recipe_or_file(source).suffix in SUFFIXES:
         _, experiment = run_experiment(source, overrides)
@@ -177,40 +178,25 @@ def open_system(
 def _is_run(source: Any) -> bool:
     if not isinstance(source, str | Path):
         return True
-    return Path(source).is_file() and Path(source).suffix not in SUFFIXES and not is_record(source)
+    return Path(source).is_file() and Path(source).suffix not in (SUFFIX, *SUFFIXES)
 
 
 def _judgements(qrels: Any) -> Qrels | None:
     return judgements(str(qrels)) if isinstance(qrels, str | Path) else qrels
 
 
-def _budget(name: str, value: float | str) -> Budget:
-    text = str(value).strip()
-    match = re.fullmatch(r"(\d*\.?\d+(?:e-?\d+)?)\s*(%?)", text)
+def _budget(text: str) -> Budget:
+    match = re.fullmatch(r"(.+)=\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*", text)  # a measure may have =
     if match is None:
-        raise ConfigError(f"--budget {name}={text}: expected a number or a share, {EXAMPLE}")
-    amount = float(match[1]) / 100 if match[2] else float(match[1])
-    if name in COSTS:
-        return Budget(name, amount, bool(match[2]))
-    measure = str(measure_of(name))
-    if not 0 < amount < 1:
+        raise ConfigError(f"--budget {text}: expected NAME=LOSS, {EXAMPLE}")
+    name, amount, share = match[1].strip(), float(match[2]), bool(match[3])
+    amount /= 100 if share else 1
+    if name not in COSTS and not 0 < amount < 1:
         raise ConfigError(
-            f"--budget {name}={text}: no number of queries proves that nothing is lost, and no "
-            f"measure loses 1 or more; give the smallest loss that matters, {EXAMPLE}"
+            f"--budget {text}: no number of queries proves that nothing is lost, and no measure "
+            f"loses 1 or more; give the smallest loss that matters, {EXAMPLE}"
         )
-    return Budget(measure, amount, bool(match[2]))
-
-
-def parse_budgets(texts: Sequence[str]) -> dict[str, str]:
-    """Return budgets such as ``nDCG@10=.01`` by name; a measure may have = in brackets."""
-    budgets: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.rpartition("=")
-        if not equals or name in budgets:
-            wrong = "is given twice" if equals else "expected NAME=LOSS"
-            raise ConfigError(f"--budget {text}: {wrong}, {EXAMPLE}")
-        budgets[name] = value
-    return budgets
+    return Budget(name if name in COSTS else str(measure_of(name)), amount, share)
 
 
 def measure_of(name: str) -> Measure:
@@ -230,18 +216,16 @@ def measure_of(name: str) -> Measure:
 def _same_queries(before: System, after: System) -> list[str]:
     """Return the queries of both; ``DataError`` unless these and their judgements are the same."""
     one, two = (list(next(iter(each.values.values()))) for each in (before, after))
-    only = set(one) ^ set(two)
     where = f"{after.where} and {before.where}"
-    if only:
-        common = len(set(one) & set(two))
+    if only := set(one) ^ set(two):
         raise DataError(
-            f"{where}: not the same queries: {common:,} are in both, {len(only):,} in one of them "
-            f"(such as {min(only)!r}); record the baseline again with the queries of now"
+            f"{where}: not the same queries: {len(set(one) & set(two)):,} are in both, "
+            f"{len(only):,} in one of them (such as {min(only)!r}); record the baseline again with "
+            "the queries of now"
         )
     if len(one) < 2:
         raise DataError(f"{where}: a single query says nothing of others; expected two or more")
-    judged = [each.fingerprints.get("qrels") for each in (before, after)]
-    if None not in judged and judged[0] != judged[1]:
+    if _same("qrels", before, after) is False:
         raise DataError(
             f"{where}: the judgements have changed since the values were recorded, which therefore "
             "answer another question; record the baseline again from its run"
@@ -251,7 +235,7 @@ def _same_queries(before: System, after: System) -> list[str]:
 
 def _same(part: str, before: System, after: System) -> bool | None:
     """Whether both have a part in common; None where one does not know."""
-    hashes = [each.fingerprints.get(part) for each in (before, after)]
+    hashes = [each.facts.fingerprints.get(part) for each in (before, after)]
     return None if None in hashes else hashes[0] == hashes[1]
 
 
@@ -276,20 +260,20 @@ def _measured(
 
 def _cost(before: System, after: System, budget: Budget) -> Checked:
     """Compare a cost; a latency of another process as multiples of the task timed in each."""
-    name = budget.name
+    name, old, new = budget.name, before.facts, after.facts
     for each in (before, after):
-        if name not in each.costs:
+        if name not in each.facts.costs:
             raise ConfigError(
-                f"--budget {name}: {each.where} has {', '.join(each.costs) or 'no costs'}; costs "
-                "are those of an output folder, and of a baseline recorded from one"
+                f"--budget {name}: {each.where} has no such cost; an output folder has, and a "
+                "baseline recorded from one"
             )
-    one, two, speed, note = before.costs[name], after.costs[name], 1.0, ""
-    low, high = after.bounds.get(name, (None, None)) if name in LATENCIES else (two, two)
-    if name in LATENCIES and (not before.session or before.session != after.session):
-        if before.reference and after.reference:
-            speed = after.reference / before.reference
+    one, two, speed, note = old.costs[name], new.costs[name], 1.0, ""
+    low, high = new.bounds.get(name, [None, None]) if name in LATENCIES else [two, two]
+    if name in LATENCIES and (not old.session or old.session != new.session):
+        if old.reference and new.reference:
+            speed = new.reference / old.reference
             note = f"the fixed task takes {speed:.2f} times as long as with the baseline"
-        elif before.machine != after.machine:
+        elif old.machine != new.machine:
             low = high = None
             note = "measured on another machine, without the fixed task; evaluate both again"
     limit = (one + budget.of(one)) * speed
@@ -305,31 +289,28 @@ def _cost(before: System, after: System, budget: Budget) -> Checked:
 
 def _notes(before: System, after: System, *, rescored: bool) -> Iterator[str]:
     """Yield what a person should know before the figures."""
+    old, new = before.facts, after.facts
     if rescored:
         yield f"the judgements have changed; both are scored by those of {after.where}"
     for part, words in (("queries", "texts of the queries"), ("corpus", "documents")):
         if _same(part, before, after) is False:
             yield f"the {words} have changed since the baseline: not the systems alone are compared"
     if _same("run", before, after):
-        yield f"the first documents of every query are the same in {before.where}"
-    seen = [sum(each.trained.get(key, 0) for key in TRAINED) for each in (before, after)]
-    if seen[1]:
+        yield "the first documents of every query are the same"
+    if new.trained:
         yield (
-            f"training texts of {after.where} hold {plural(seen[1], 'tested query')}, those of the "
-            f"baseline {seen[0]:,}: the figures say less than they seem to"
+            f"training texts hold {sum(new.trained.values()):,} tested queries, those of the "
+            f"baseline {sum(old.trained.values()):,}"
         )
-    shares = [each.unjudged for each in (before, after) if each.unjudged is not None]
-    if len(shares) == 2 and not judges_few(after.qrels or {}):
-        judged = [
-            f", {name} {before.judged_only[name]:.4f} to {value:.4f}"
-            for name, value in after.judged_only.items()
-            if name in before.judged_only
-        ]
+    if old.unjudged is not None and new.unjudged is not None and not judges_few(after.qrels or {}):
+        judged = [f", {m} {v:.4f} to {new.judged_only.get(m, 0):.4f}"
+                  for m, v in old.judged_only.items() if m in new.judged_only]  # fmt: skip
         yield (
-            f"unjudged of the first 10 documents: {shares[0]:.1%} to {shares[1]:.1%}; over judged "
-            f"documents alone{''.join(judged)}"
+            f"unjudged of the first 10 documents: {old.unjudged:.1%} to {new.unjudged:.1%}; over "
+            f"judged documents alone{''.join(judged)}"
         )
-    yield from (f"{each.where} is of {each.written}" for each in (before, after) if each.written)
+    dates = {each.where: each.facts.written for each in (before, after)}
+    yield from (f"{where} is of {written}" for where, written in dates.items() if written)
 
 
 def _lost(before: System, after: System, queries: Sequence[str]) -> Iterator[LostQuery]:

@@ -141,7 +141,8 @@ def test_a_kept_run_scores_as_the_made_one(tmp_path: Path) -> None:
     assert made.to_dict() == kept.to_dict()
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     system = results["systems"][1]
-    assert system["latency_ms"].keys() == {"p50", "p95", "p99", "queries", "stages"}
+    timed = {"p50", "p95", "p99", "queries", "stages", "bounds", "reference"}
+    assert system["latency_ms"].keys() == timed
     assert system["bytes_per_document"] * system["documents"] == system["index_bytes"]
     assert system["queries_per_second"] > 0
     assert system["peak_memory_bytes"] > 1e7

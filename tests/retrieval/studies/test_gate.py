@@ -186,13 +186,13 @@ def test_bounds_of_percentiles_cover_them() -> None:
     [
         (["--budget", "nDCG@10=0"], "no number of queries proves that nothing is lost"),
         (["--budget", "nDCG@10"], "expected NAME=LOSS"),
-        (["--budget", "nDCG@10=.1", "--budget", "nDCG@10=.2"], "is given twice"),
-        (["--budget", "nDCG@10=low"], "expected a number or a share"),
+        (["--budget", "nDCG@10=.1", "--budget", "ndcg_cut_10=.2"], "given twice"),
+        (["--budget", "nDCG@10=low"], "expected NAME=LOSS"),
         (["--budget", "nDGC@10=.1"], "did you mean 'nDCG@10'"),
         (["--budget", "Hole@10=.1"], "the larger the better"),
         (["--budget", "AP=.1"], "has nDCG@10, R@100, not AP"),
-        (["--budget", "bytes=10%"], "has no costs"),
-        ([], "no budget"),
+        (["--budget", "bytes=10%"], "has no such cost"),
+        ([], "none is given"),
         (["--budget", "P@1=.1", "--output", "x"], "is for gate record"),
     ],
 )
