@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -37,7 +37,6 @@ class Decision:
     differences are one number, or no number is enough.
     """
 
-    budget: float
     loss: float
     low: float
     high: float
@@ -54,7 +53,7 @@ def decide(
     baseline: Mapping[str, Values],
     candidate: Mapping[str, Values],
     budgets: Mapping[str, float],
-    testing: SignificanceTest | None = None,
+    testing: SignificanceTest,
     *,
     same: bool = False,
 ) -> dict[str, Decision]:
@@ -69,9 +68,8 @@ def decide(
     query is then added that loses as much as the largest change, and at least ``UNSEEN``;
     docs/how-to/gate.md has the rates. ``same`` says that the rankings are, so that none can differ.
     """
-    testing = testing or SignificanceTest()
-    if testing.test not in ("t-test", "fisher"):
-        raise ConfigError(f"test: {testing.test!r}; a gate has t-test and fisher")
+    if testing.test == "bootstrap" or testing.alpha >= 0.5:
+        raise ConfigError("test, alpha: a gate has t-test and fisher, at less than .5")
     decisions = {
         name: _decision(baseline[name] - candidate[name], budget, testing, same)
         for name, budget in budgets.items()
@@ -81,13 +79,6 @@ def decide(
         name: replace(each, p_corrected=p, verdict=_verdict(each.p_within, p, testing.alpha))
         for (name, each), p in zip(decisions.items(), p_values, strict=True)
     }
-
-
-def overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on all budgets: worse on any, or not worse on each."""
-    if "worse" in verdicts:
-        return "worse"
-    return "not worse" if all(each == "not worse" for each in verdicts) else "cannot tell"
 
 
 def p_above_zero(values: Values, testing: SignificanceTest) -> float:
@@ -115,7 +106,7 @@ def _decision(losses: Values, budget: float, testing: SignificanceTest, same: bo
         with contextlib.suppress(ConfigError):  # a billion queries are not enough
             needed = queries_needed(budget, spread, chance=CHANCE, alpha=level)
     return Decision(
-        budget, measured.difference, measured.low, high, p_within, p_loss, p_loss, changed,
+        measured.difference, measured.low, high, p_within, p_loss, p_loss, changed,
         smallest, needed, "cannot tell",
     )  # fmt: skip
 

@@ -102,6 +102,11 @@ def _commands(world: World, folder: Path, output: Path) -> Commands:
         "key": [[made / "keys.json", "reader", "--scope", "search"]],
         "score": [[run, qrels]],
         "compare": [[run, folder / "runs" / "bm25.trec.gz", "--qrels", qrels]],
+        "gate": [
+            [folder, world.honest, "--system", "both", "--budget", "nDCG@10=.2"],
+            ["record", folder, "--system", "bm25", "--output", made / "baseline.json"],
+            [made / "baseline.json", own, "evaluate.report=false", "--budget", "nDCG@10=.2"],
+        ],
         "diagnose hubness": [[dense, "--dataset", data]],
         "diagnose compatibility": [[dense, bm25, "--dataset", data]],
         "diagnose robust": [[folder, *few]],

@@ -38,7 +38,7 @@ def gate(
     baseline: Annotated[
         str,
         "BASELINE",
-        "An output folder, a run (with --qrels), or a recorded baseline; or the word record.",
+        "An output folder, a run (with --qrels), or a recorded .json; or the word record.",
     ],
     candidate: Annotated[
         list[str],
@@ -65,19 +65,18 @@ def gate(
         Literal["text", "markdown", "json", "junit"], "text, markdown, json or junit."
     ] = "text",
     measure: Measures = None,
-    output: Annotated[Path | None, "The file that record writes."] = None,
+    output: Annotated[Path | None, "The .json file that record writes."] = None,
     allow: Allow = None,
 ) -> None:
     """Decide whether search got worse.
 
     The exit code is 0 for not worse than the budgets allow, 1 for worse, 2 for bad input or a run
-    that failed, 3 where the queries cannot tell. Not worse is proved: a loss as large as the budget
-    is rejected on every measure. Worse is proved too: that is not so, and no loss is rejected on
-    any. Otherwise the queries are too few, and how many it would take is printed.
+    that failed, 3 where the queries cannot tell. Not worse: a loss as large as the budget is
+    rejected on every measure. Worse: a loss is shown, and not that it stays within the budget.
+    Otherwise the queries are too few, and how many it would take is printed.
 
-    `sluice gate record SOURCE --output FILE` writes a folder's, run's or experiment's values by
-    query and costs to a small text file, to commit and to compare with. docs/how-to/gate.md has the
-    tests and an action for GitHub.
+    `sluice gate record SOURCE --output FILE.json` writes values by query and costs to a small text
+    file, to commit and to compare with. docs/how-to/gate.md has the tests and an action for GitHub.
 
     Examples:
       sluice gate record runs/main --output baseline.json -m nDCG@10,R@100
@@ -87,7 +86,7 @@ def gate(
     from sluice.retrieval.evaluation.comparison import SignificanceTest
     from sluice.retrieval.studies.gate.record import record
     from sluice.retrieval.studies.gate.showing import as_junit, as_markdown
-    from sluice.retrieval.studies.gate.verdict import gate as decided, measure_of, open_system
+    from sluice.retrieval.studies.gate.verdict import gate as decided, measure_of, system_of
 
     names, overrides = split_overrides(candidate)
     if len(names) != 1:
@@ -100,7 +99,7 @@ def gate(
             if output is None:
                 raise ConfigError("gate record: no file to write; give --output baseline.json")
             measures = [measure_of(name) for name in split_measures(measure, DEFAULT)]
-            path = record(open_system(names[0], **taken).scored(measures), output)
+            path = record(system_of(names[0], **taken).scored(measures), output)
             echo(f"{path}: {path.stat().st_size:,} bytes")
             return
         refuse_options("for gate record", output=output, measure=measure)

@@ -55,7 +55,7 @@ def open_record(path: Path) -> System:
         found = json.loads(read_whole(path).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON ({error}); {remedy}") from None
-    if found.get("format") != FORMAT:
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DataError(f"{path}: not a recorded baseline; {remedy}")
     check_version(found.get("version"), VERSION, path, DataError)
     try:

@@ -53,6 +53,8 @@ def table_of(gate: Gate) -> Table:
         if (test := each.decision) is not None:
             values = (test.high, test.p_within, test.p_corrected, test.smallest)
             table.rows[each.name] |= {**dict(zip(tests, values, strict=True)), "needs": test.needed}
+    if not gate.queries:  # costs alone
+        return table
     name = {"t-test": "paired t-test", "fisher": "randomisation test"}[gate.testing.test]
     table.caption = (
         f"{gate.queries:,} queries; one-sided {name} at {gate.testing.alpha:g}: not worse where p "
@@ -90,10 +92,8 @@ def as_junit(gate: Gate) -> str:
         kind = KINDS.get(each.verdict)
         inside = f"<{kind} message={_quoted(said)}/>" if kind else ""
         cases.append(f'  <testcase classname="gate" name={_quoted(each.name)}>{inside}</testcase>')
-    counts = " ".join(
-        f'{word}="{sum(each.verdict == verdict for each in gate.checked)}"'
-        for verdict, word in (("worse", "failures"), ("cannot tell", "skipped"))
-    )
+    said_of = [each.verdict for each in gate.checked]
+    counts = f'failures="{said_of.count("worse")}" skipped="{said_of.count("cannot tell")}"'
     return "\n".join([
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<testsuite name={_quoted(gate.candidate)} tests="{len(cases)}" {counts}>', *cases,

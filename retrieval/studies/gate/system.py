@@ -44,7 +44,6 @@ class Facts(BaseModel):
 
     system: str = ""
     written: str = ""
-    session: str = ""
     machine: dict[str, Any] = {}
     costs: dict[str, Finite] = {}
     bounds: dict[str, list[Finite | None]] = {}
@@ -120,7 +119,7 @@ class System:
         return next(ranks, 0)
 
 
-def open_folder(folder: Path, system: str | None, allow: Collection[str] = ()) -> System:
+def open_folder(folder: Path, system: str | None = None, allow: Collection[str] = ()) -> System:
     """Return one system of an output folder; ``ConfigError`` where it is not clear which."""
     sets = open_sets(folder, allow)
     if sets[0].folder != folder:
@@ -140,8 +139,8 @@ def open_folder(folder: Path, system: str | None, allow: Collection[str] = ()) -
     latency, origin = facts.get("latency_ms") or {}, facts.get("origin") or {}
     bounds, measured = latency.get("bounds") or {}, {**facts, **latency}
     known = Facts(
-        system=name, written=str(origin.get("written", "")), session=str(origin.get("session", "")),
-        machine=origin.get("machine") or {}, reference=latency.get("reference"),
+        system=name, written=str(origin.get("written", "")), machine=origin.get("machine") or {},
+        reference=latency.get("reference"),
         costs={cost: measured[key] for cost, key in COSTS.items() if is_number(measured.get(key))},
         bounds={cost: bounds[key] for cost, key in LATENCIES.items() if key in bounds},
         fingerprints={**evaluated.results.get("contents", {}), **_corpus(evaluated, facts)},

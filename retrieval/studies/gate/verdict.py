@@ -16,7 +16,7 @@ from sluice.retrieval.config.yaml_file import SUFFIXES, recipe_or_file
 from sluice.retrieval.datasets.dataset import judgements
 from sluice.retrieval.evaluation.comparison import SignificanceTest
 from sluice.retrieval.evaluation.measures import Measure, entry_of, parse_measure
-from sluice.retrieval.evaluation.non_inferiority import Decision, Verdict, decide, overall
+from sluice.retrieval.evaluation.non_inferiority import Decision, Verdict, decide
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.jobs import run as run_experiment
 from sluice.retrieval.runs.run import Run
@@ -30,6 +30,7 @@ from sluice.retrieval.studies.gate.system import (
 )
 from sluice.retrieval.studies.report.failures import judges_few
 
+WORST_FIRST: Final[tuple[Verdict, ...]] = ("worse", "cannot tell", "not worse")
 SHOWN: Final = 5  # queries that lost most
 EXAMPLE: Final = "as nDCG@10=.01, R@100=2%, p95_ms=20% or bytes=10%"
 
@@ -47,10 +48,7 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One budget: both figures, what is allowed, the verdict, and for a measure the decision.
-
-    ``note`` says how costs were compared, or why they could not be.
-    """
+    """One budget: figures, verdict, a measure's decision, how a cost was compared."""
 
     name: str
     baseline: float
@@ -77,10 +75,9 @@ class LostQuery:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The verdict on all budgets, with what it rests on.
+    """The verdict on all budgets, notes to read before the figures, and what it rests on.
 
-    ``notes`` are what a person should know before the figures; ``lost`` the queries that lost most
-    by the first measure.
+    ``lost`` are the queries that lost most by the first measure.
     """
 
     verdict: Verdict
@@ -106,11 +103,12 @@ def gate(
 ) -> Gate:
     """Decide whether ``candidate`` is worse than ``baseline`` by more than ``budgets`` allow.
 
-    Either is what ``open_system`` takes. ``budgets`` are losses by measure or cost: ``{"nDCG@10":
-    0.01, "p95_ms": "20%"}``, or texts ``NAME=LOSS``. ``qrels`` are judgements, or the file or
-    dataset that has them; a run without takes those of the other side. The tests are those of
-    ``non_inferiority.decide``. Raises ``ConfigError`` and ``DataError`` for what cannot be
-    compared: other queries, a single one, a measure or cost that was not recorded.
+    Either is an output folder of ``sluice run``, a run (or its file) with ``qrels``, a ``.json``
+    that ``sluice gate record`` wrote, or an experiment's YAML file, which is run. ``budgets`` are
+    losses by measure or cost: ``{"nDCG@10": 0.01, "p95_ms": "20%"}``, or texts ``NAME=LOSS``.
+    ``qrels`` are judgements, or their file or dataset; a run without takes those of the other side.
+    Raises ``ConfigError`` and ``DataError`` for what cannot be compared: other queries, a single
+    one, a measure or cost that was not recorded.
     """
     pairs = budgets.items() if isinstance(budgets, Mapping) else ()
     parsed = [_budget(text) for text in [*(f"{n}={v}" for n, v in pairs)] or list(budgets)]
@@ -121,13 +119,13 @@ def gate(
         raise ConfigError(f"{baseline}: is baseline and candidate; give two")
     measures = [measure_of(each.name) for each in parsed if each.name not in COSTS]
     truth = _judgements(qrels)
-    before = None if truth is None and _is_run(baseline) else open_system(
+    before = None if truth is None and _is_run(baseline) else system_of(
         baseline, truth, system, allow=allow)  # fmt: skip
     if before is not None and before.run is None:  # recorded: faults are found before any work
         before, system = before.scored(measures), system or before.facts.system or None
     own = before.qrels if truth is None and before is not None else truth
-    after = open_system(candidate, own, system, overrides, allow)
-    before = before or open_system(baseline, after.qrels, system, allow=allow)
+    after = system_of(candidate, own, system, overrides, allow)
+    before = before or system_of(baseline, after.qrels, system, allow=allow)
     after = after.scored(measures, truth)
     others = before.qrels is not None and after.qrels is not None and before.qrels != after.qrels
     before = before.scored(measures, truth if truth is not None or not others else after.qrels)
@@ -135,26 +133,23 @@ def gate(
     testing = testing or SignificanceTest()
     checked = _measured(before, after, queries, parsed, testing)
     checked |= {each.name: _cost(before, after, each) for each in parsed if each.name in COSTS}
+    verdicts = {each.verdict for each in checked.values()}
     return Gate(
-        overall([each.verdict for each in checked.values()]), before.where, after.where,
+        next(each for each in WORST_FIRST if each in verdicts), before.where, after.where,
         len(queries), tuple(checked[each.name] for each in parsed),
         tuple(_notes(before, after, rescored=others and truth is None)),
         tuple(_lost(before, after, queries)), testing,
     )  # fmt: skip
 
 
-def open_system(
+def system_of(
     source: Any,
     qrels: Any = None,
     system: str | None = None,
     overrides: Sequence[str] = (),
     allow: Collection[str] = (),
 ) -> System:
-    """Open one side of a gate.
-
-    That is an output folder of ``sluice run``, a run with ``qrels``, what ``sluice gate record``
-    wrote, or the YAML file of an experiment, which is run. ``system`` chooses among several.
-    """
+    """Open one side of a gate; ``system`` chooses among several."""
     named = isinstance(source, str | Path)
     if _is_run(source):
         if (truth := _judgements(qrels)) is None:
@@ -251,15 +246,15 @@ def _measured(
     amounts = {each.name: each.of(means[each.name]) for each in budgets if each.name in means}
     if zeros := [name for name, amount in amounts.items() if amount <= 0]:
         raise ConfigError(f"--budget {zeros[0]}: a share of 0, the mean of {before.where}")
-    same = _same("run", before, after) is True
+    decisions = decide(one, two, amounts, testing, same=_same("run", before, after) is True)
     return {
         name: Checked(name, means[name], float(two[name].mean()), amounts[name], each.verdict, each)
-        for name, each in decide(one, two, amounts, testing, same=same).items()
+        for name, each in decisions.items()
     }
 
 
 def _cost(before: System, after: System, budget: Budget) -> Checked:
-    """Compare a cost; a latency of another process as multiples of the task timed in each."""
+    """Compare a cost; a latency as multiples of the task timed beside it."""
     name, old, new = budget.name, before.facts, after.facts
     for each in (before, after):
         if name not in each.facts.costs:
@@ -269,13 +264,12 @@ def _cost(before: System, after: System, budget: Budget) -> Checked:
             )
     one, two, speed, note = old.costs[name], new.costs[name], 1.0, ""
     low, high = new.bounds.get(name, [None, None]) if name in LATENCIES else [two, two]
-    if name in LATENCIES and (not old.session or old.session != new.session):
-        if old.reference and new.reference:
-            speed = new.reference / old.reference
-            note = f"the fixed task takes {speed:.2f} times as long as with the baseline"
-        elif old.machine != new.machine:
-            low = high = None
-            note = "measured on another machine, without the fixed task; evaluate both again"
+    if name in LATENCIES and old.reference and new.reference:
+        speed = new.reference / old.reference
+        note = f"the fixed task takes {speed:.2f} times as long as with the baseline"
+    elif name in LATENCIES and old.machine != new.machine:
+        low = high = None
+        note = "measured on another machine, without the fixed task; evaluate both again"
     limit = (one + budget.of(one)) * speed
     verdict: Verdict = "cannot tell"
     if high is not None and high <= limit:
@@ -302,15 +296,15 @@ def _notes(before: System, after: System, *, rescored: bool) -> Iterator[str]:
             f"training texts hold {sum(new.trained.values()):,} tested queries, those of the "
             f"baseline {sum(old.trained.values()):,}"
         )
-    if old.unjudged is not None and new.unjudged is not None and not judges_few(after.qrels or {}):
-        judged = [f", {m} {v:.4f} to {new.judged_only.get(m, 0):.4f}"
-                  for m, v in old.judged_only.items() if m in new.judged_only]  # fmt: skip
+    judged = [f", {m} {v:.4f} to {new.judged_only.get(m, 0):.4f}"
+              for m, v in old.judged_only.items() if m in new.judged_only]  # fmt: skip
+    if judged and not judges_few(after.qrels or {}):
         yield (
-            f"unjudged of the first 10 documents: {old.unjudged:.1%} to {new.unjudged:.1%}; over "
-            f"judged documents alone{''.join(judged)}"
+            f"unjudged of the first 10 documents: {old.unjudged or 0:.1%} to "
+            f"{new.unjudged or 0:.1%}; over judged documents alone{''.join(judged)}"
         )
     dates = {each.where: each.facts.written for each in (before, after)}
-    yield from (f"{where} is of {written}" for where, written in dates.items() if written)
+    yield from (f"{where}: evaluated {written}" for where, written in dates.items() if written)
 
 
 def _lost(before: System, after: System, queries: Sequence[str]) -> Iterator[LostQuery]:
