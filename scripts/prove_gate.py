@@ -87,7 +87,6 @@ def simulated(
     names = [name for name, sizes in pools.items() if sizes.mean() >= max(LOSSES)]
     edges = [name for name, sizes in pools.items() if sizes.mean() >= BUDGET]
     said: dict[str, list[float]] = {}
-    worst: dict[str, list[bool]] = {}
 
     def note(kind: str, who: str, value: float) -> None:
         said.setdefault(f"{kind}, {who}", []).append(value)
@@ -113,10 +112,16 @@ def simulated(
         verdicts = {"gate": decided(edge, testing).verdict, "alone": alone, **peers(edge)}
         for who, verdict in verdicts.items():
             note("edge", who, verdict == "not worse")
-            if who == "gate":
-                worst.setdefault(edges[number % len(edges)], []).append(verdict == "not worse")
+    passed = {
+        name: np.mean([
+            decided(change(pools[name], BUDGET, count, rng), testing).verdict == "not worse"
+            for _ in range(changes // 4)
+        ])
+        for name in edges
+    }  # fmt: skip
+    worst = max(passed, key=lambda name: float(passed[name]))
     rates = {kind: float(np.mean(each)) for kind, each in said.items()}
-    return {**rates, "worst": max((float(np.mean(v)), name) for name, v in worst.items())}
+    return {**rates, "worst": (float(passed[worst]), worst)}
 
 
 def real(

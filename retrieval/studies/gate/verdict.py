@@ -254,7 +254,7 @@ def _measured(
 
 
 def _cost(before: System, after: System, budget: Budget) -> Checked:
-    """Compare a cost; a latency as multiples of the task timed beside it."""
+    """Compare a cost; one of another machine by the task timed beside it."""
     name, old, new = budget.name, before.facts, after.facts
     for each in (before, after):
         if name not in each.facts.costs:
@@ -264,12 +264,13 @@ def _cost(before: System, after: System, budget: Budget) -> Checked:
             )
     one, two, speed, note = old.costs[name], new.costs[name], 1.0, ""
     low, high = new.bounds.get(name, [None, None]) if name in LATENCIES else [two, two]
-    if name in LATENCIES and old.reference and new.reference:
-        speed = new.reference / old.reference
-        note = f"the fixed task takes {speed:.2f} times as long as with the baseline"
-    elif name in LATENCIES and old.machine != new.machine:
-        low = high = None
+    if name in LATENCIES and old.machine != new.machine:
         note = "measured on another machine, without the fixed task; evaluate both again"
+        if old.reference and new.reference:
+            speed = new.reference / old.reference
+            note = f"on another machine, whose fixed task takes {speed:.2f} times as long"
+        else:
+            low = high = None
     limit = (one + budget.of(one)) * speed
     verdict: Verdict = "cannot tell"
     if high is not None and high <= limit:

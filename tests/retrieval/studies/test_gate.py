@@ -1,13 +1,17 @@
 """``sluice gate``: its verdicts, exit codes and files, what it says first, and what it refuses."""
 
 import json
+import re
+import shlex
 import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import Call
+import yaml
+from command_line import Call, verb_of
+from places import ROOT
 from report_world import QUERIES, query_id, world
 
 from sluice import Run, gate
@@ -149,7 +153,7 @@ def test_folders_costs_and_forms(sluice: Call, output: Path, tmp_path: Path) -> 
     assert "| bytes | 10,000 | 20,000 | 1,000 |" in out
 
 
-def test_latencies_of_two_processes_are_multiples_of_a_fixed_task(
+def test_latencies_of_two_machines_are_multiples_of_a_fixed_task(
     sluice: Call, output: Path, tmp_path: Path
 ) -> None:
     folders = [tmp_path / name for name in ("one", "two")]
@@ -161,6 +165,7 @@ def test_latencies_of_two_processes_are_multiples_of_a_fixed_task(
             "p50": 2.0 * slow, "p95": 3.0 * slow, "reference": 1.0 * slow,
             "bounds": {"p50": [1.9 * slow, 2.1 * slow], "p95": [2.0 * slow, None]},
         }  # fmt: skip
+        results["systems"][0]["origin"] = {"machine": {"platform": f"machine {place}"}}
         (folder / "results.json").write_text(json.dumps(results))
     words = ["gate", *folders, "--system", "bm25", "--budget"]
     assert sluice(*words, "p50_ms=10%")[0] == 0
@@ -168,6 +173,9 @@ def test_latencies_of_two_processes_are_multiples_of_a_fixed_task(
     assert sluice(*words, "p95_ms=50%")[0] == 3
     folders.reverse()
     assert sluice("gate", *folders, "--system", "bm25", "--budget", "p50_ms=10%")[0] == 0
+    results["systems"][0]["origin"] = {"machine": {"platform": "machine 0"}}  # the same: directly
+    (tmp_path / "two" / "results.json").write_text(json.dumps(results))
+    assert sluice(*words, "p50_ms=10%")[0] == 1
 
 
 def test_bounds_of_percentiles_cover_them() -> None:
@@ -259,3 +267,18 @@ def test_a_fault_of_the_program_is_no_verdict(
     monkeypatch.setattr("sluice.retrieval.studies.gate.verdict.decide", broken)
     words = [files / "old.trec", files / "bad.trec", "--qrels", files / "qrels"]
     assert sluice("gate", *words, "--budget", "P@1=.1")[0] == 2
+
+
+def test_the_page_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "how-to" / "gate.md").read_text(encoding="utf-8")
+    code, printed = re.findall(r"```(?:python|text)\n(.*?)```", page, re.S)
+    exec(compile(code, "gate.md", "exec"), {})
+    assert capsys.readouterr().out == printed
+
+
+def test_the_action_calls_the_verb() -> None:
+    action = yaml.safe_load((ROOT / "docs" / "examples" / "action.yml").read_text("utf-8"))
+    script = action["runs"]["steps"][-1]["run"].replace("\\\n", " ")
+    (line,) = [each for each in script.splitlines() if each.startswith("sluice ")]
+    words = shlex.split(line.partition(" > ")[0].replace('"${arguments[@]}"', "--budget AP=.1"))
+    assert verb_of(words[1:]).name == "gate"
