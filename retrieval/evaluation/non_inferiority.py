@@ -82,10 +82,7 @@ def decide(
 
 
 def p_above_zero(values: Values, testing: SignificanceTest) -> float:
-    """Return the one-sided p-value of a mean of at most 0: half of the two-sided one, if above.
-
-    Both tests are symmetric: Student's t distribution, and the sums of random signs.
-    """
+    """Return the one-sided p-value of a mean of at most 0: the tests are symmetric."""
     found = testing.compared("", "", "", values, np.zeros(len(values)))
     return found.p / 2 if found.difference > 0 else 1 - found.p / 2
 
@@ -94,20 +91,20 @@ def _decision(losses: Values, budget: float, testing: SignificanceTest, same: bo
     level = 2 * testing.alpha  # a two-sided test at this level has one side at alpha
     measured = effect(losses, np.zeros(len(losses)), level)
     p_within, high = p_above_zero(budget - losses, testing), measured.high
-    changed = int((losses != 0).sum())
-    if changed < FEW and not same:
+    changed, spread = int((losses != 0).sum()), float(losses.std(ddof=1))
+    if changed < FEW and not (same and not changed):
         more = np.append(losses, max(UNSEEN, float(np.abs(losses).max())))
         p_within = max(p_within, p_above_zero(budget - more, testing))
         high = max(high, effect(more, np.zeros(len(more)), level).high)
-    p_loss, spread = p_above_zero(losses, testing), float(losses.std(ddof=1))
-    smallest = needed = None
+        spread = float(more.std(ddof=1))
+    p_loss, smallest, needed = p_above_zero(losses, testing), None, None
     if spread > 0:
         smallest = smallest_difference(len(losses), spread, chance=CHANCE, alpha=level)
         with contextlib.suppress(ConfigError):  # a billion queries are not enough
             needed = queries_needed(budget, spread, chance=CHANCE, alpha=level)
     return Decision(
-        measured.difference, measured.low, high, p_within, p_loss, p_loss, changed,
-        smallest, needed, "cannot tell",
+        measured.difference, measured.low, high, p_within, p_loss, p_loss, changed, smallest,
+        needed, "cannot tell",
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from xml.sax.saxutils import escape, quoteattr
 
+from sluice.retrieval.evaluation.non_inferiority import FEW
 from sluice.retrieval.evaluation.table import Table, escaped_markdown
 from sluice.retrieval.studies.gate.verdict import Checked, Gate
 from sluice.retrieval.studies.report.queries import cut
@@ -30,6 +31,7 @@ def _sentence(each: Checked, alpha: float) -> str:
         said.append(f"{test.loss:.4f} is lost, at least {max(test.low, 0):.4f} ({sure})")
     else:
         said.append(f"the loss is between {test.low:.4f} and {test.high:.4f} ({sure} each)")
+        said += [f"only {test.changed} queries changed"] if test.changed < FEW else []
         if test.smallest is not None:
             said.append(f"a loss of {test.smallest:.4f} would be seen four times out of five")
         if test.needed is not None:

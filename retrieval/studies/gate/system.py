@@ -35,7 +35,8 @@ class Facts(BaseModel):
     """What is known of a system beside its values by query.
 
     ``bounds`` are those of latencies, ``reference`` is the fixed task's time beside them.
-    ``fingerprints`` are hashes of ``queries``, ``qrels``, ``corpus`` and ``run``. ``unjudged`` is
+    ``fingerprints`` are hashes of ``queries``, ``corpus``, ``run``, ``qrels`` and the judgements at
+    the evaluation, ``judged``. ``unjudged`` is
     the share of the first ten documents without a judgement, ``judged_only`` has the means without
     these. ``trained`` counts, by model, tested queries in training queries.
     """
@@ -137,13 +138,15 @@ def open_folder(folder: Path, system: str | None = None, allow: Collection[str] 
         )
     facts = systems[name]
     latency, origin = facts.get("latency_ms") or {}, facts.get("origin") or {}
+    contents = evaluated.results.get("contents") or {}
     bounds, measured = latency.get("bounds") or {}, {**facts, **latency}
     known = Facts(
         system=name, written=str(origin.get("written", "")), machine=origin.get("machine") or {},
         reference=latency.get("reference"),
         costs={cost: measured[key] for cost, key in COSTS.items() if is_number(measured.get(key))},
         bounds={cost: bounds[key] for cost, key in LATENCIES.items() if key in bounds},
-        fingerprints={**evaluated.results.get("contents", {}), **_corpus(evaluated, facts)},
+        fingerprints={"judged" if part == "qrels" else part: text
+                      for part, text in {**contents, **_corpus(evaluated, facts)}.items()},
         trained=_trained(folder),
     )  # fmt: skip
     dataset = evaluated.dataset

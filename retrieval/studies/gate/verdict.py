@@ -31,6 +31,7 @@ from sluice.retrieval.studies.gate.system import (
 from sluice.retrieval.studies.report.failures import judges_few
 
 WORST_FIRST: Final[tuple[Verdict, ...]] = ("worse", "cannot tell", "not worse")
+PARTS: Final = {"queries": "queries", "judged": "judgements", "corpus": "documents"}
 SHOWN: Final = 5  # queries that lost most
 EXAMPLE: Final = "as nDCG@10=.01, R@100=2%, p95_ms=20% or bytes=10%"
 
@@ -61,10 +62,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class LostQuery:
-    """A query before and after: values, first documents, rank of the first relevant document.
-
-    Documents are there as far as known; a rank is None where it is not, 0 where there is none.
-    """
+    """A query before and after; a rank is None where it is unknown, 0 where there is none."""
 
     query: str
     text: str
@@ -107,8 +105,7 @@ def gate(
     that ``sluice gate record`` wrote, or an experiment's YAML file, which is run. ``budgets`` are
     losses by measure or cost: ``{"nDCG@10": 0.01, "p95_ms": "20%"}``, or texts ``NAME=LOSS``.
     ``qrels`` are judgements, or their file or dataset; a run without takes those of the other side.
-    Raises ``ConfigError`` and ``DataError`` for what cannot be compared: other queries, a single
-    one, a measure or cost that was not recorded.
+    Raises ``ConfigError`` and ``DataError`` for what cannot be compared.
     """
     pairs = budgets.items() if isinstance(budgets, Mapping) else ()
     parsed = [_budget(text) for text in [*(f"{n}={v}" for n, v in pairs)] or list(budgets)]
@@ -287,9 +284,11 @@ def _notes(before: System, after: System, *, rescored: bool) -> Iterator[str]:
     old, new = before.facts, after.facts
     if rescored:
         yield f"the judgements have changed; both are scored by those of {after.where}"
-    for part, words in (("queries", "texts of the queries"), ("corpus", "documents")):
+    for part, words in PARTS.items():
         if _same(part, before, after) is False:
             yield f"the {words} have changed since the baseline: not the systems alone are compared"
+    if empty := sum(not ids for ids in after.first.values()):
+        yield f"{empty:,} queries have no hit in {after.where} and score 0"
     if _same("run", before, after):
         yield "the first documents of every query are the same"
     if new.trained:
