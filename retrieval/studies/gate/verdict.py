@@ -291,7 +291,7 @@ def _notes(before: System, after: System, *, rescored: bool) -> Iterator[str]:
         yield f"{empty:,} queries have no hit in {after.where} and score 0"
     if _same("run", before, after):
         yield "the first documents of every query are the same"
-    if new.trained:
+    if any(new.trained.values()):
         yield (
             f"training texts hold {sum(new.trained.values()):,} tested queries, those of the "
             f"baseline {sum(old.trained.values()):,}"
