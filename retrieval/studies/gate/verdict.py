@@ -130,10 +130,9 @@ def gate(
     testing = testing or SignificanceTest()
     checked = _measured(before, after, queries, parsed, testing)
     checked |= {each.name: _cost(before, after, each) for each in parsed if each.name in COSTS}
-    verdicts = {each.verdict for each in checked.values()}
     return Gate(
-        next(each for each in WORST_FIRST if each in verdicts), before.where, after.where,
-        len(queries), tuple(checked[each.name] for each in parsed),
+        min((each.verdict for each in checked.values()), key=WORST_FIRST.index),
+        before.where, after.where, len(queries), tuple(checked[each.name] for each in parsed),
         tuple(_notes(before, after, rescored=others and truth is None)),
         tuple(_lost(before, after, queries)), testing,
     )  # fmt: skip
@@ -147,13 +146,13 @@ def system_of(
     allow: Collection[str] = (),
 ) -> System:
     """Open one side of a gate; ``system`` chooses among several."""
-    named = isinstance(source, str | Path)
     if _is_run(source):
-        if (truth := _judgements(qrels)) is None:
-            raise ConfigError(f"{source}: a run needs judgements; give them with --qrels")
-        run = Run.load(source) if named else source
+        run = Run.load(source) if isinstance(source, str | Path) else source
         run = run if isinstance(run, Run) else Run(run)
-        return System(str(source) if named else run.name, Facts(), run=run, qrels=truth)
+        where = str(source) if isinstance(source, str | Path) else run.name
+        if (truth := _judgements(qrels)) is None:
+            raise ConfigError(f"{where}: a run needs judgements; give them with --qrels")
+        return System(where, Facts(), run=run, qrels=truth)
     if (path := Path(source)).is_dir():
         return open_folder(path, system, allow)
     if path.suffix == SUFFIX:

@@ -9,8 +9,12 @@ from sluice.retrieval.evaluation.comparison import SignificanceTest
 from sluice.retrieval.evaluation.non_inferiority import FEW, UNSEEN, Decision, decide
 from sluice.retrieval.evaluation.significance import power, smallest_difference
 
-RNG = np.random.default_rng(45)
 T_TEST, FISHER = SignificanceTest(), SignificanceTest("fisher")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(45)
 
 
 def decided(losses: np.ndarray, budget: float, testing: SignificanceTest = T_TEST) -> Decision:
@@ -18,8 +22,8 @@ def decided(losses: np.ndarray, budget: float, testing: SignificanceTest = T_TES
     return decide({"m": base}, {"m": base - losses}, {"m": budget}, testing)["m"]
 
 
-def test_p_values_and_bounds_are_scipys() -> None:
-    losses = RNG.normal(0.01, 0.2, 80)
+def test_p_values_and_bounds_are_scipys(rng: np.random.Generator) -> None:
+    losses = rng.normal(0.01, 0.2, 80)
     found = decided(losses, 0.05)
     within = scipy.stats.ttest_1samp(losses, 0.05, alternative="less")
     assert found.p_within == pytest.approx(within.pvalue)
@@ -29,8 +33,8 @@ def test_p_values_and_bounds_are_scipys() -> None:
     assert found.low == pytest.approx(lost.confidence_interval(0.95).low)
 
 
-def test_random_signs_are_scipys() -> None:
-    losses = RNG.normal(0.03, 0.1, 60)
+def test_random_signs_are_scipys(rng: np.random.Generator) -> None:
+    losses = rng.normal(0.03, 0.1, 60)
     found = decided(losses, 0.05, FISHER)
     for p, values in ((found.p_within, 0.05 - losses), (found.p_loss, losses)):
         expected = scipy.stats.permutation_test(
@@ -63,8 +67,8 @@ def test_few_changed_queries_are_not_trusted() -> None:
     assert decided(np.zeros(1000), 0.01).verdict == "not worse"
 
 
-def test_to_fail_is_corrected_and_to_pass_is_not() -> None:
-    losses = RNG.normal(0.0, 0.1, 200)
+def test_to_fail_is_corrected_and_to_pass_is_not(rng: np.random.Generator) -> None:
+    losses = rng.normal(0.0, 0.1, 200)
     shifted = losses - losses.mean() + 0.013  # p of a loss is about .034
     base = {name: np.zeros(200) for name in "ab"}
     found = decide(base, {"a": -shifted, "b": shifted - 0.013}, {"a": 0.01, "b": 0.02}, T_TEST)
@@ -75,32 +79,32 @@ def test_to_fail_is_corrected_and_to_pass_is_not() -> None:
     assert decided(shifted, 0.01).verdict == "worse"
 
 
-def test_what_could_be_seen() -> None:
+def test_what_could_be_seen(rng: np.random.Generator) -> None:
     spread, count = 0.2, 120
     least = smallest_difference(count, spread, alpha=0.1)
     assert power(count, least, spread, alpha=0.1) == pytest.approx(0.8, abs=1e-6)
-    found = decided(RNG.normal(0, spread, count), 0.01)
+    found = decided(rng.normal(0, spread, count), 0.01)
     assert found.smallest is not None
     assert found.needed is not None
     own = found.smallest / least  # the sample's spread, relative
     assert found.needed == pytest.approx(
         ((1.644854 + 0.841621) * spread * own / 0.01) ** 2, rel=0.01
     )
-    samples = RNG.normal(least, spread, (600, count))
+    samples = rng.normal(least, spread, (600, count))
     seen = np.mean([decided(row, least).p_loss < 0.05 for row in samples])
     assert seen == pytest.approx(0.8, abs=0.05)
 
 
-def test_rates_of_wrong_verdicts() -> None:
+def test_rates_of_wrong_verdicts(rng: np.random.Generator) -> None:
     """A small version of scripts/prove_gate.py: differences with many ties, turned at random."""
-    sizes = np.where(RNG.random(400) < 0.4, RNG.beta(1, 3, 400), 0.0)
+    sizes = np.where(rng.random(400) < 0.4, rng.beta(1, 3, 400), 0.0)
     wrong = {"alarm": 0, "pass": 0}
     trials = 400
     for _ in range(trials):
-        drawn = sizes[RNG.integers(0, 400, 100)]
-        equal = np.where(RNG.random(100) < 0.5, drawn, -drawn)
+        drawn = sizes[rng.integers(0, 400, 100)]
+        equal = np.where(rng.random(100) < 0.5, drawn, -drawn)
         wrong["alarm"] += decided(equal, 0.01).verdict == "worse"
-        edge = np.where(RNG.random(100) < 0.5 * (1 + 0.01 / sizes.mean()), drawn, -drawn)
+        edge = np.where(rng.random(100) < 0.5 * (1 + 0.01 / sizes.mean()), drawn, -drawn)
         wrong["pass"] += decided(edge, 0.01).verdict == "not worse"
     assert wrong["alarm"] / trials < 0.05 + 2.6 * (0.05 * 0.95 / trials) ** 0.5
     assert wrong["pass"] / trials < 0.05

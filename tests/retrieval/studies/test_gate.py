@@ -20,7 +20,6 @@ from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.retrievers.measurements import _bounds
 
 COUNT = 80
-RNG = np.random.default_rng(45)
 QRELS = {f"q{n}": {f"d{n}": 1, f"x{n}": 0} for n in range(COUNT)}
 
 
@@ -179,9 +178,9 @@ def test_latencies_of_two_machines_are_multiples_of_a_fixed_task(
 
 
 def test_bounds_of_percentiles_cover_them() -> None:
-    inside = []
+    inside, rng = [], np.random.default_rng(45)
     for _ in range(300):
-        low, high = _bounds(RNG.exponential(1.0, 200).tolist())["p95"]
+        low, high = _bounds(rng.exponential(1.0, 200).tolist())["p95"]
         assert low is not None
         assert high is not None
         inside.append((low > -np.log(0.05), high < -np.log(0.05)))
