@@ -13,6 +13,7 @@ import yaml
 from command_line import Call, verb_of
 from places import ROOT
 from report_world import QUERIES, query_id, world
+from small_world import write_beir
 
 from sluice import Run, gate
 from sluice.encoders.foundation.errors import DataError
@@ -175,6 +176,41 @@ def test_latencies_of_two_machines_are_multiples_of_a_fixed_task(
     results["systems"][0]["origin"] = {"machine": {"platform": "machine 0"}}  # the same: directly
     (tmp_path / "two" / "results.json").write_text(json.dumps(results))
     assert sluice(*words, "p50_ms=10%")[0] == 1
+
+
+def test_what_has_changed_is_a_note(sluice: Call, output: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for place, folder in enumerate(folders):
+        shutil.copytree(output, folder)
+        results = json.loads((folder / "results.json").read_text())
+        results["contents"] = {"queries": "same", "qrels": f"hash {place}"}
+        results["systems"][0]["fingerprints"] = {"bm25": "x"}
+        (folder / "results.json").write_text(json.dumps(results))
+    (folders[1] / "models" / "dense").mkdir(parents=True, exist_ok=True)
+    noted = {"summary": {"overlap": {"queries": 30, "in_queries": 3, "in_documents": 0}}}
+    (folders[1] / "models" / "dense" / "manifest.json").write_text(json.dumps(noted))
+    code, out, _ = sluice("gate", *folders, "--system", "bm25", "--budget", "AP=.01")
+    out = " ".join(out.split())
+    assert code == 0
+    assert "the judgements have changed since the baseline" in out
+    assert "the queries have changed" not in out
+    assert "the documents have changed" not in out
+    assert "training texts hold 3 tested queries, those of the baseline 0" in out
+
+
+def test_an_experiment_is_run(sluice: Call, tmp_path: Path) -> None:
+    data = write_beir(tmp_path / "data")
+    file = tmp_path / "search.yaml"
+    retrievers = {"bm25": {"encoder": {"type": "bm25"}, "index": {"type": "inverted"}}}
+    file.write_text(yaml.safe_dump({"dataset": str(data), "retrievers": retrievers}))
+    base, output = tmp_path / "base.json", tmp_path / "out"
+    code, _, err = sluice("gate", "record", file, f"output={output}", "--output", base)
+    assert code == 0, err
+    words = ["--budget", "nDCG@10=.01", "--budget", "bytes=1%"]
+    code, out, _ = sluice("gate", base, file, f"output={output}-2", *words)
+    assert (code, out.splitlines()[-1]) == (0, "not worse")
+    code, out, _ = sluice("gate", base, file, f"output={output}-3", "dataset.level=9", *words)
+    assert code == 2
 
 
 def test_bounds_of_percentiles_cover_them() -> None:
