@@ -207,6 +207,11 @@ class EncoderBase(FamiliarEncoder):
         """Other encoders that its passes make the vectors of too, as they are asked for them."""
         return ()
 
+    @hook
+    def derived(self) -> tuple[Any, Callable[[Any], Any]] | None:
+        """The encoder of whose documents' vectors its own are made, and what makes them of any."""
+        return None
+
     # What it computes with.
 
     @hook

@@ -72,6 +72,9 @@ class EncoderTraits:
     vector of a text alone. ``no_head``: none learns faster. ``any_text``: what it scores may be a
     document without a query.
 
+    ``variants`` are forms of its vectors, by name, that ``variants:`` tries: arguments that change
+    no pass of its network, so that documents are encoded once for all of them.
+
     ``real`` are published checkpoints that it was measured with here, as ``sluice model get`` names
     them, ``start`` the one that its training runs here begin with. With neither, only models of
     random weights were opened and trained.
@@ -115,6 +118,7 @@ class EncoderTraits:
     folder: str = ""
     cached: str = ""
     quick: bool = False
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     real: tuple[str, ...] = ()
     start: str = ""
 
@@ -168,6 +172,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         f"{_DENSE}.encoder:DenseEncoder.from_pretrained", "dense encoder", _SIMILAR, teaches=True,
         core=True, projection=True, graph="last_hidden_state", layered=True,
         theirs="SentenceTransformer", cached="DenseEncoder", quick=True,
+        variants={f"dim-{dim}": {"dim": dim} for dim in (512, 256, 128, 64)},
         learns=("dense",),
         real=("minilm", "mpnet", "e5-small-4bit"), start="minilm",
     ),
@@ -221,6 +226,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
         "SPLADE encoder", _FEATURES, "sparse", teaches=True, core=True, sparsity=True,
         graph="head_states", starts=True, theirs="SparseEncoder", module="SpladePooling",
         cached="SpladeEncoder", quick=True,
+        variants={"pruned-30": {"prune_quantile": 0.3}, "pruned-50": {"prune_quantile": 0.5}},
         learns=("sparse", "words"),
         real=("splade-tiny",), start="minilm",
     ),
@@ -240,6 +246,7 @@ TYPES: Final[Mapping[str, EncoderTraits]] = {
     "tokens": EncoderTraits(
         f"{_LATE}.encoder:TokenEncoder.from_pretrained",
         "token encoder", _SIMILAR, "tokens", teaches=True, core=True, theirs="MultiVectorEncoder",
+        variants={"pooled-2": {"pool_factor": 2}, "pooled-4": {"pool_factor": 4}},
         learns=("tokens",),
         start="minilm",
     ),

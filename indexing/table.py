@@ -32,7 +32,8 @@ class IndexTraits:
     as from all, or nearly. ``database`` are the settings that say where its database is, and where
     it is without them. ``columns`` are the forms that its ``column`` decides. ``by_queries``: it
     is chosen by queries, or learns from them; ``learns``: from queries of training. ``factory``: a
-    string of FAISS makes it.
+    string of FAISS makes it. ``variants`` are its forms, by name, that ``variants:`` tries: the
+    same vectors kept in fewer bytes, or searched in another way.
     """
 
     place: str
@@ -45,6 +46,7 @@ class IndexTraits:
     by_queries: bool = False
     learns: bool = False
     factory: bool = False
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def form(self, form: str, column: Any = None) -> str:
         """Return the form it holds of an encoder's documents, which is another if it cannot."""
@@ -58,14 +60,22 @@ KNOWN: Final[Mapping[str, IndexTraits]] = {
     "flat": IndexTraits(
         Core("sluice.indexing.flat.index:FlatIndex"), ("dense",), suits=True, default={},
         shardable=True,
+        variants={"int8-first": {"first_pass": "int8"}, "binary-first": {"first_pass": "binary"}},
     ),
     "faiss": IndexTraits(
         Core("sluice.indexing.faiss.index:FaissIndex"), ("dense",), suits=True, shardable=True,
         factory=True,
+        variants={
+            "bfloat16": {"factory": "SQbf16"}, "int8": {"factory": "SQ8"},
+            "binary": {"factory": "BFlat"}, "binary-rescored": {"factory": "BFlat", "rescore": 10},
+        },
     ),
     "inverted": IndexTraits(
         Core("sluice.indexing.inverted.index:InvertedIndex"), ("sparse",), suits=True, default={},
         shardable=True,
+        variants={
+            "u8": {"fidelity": "u8"}, "terms-64": {"top_terms": 64}, "terms-32": {"top_terms": 32},
+        },
     ),
     "graph": IndexTraits(  # a dense query is a network without hidden layers
         "sluice.indexing.own.graph.index:GraphIndex", ("q_net", "dense"), suits=True,
@@ -78,6 +88,7 @@ KNOWN: Final[Mapping[str, IndexTraits]] = {
     "tokens": IndexTraits(
         Core("sluice.indexing.tokens.index:TokenIndex"), ("tokens",), suits=True, default={},
         shardable=True,
+        variants={each: {"store": each} for each in ("float32", "int8", "residual4", "residual2")},
     ),
     "fm": IndexTraits("sluice.indexing.own.fm.index:FmIndex", ("ngrams",), suits=True, default={}),
     "trie": IndexTraits(

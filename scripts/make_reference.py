@@ -84,7 +84,8 @@ ONE = {
 SECTIONS = {  # of the YAML files, in the order in which one meets them
     "ExperimentConfig": "An experiment", "RetrieverSection": "A retriever",
     "CachedEncoding": "encoding", "Passages": "passages", "PruneSection": "prune",
-    "EvaluateSection": "evaluate", "TrainingSection": "A model under train",
+    "EvaluateSection": "evaluate", "VariantsSection": "variants",
+    "TrainingSection": "A model under train",
     "TrainConfig": "A training run", "FreezeSection": "freeze",
     "DevSection": "evaluate, of a training run", "sparsity": "sparsity", "trainer": "trainer",
     "dataset": "dataset", "RankerSection": "ranker", "TuneConfig": "A tuning",

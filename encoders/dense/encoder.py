@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -199,6 +200,21 @@ class DenseEncoder(TextEncoder):
         if self.projection is not None:
             return self.projection.outputs
         return self.shortened or self.pooled_width
+
+    @property
+    def derived(self) -> tuple[DenseEncoder, Callable[[Any], Any]] | None:
+        """The vectors of all dimensions, of which the first are kept."""
+        if self.shortened is None:
+            return None
+        whole = copy.copy(self)
+        whole.shortened = None
+        return whole, self._cut
+
+    def _cut(self, vectors: Dense) -> Dense:
+        cut = np.ascontiguousarray(vectors[:, : self.shortened])
+        if self.normalize:
+            cut /= np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), np.float32(1e-12))
+        return cut
 
     @property
     def state_width(self) -> int:

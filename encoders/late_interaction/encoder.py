@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
@@ -222,6 +223,30 @@ class TokenEncoder(TextEncoder):
         """The number of dimensions of a vector."""
         return self.state_width if self.projection is None else self.projection.outputs
 
+    @property
+    def derived(self) -> tuple[TokenEncoder, Callable[[Any], Any]] | None:
+        """The vectors of all tokens, which are pooled."""
+        if self.pool_factor == 1:
+            return None
+        whole = copy.copy(self)
+        whole.pool_factor = 1.0
+        return whole, self._pooled_documents
+
+    def _pooled_documents(self, vectors: TokenVectors) -> TokenVectors:
+        values, counts = self._pool(vectors.values, vectors.lengths)
+        return TokenVectors(values, np.concatenate([[0], np.cumsum(counts)]))
+
+    def _pool(
+        self, values: NDArray[np.float32], counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return documents' vectors end to end as they are pooled, and how many each has."""
+        if self.pool_factor == 1:
+            return values, counts
+        protected, normalize = self.protected_tokens, self.normalize_pooled
+        return pooled_tokens(
+            values, counts, self.pool_factor, protected=protected, normalize=normalize
+        )
+
     def settings(self) -> Mapping[str, Any]:
         """Return what decides the vectors besides weights and tokenizer."""
         expansion = (self.expand_to, self.attend, self._mask_id) if self.expand_to else None
@@ -314,15 +339,7 @@ class TokenEncoder(TextEncoder):
         texts = np.repeat(np.arange(len(lengths)), lengths)[kept.numpy()]
         counts = np.bincount(texts, minlength=len(lengths))
         vectors = self._vectors(states[kept.to(states.device)]).cpu().numpy()
-        if self.pool_factor == 1:
-            return vectors, counts
-        return pooled_tokens(
-            vectors,
-            counts,
-            self.pool_factor,
-            protected=self.protected_tokens,
-            normalize=self.normalize_pooled,
-        )
+        return self._pool(vectors, counts)
 
     def _query_states(self, batch: TokenBatch, network: PackedTransformer | None) -> Tensor:
         """Return the last states of queries, ``[tokens, hidden]``, filled up."""

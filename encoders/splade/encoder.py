@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Unpack
@@ -250,6 +250,11 @@ class SpladeEncoder(TextEncoder):
         """Whether the weights that ``prune_quantile`` cuts at have yet to be fitted."""
         return self.prune_quantile is not None and self.term_floors is None
 
+    @property
+    def derived(self) -> tuple[SpladeEncoder, Callable[[Any], Any]] | None:
+        """The vectors of all postings, which are pruned by ``term_floors``."""
+        return None if self.prune_quantile is None else (self.without_quantile(), self._pruned)
+
     def without_quantile(self) -> SpladeEncoder:
         """Return this encoder, weights and all, without ``prune_quantile``."""
         other = copy.copy(self)
@@ -367,8 +372,9 @@ class SpladeEncoder(TextEncoder):
     def encode_documents(self, texts: Sequence[str]) -> sp.csr_array:
         """Return the documents' term weights, float32 ``csr_array [n, vocab]``, in input order."""
         vectors = self._encode(texts, "document")
-        if self.prune_quantile is None or not len(texts):
-            return vectors
+        return vectors if self.prune_quantile is None or not len(texts) else self._pruned(vectors)
+
+    def _pruned(self, vectors: sp.csr_array) -> sp.csr_array:
         if self.term_floors is None:
             raise ConfigError(
                 f"prune_quantile: the weights to cut at, quantile {self.prune_quantile}, are not "

@@ -246,9 +246,12 @@ def _print_plan(
 
 
 def evaluate(
-    config: ConfigFile,
+    config: Annotated[ConfigFile | None, Shown("beir, with --suite")] = None,
     overrides: Overrides = None,
     *,
+    suite: Annotated[
+        str | None, "NAME", "A folder of collections, by path or by name under $SLUICE_DATA: nano."
+    ] = None,
     rebuild: Rebuild = False,
     plan: Plan = False,
 ) -> None:
@@ -257,12 +260,21 @@ def evaluate(
     Missing models and indexes are built first. Saved runs are reused: after an interruption the
     same command continues, and adding a pipeline runs only that pipeline. `dataset` may be a list,
     or beir:* for all of BEIR: each dataset becomes an experiment in OUTPUT/datasets/NAME, and one
-    that fails does not stop the others (exit code 1).
+    that fails does not stop the others (exit code 1). --suite does so with the collections of a
+    folder, in BEIR layout or NanoBEIR's.
 
     Examples:
       sluice evaluate configs/beir.yaml dataset=nfcorpus
       sluice evaluate configs/beir.yaml 'dataset=[scifact, nfcorpus]' output=runs/beir
+      sluice evaluate --suite nano
     """
+    if suite is not None:
+        from sluice.retrieval.config.yaml_file import configs
+
+        config = config or configs() / "beir.yaml"
+        overrides = [*(overrides or []), f"dataset=suite:{suite}"]
+    if config is None:
+        raise ConfigError("CONFIG: missing; expected a YAML file, a recipe's name, or --suite NAME")
     run(config, overrides, rebuild=rebuild, plan=plan)
 
 
@@ -344,7 +356,7 @@ def _run_suite(config: Path, overrides: list[str] | None, rebuild: bool) -> bool
     suite = run_suite(config, overrides or [], rebuild=rebuild)
     if suite is None:
         return False
-    for place, (measure, table) in enumerate(suite.tables.items()):
+    for place, (measure, table) in enumerate(suite.shown.items()):
         echo(f"{chr(10) * (place > 0)}{measure}")
         show(table)
     for name, why in suite.failed.items():

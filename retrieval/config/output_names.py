@@ -36,7 +36,7 @@ def short_name(dataset: Any) -> str:
             name = corpus.absolute().parent.name if stem == "corpus" else stem
     else:
         name = dataset
-    text = str(name)
+    text = str(name).removeprefix("suite:")
     path = expanded(text)
     if path.is_absolute() or text.startswith((".", "~")) or path.is_dir():
         text = path.resolve().name

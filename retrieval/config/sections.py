@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.retrieval.config.component_types import (
     REFUSED,
     AsSection as AsSection,
@@ -38,6 +38,7 @@ from sluice.retrieval.config.training_section import (
     FreezeSection as FreezeSection,
     TrainingSection as TrainingSection,
 )
+from sluice.retrieval.config.variants import VariantsSection as VariantsSection
 from sluice.retrieval.evaluation.comparison import Correction, SignificanceTest, Test
 from sluice.retrieval.retrievers.corpus.encoding import Encoding
 from sluice.retrieval.retrievers.corpus.passages import Passages
@@ -230,6 +231,12 @@ class ExperimentConfig(Section):
     evaluate: EvaluateSection = Field(
         default_factory=EvaluateSection, description="What is measured, and against what."
     )
+    variants: VariantsSection | None = Field(
+        default=None,
+        description="Evaluates other forms of a retriever, such as fewer dimensions or binary "
+        "codes, without encoding the corpus again: its name, or some forms of it.",
+        json_schema_extra={"anyOf": [{"$ref": "#/$defs/VariantsSection"}, {"type": "string"}]},
+    )
     ranker: RankerSection | None = Field(
         default=None, description="What `sluice fit ranker` learns."
     )
@@ -254,6 +261,30 @@ class ExperimentConfig(Section):
             kind = spec.get("type") if isinstance(spec, dict) else None
             found[name] = {"encoder": {"type": kind, "model": each}} if kind else each
         return {**values, "retrievers": found}
+
+    @model_validator(mode="after")
+    def _with_variants(self) -> ExperimentConfig:
+        """Add a retriever for each variant, evaluated beside the full form, the baseline."""
+        if self.variants is None:
+            return self
+        full, known = self.variants.retriever, self.retrievers
+        try:
+            if full not in known:
+                raise ConfigError(f"retriever: no retriever {full!r}{suggest(full, known)}")
+            parts = self.variants.parts(known[full].encoder, known[full].index)
+            added = {
+                f"{full}-{n}": known[full].model_copy(update=each) for n, each in parts.items()
+            }
+            for name, made in added.items():
+                if known.setdefault(name, made) != made:
+                    raise ConfigError(f"forms: {name} is another retriever's name; rename one")
+        except ConfigError as error:
+            raise PydanticCustomError(REFUSED, "variants.{error}", {"error": str(error)}) from None
+        if self.pipelines:
+            self.pipelines = {**{name: name for name in (full, *added)}, **self.pipelines}
+        if self.evaluate.baseline is None:
+            self.evaluate = self.evaluate.model_copy(update={"baseline": full})
+        return self
 
     @model_validator(mode="after")
     def _named_output(self) -> ExperimentConfig:

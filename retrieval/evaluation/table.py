@@ -61,6 +61,7 @@ class Table:
     marks: dict[tuple[str, str], str] = field(default_factory=dict)
     caption: str = ""
     comparisons: list[Comparison] = field(default_factory=list)
+    heading: str = "system"  # of the rows' names
 
     def add_column(self, name: str, values: Mapping[str, Value], form: str = ",.1f") -> None:
         """Add a column such as a latency or a size: figures by system name, and their format.
@@ -75,6 +76,13 @@ class Table:
         self.columns[name] = form
         for system, row in self.rows.items():
             row[name] = values.get(system)
+
+    def turned(self, heading: str) -> Table:
+        """Return the table the other way round: a row for each column, all written alike."""
+        rows = {c: {name: row[c] for name, row in self.rows.items()} for c in self.columns}
+        marks = {(column, name): mark for (name, column), mark in self.marks.items()}
+        columns = dict.fromkeys(self.rows, next(iter(self.columns.values())))
+        return Table(columns, rows, marks, self.caption, heading=heading)
 
     def to_dict(self) -> dict[str, Any]:
         """Return ``{"systems": [{"name", column: value, ...}], "comparisons", "caption"}``."""
@@ -157,7 +165,7 @@ class Table:
     def _cells(self, escape: Callable[[str], str]) -> list[list[str]]:
         """Return the heading and the rows as texts; marks keep a place, so that digits align."""
         marked = {column for _, column in self.marks}
-        rows = [["system", *self.columns]]
+        rows = [[self.heading, *self.columns]]
         for system, row in self.rows.items():
             cells = [" ".join(system.split())]
             for column, form in self.columns.items():
@@ -207,6 +215,7 @@ def stored_table(stored: Mapping[str, Any]) -> Table:
 COSTS = (
     ("queries_per_second", "queries/s", 1.0, ",.0f"),
     ("index_bytes", "index MB", 1e6, ",.2f"),
+    ("resident_bytes", "resident MB", 1e6, ",.2f"),
     ("bytes_per_document", "bytes/doc", 1.0, ",.0f"),
     ("documents_per_second", "indexed docs/s", 1.0, ",.0f"),
     ("peak_memory_bytes", "peak MB", 1e6, ",.0f"),

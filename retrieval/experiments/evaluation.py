@@ -26,6 +26,7 @@ from sluice.retrieval.evaluation.scores import Qrels, Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs, escaped_markdown
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.folder import SETTINGS, made_parts, parts_table
+from sluice.retrieval.experiments.output.mteb_files import write_mteb
 from sluice.retrieval.experiments.reuse import WITH_MODELS, section_names
 from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
 from sluice.retrieval.retrievers.measurements import GatherRecall
@@ -256,7 +257,11 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     for name in experiment.systems:
         result.systems[name], run = system_result(experiment, name, dataset, depth)
         result.scores[name] = evaluate(run, dataset, measures)
+        if experiment.config.variants is not None:
+            experiment.let_go()  # each has a copy of the model
     result.table = compare_scores(result.scores, baseline=config.baseline, testing=config.testing)
+    if experiment.config.variants is not None:
+        _add_differences(result.table)
     add_costs(result.table, {name: each.to_dict() for name, each in result.systems.items()})
     notes = [result.table.caption, sessions_note(result.systems.values())]
     result.table.caption = " ".join(filter(None, notes))
@@ -264,10 +269,20 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     output = experiment.output
     results = result.to_dict()
     write_json(output / "results.json", results)
+    write_mteb(output, results)
     write_text(output / "table.csv", result.table.to_csv())
     write_text(output / "table.tex", result.table.to_latex())
     write_text(output / "report.md", _report(result, results["parts"]))
     return result
+
+
+def _add_differences(table: Table) -> None:
+    """Add the intervals of the first measure's differences to the baseline, and their p-values."""
+    tests = [each for each in table.comparisons if each.measure == next(iter(table.columns))]
+    shown = differences(tests)
+    for name, column in (("difference", "interval"), ("p corrected", "p corrected")):
+        values = {c.system: row[column] for c, row in zip(tests, shown.rows.values(), strict=True)}
+        table.add_column(name, values, shown.columns[column])
 
 
 def _fitted(result: Evaluation) -> list[str]:

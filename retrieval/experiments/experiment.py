@@ -129,6 +129,7 @@ class Experiment:
             config, self.needs, file=file, dataset=self.dataset, model=self.model,
             executor=self.executor, only_open=only_open, quick=self._quick, rebuild=rebuild,
         )  # fmt: skip
+        self.let_go = self._retrievers.let_go
 
     @property
     def systems(self) -> list[str]:
@@ -240,7 +241,7 @@ class Experiment:
             model=self.model,
             keys=self.needs.keys(f"train.{name}"),
             tested=lambda: tested_datasets(section, self.config.dataset, test),
-            let_go=self._retrievers.let_go,
+            let_go=self.let_go,
             order=functools.partial(order_of, self.config, self.file, name),
         )
 

@@ -44,10 +44,12 @@ class SystemResult:
 
     ``queries_per_second`` is measured with all queries in one call, ``latency`` one at a time.
     ``index_bytes`` and ``documents_per_second`` (reading, encoding and indexing) cover all
-    retrievers that the pipeline searches; ``peak_memory_bytes`` is that of the process during the
-    run, models included. ``changes`` are those of retrievers whose documents were changed since
-    their build, ``origin`` is the code, packages, machine and time of the run. ``fitted`` says what
-    was chosen for each ``fitted(...)`` of the pipeline (``shown``), and in a sentence ``why``.
+    retrievers that the pipeline searches; ``resident_bytes`` is how much of the indexes should fit
+    into memory, without what is only read to score candidates again; ``peak_memory_bytes`` is that
+    of the process during the run, models included. ``changes`` are those of retrievers whose
+    documents were changed since their build, ``origin`` is the code, packages, machine and time of
+    the run. ``fitted`` says what was chosen for each ``fitted(...)`` of the pipeline (``shown``),
+    and in a sentence ``why``.
     ``gathers`` are the recalls of its stages that score candidates by token vectors, and of its
     indexes that gather them.
     """
@@ -59,6 +61,7 @@ class SystemResult:
     documents_per_second: float | None = None
     queries_per_second: float | None = None
     peak_memory_bytes: int = 0
+    resident_bytes: int | None = None
     latency: Latency | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
@@ -168,6 +171,7 @@ def _describe(result: SystemResult, retrievers: list[Retriever]) -> None:
         return
     result.documents = heads[0].documents
     result.index_bytes = sum(head.index_bytes for head in heads)
+    result.resident_bytes = sum(retriever.index.resident_bytes for retriever in retrievers)
     result.fingerprints = {r.name: r.head.encoder_fingerprint for r in retrievers}
     result.changes = {r.name: str(r.head.changes) for r in retrievers if r.head.changes}
     spent = sum(float(head.origin.get("seconds") or 0) for head in heads)

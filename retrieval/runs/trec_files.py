@@ -81,11 +81,14 @@ def read_qrels(path: Path) -> Qrels:
     """Read relevance judgements, gzipped or not: ``query id -> {document id: grade}``.
 
     BEIR's three columns, with or without their header, or TREC's four. A line with tabs is split at
-    these, so that ids may hold spaces; another at ASCII white space. Every verb reads every qrels
-    file here, so that no two of them score by different grades. See ``qrels_of`` for pairs judged
-    twice. Raises ``DataError`` naming file and line for a wrong number of columns, an empty id, a
-    grade that is not a whole number, text that is not UTF-8, and for a file without judgements.
+    these, so that ids may hold spaces; another at ASCII white space. In Parquet, the columns
+    ``query-id``, ``corpus-id`` and perhaps ``score``. Every verb reads every qrels file here, so
+    that no two of them score by different grades. See ``qrels_of`` for pairs judged twice. Raises
+    ``DataError`` naming file and line for a wrong number of columns, an empty id, a grade that is
+    not a whole number, text that is not UTF-8, and for a file without judgements.
     """
+    if path.suffix == ".parquet":
+        return qrels_of(lambda: _rows_of(path), lambda row: f"{path}: row {row}", str(path))
     return qrels_of(
         lambda: _judgements(path),
         lambda number: f"{path}:{number}",
@@ -147,6 +150,21 @@ def _judgements(path: Path) -> Iterator[Judgement]:
         if not query or not document:
             raise DataError(f"{path}:{number}: an empty id; expected {QRELS_EXPECTED}")
         yield number, query, document, grade
+
+
+def _rows_of(path: Path) -> Iterator[Judgement]:
+    """Yield the judgements of a Parquet file with their rows; without grades, all are 1."""
+    from sluice.retrieval.documents.readers.tables import open_table
+
+    for number, (place, row) in enumerate(open_table(path).rows()):
+        query, document = row.get("query-id"), row.get("corpus-id")
+        grade = row.get("score", 1)
+        if not (isinstance(query, str) and isinstance(document, str) and query and document):
+            found = f"{place}: query-id {query!r:.60}, corpus-id {document!r:.60}"
+            raise DataError(f"{found}; expected texts in columns of these names")
+        if isinstance(grade, bool) or not isinstance(grade, int | float) or grade % 1:
+            raise DataError(f"{place}: score {grade!r:.60} is not a whole number")
+        yield number, query, document, int(grade)
 
 
 def _qrels_fields(line: str) -> list[str]:

@@ -268,7 +268,7 @@ def snippet(text: str, query: str, length: int = LENGTH, *, mark: bool = False) 
 
 
 # Columns that a narrow terminal leaves out, the first ones first; further measures go between.
-BEFORE = ("bytes/doc", "indexed docs/s", "peak MB", "p99 ms", "queries/s")
+BEFORE = ("bytes/doc", "indexed docs/s", "peak MB", "p99 ms", "queries/s", "resident MB")
 AFTER = ("p50 ms", "index MB", "p95 ms")
 MEASURES = 2  # shown of a table that does not fit
 MEASURE_FORM = ".4f"  # how Table writes measures
@@ -323,7 +323,7 @@ def _part(table: Table, columns: Collection[str]) -> Table:
     """Return a table of some of the columns, without the caption."""
     forms = {name: form for name, form in table.columns.items() if name in columns}
     marks = {place: mark for place, mark in table.marks.items() if place[1] in forms}
-    return Table(forms, table.rows, marks)
+    return Table(forms, table.rows, marks, heading=table.heading)
 
 
 def _blocks(table: Table, columns: list[str], width: int) -> list[list[str]]:

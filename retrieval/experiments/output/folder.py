@@ -23,6 +23,7 @@ from sluice.retrieval.config.trust import databases_in
 from sluice.retrieval.config.yaml_file import read_yaml
 from sluice.retrieval.datasets.beir import COLUMNS, CORPUS_COLUMNS
 from sluice.retrieval.documents.readers.source import as_documents
+from sluice.retrieval.experiments.output.mteb_files import FOLDER as MTEB
 from sluice.retrieval.experiments.output.results import RESULTS
 from sluice.retrieval.experiments.training.summary import KEY
 from sluice.retrieval.pipelines.table import REMOTE
@@ -37,8 +38,8 @@ SUITE = "datasets"  # the folder of a suite's experiments
 INLINE = "inline-"  # begins the names of retrievers that only mine negatives
 # What an evaluation, a tuning or an index writes; what names the dataset comes last.
 OWNED = (
-    "report.html", "report.md", "table.csv", "table.tex", "folds.json", "ranker", "tune", "runs",
-    "training", "models", "fitted", SUITE, ".change", RETRIEVERS, RESULTS, SETTINGS,
+    "report.html", "report.md", "table.csv", "table.tex", MTEB, "folds.json", "ranker", "tune",
+    "runs", "training", "models", "fitted", SUITE, ".change", RETRIEVERS, RESULTS, SETTINGS,
 )  # fmt: skip
 GOING = ".removed"  # where parts are moved before they are removed
 SHOWN = 12  # names of parts of one kind

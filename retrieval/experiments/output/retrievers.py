@@ -178,7 +178,7 @@ class ExperimentRetrievers:
         }
 
     def let_go(self) -> None:
-        """Let go of what is open only to search: training begins, and needs the memory."""
+        """Let go of what is open only to search: what comes next needs the memory."""
         for name, retriever in self.opened.items():
             retriever.let_go(**opening(self.config.retrievers[name]))
 

@@ -19,6 +19,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.config.output_names import expanded_output, folder_name
 from sluice.retrieval.config.sections import ExperimentConfig, checked, find_own_modules, named_file
 from sluice.retrieval.config.trust import named_in
+from sluice.retrieval.datasets.nano import collections_of
 from sluice.retrieval.evaluation.comparison import SignificanceTest, aligned
 from sluice.retrieval.evaluation.scores import Scores
 from sluice.retrieval.evaluation.table import Comparison, Table, mark_significant
@@ -30,11 +31,13 @@ from sluice.retrieval.experiments.output.folder import (
     refuse_other_dataset,
     remove_other_dataset,
 )
+from sluice.retrieval.experiments.output.mteb_files import write_mteb
+from sluice.retrieval.experiments.suites.average import AVERAGE, add_averages
 
 log = logging.getLogger("sluice")
 
-AVERAGE = "average"
 CQADUPSTACK_MEAN = "cqadupstack"
+BEIR, SUITE = "beir:", "suite:"  # begin the names of several datasets
 
 
 @dataclass(slots=True)
@@ -60,15 +63,23 @@ class Suite:
             "results": self.results,
         }
 
+    @property
+    def shown(self) -> dict[str, Table]:
+        """The tables as people read them: a row for each dataset where these are the more."""
+        return {
+            measure: table.turned("collection") if len(self.results) > len(table.rows) else table
+            for measure, table in self.tables.items()
+        }
+
     def __str__(self) -> str:
-        blocks = [f"{measure}\n{table}" for measure, table in self.tables.items()]
+        blocks = [f"{measure}\n{table}" for measure, table in self.shown.items()]
         blocks += [f"failed: {name}: {why}" for name, why in self.failed.items()]
         return "\n\n".join(blocks)
 
 
 def is_suite(dataset: Any) -> bool:
-    """Return whether a config's ``dataset`` names several: a list, or ``beir:*``."""
-    return isinstance(dataset, list) or (isinstance(dataset, str) and dataset.startswith("beir:"))
+    """Return whether a config's ``dataset`` names several: a list, ``beir:*`` or ``suite:NAME``."""
+    return isinstance(dataset, list) or str(dataset).startswith((BEIR, SUITE))
 
 
 def evaluate_suite(
@@ -233,17 +244,26 @@ def _table(
         table.add_column(name, dict(by_system), ".4f")
     parts = [name for name in columns if name in CQADUPSTACK]
     datasets = [columns[name] for name in columns if name not in parts]
-    if len(datasets) > 1:
-        averages = {s: sum(c[s] for c in datasets) / len(datasets) for s in systems}
-        table.add_column(AVERAGE, dict(averages), ".4f")
     table.comparisons = testing.corrected(family)
+    if len(datasets) > 1:
+        weights = {name: 1 / len(datasets) for name in columns if name not in parts}
+        if share := weights.pop(CQADUPSTACK_MEAN, 0.0) / len(CQADUPSTACK):
+            weights |= dict.fromkeys(CQADUPSTACK, share)
+        every = {
+            system: {n: aligned(found[n][base], found[n][system], measure) for n in weights}
+            for system in systems
+        }
+        add_averages(table, every, weights, base, measure, testing)
     mark_significant(table)
     caption = []
     if others:
         over = f"{plural(len(others), 'system')} on {plural(len(found), 'dataset')}"
         caption.append(f"{testing.caption(base, over)}.")
     if len(datasets) > 1:
-        caption.append(f"The average is over {plural(len(datasets), 'dataset')}.")
+        caption.append(
+            f"The average is over {plural(len(datasets), 'dataset')}; ± is half its interval at "
+            f"{1 - testing.alpha:.0%} over their queries, its test a t-test by dataset."
+        )
     if parts:
         caption.append(f"It leaves out CQADupStack, of which {len(parts)} of 12 parts are here.")
     if failed:
@@ -271,8 +291,10 @@ def _with_cqadupstack(means: Mapping[str, Mapping[str, float]]) -> dict[str, Map
 def _write(suite: Suite) -> None:
     suite.output.mkdir(parents=True, exist_ok=True)
     write_json(suite.output / "results.json", suite.to_dict())
+    for each in suite.results.values():
+        write_mteb(suite.output, each)
     lines = [f"# {suite.output.name}", ""]
-    for measure, table in suite.tables.items():
+    for measure, table in suite.shown.items():
         lines += [f"## {measure}", "", table.to_markdown().rstrip(), ""]
     lines += [f"- failed: {name}: {why}" for name, why in suite.failed.items()]
     lines += ["", "Costs and tests of each dataset: its own report.md.", ""]
@@ -316,11 +338,13 @@ def beir_datasets(entry: str | Mapping[str, Any]) -> list[dict[str, Any]]:
 
     ``beir:*`` is every public one but MS MARCO, ``beir:NAME`` one of them, ``beir:cqadupstack`` its
     twelve parts; a folder of that name under ``$SLUICE_DATA`` comes before a download. Any other
-    name is that dataset.
+    name is that dataset. ``suite:NAME`` is every collection of a folder, see ``collections_of``.
     """
-    if not (isinstance(entry, str) and entry.startswith("beir:")):
+    if isinstance(entry, str) and entry.startswith(SUITE):
+        return [{"dataset": each} for each in collections_of(entry.removeprefix(SUITE))]
+    if not (isinstance(entry, str) and entry.startswith(BEIR)):
         return [{"dataset": dict(entry) if isinstance(entry, Mapping) else entry}]
-    wanted = entry.removeprefix("beir:")
+    wanted = entry.removeprefix(BEIR)
     names = {"*": tuple(IDS), "cqadupstack": CQADUPSTACK}.get(wanted, (wanted,))
     known = [*IDS, MSMARCO, "cqadupstack"]
     datasets = []

@@ -119,6 +119,7 @@ COSTS: Final = {
     "p99 ms": "99 of 100 queries take no longer, in milliseconds",
     "queries/s": "queries a second, all of them handed over at once",
     "index MB": "size of every index that the system searches, in megabytes",
+    "resident MB": "how much of the indexes should fit into memory, in megabytes",
     "bytes/doc": "size of the indexes for each document, in bytes",
     "indexed docs/s": "documents a second when the indexes were built, encoding included",
     "peak MB": "most memory of the process during the run, models included, in megabytes",

@@ -27,10 +27,10 @@ PLAIN = re.findall(
     r"\w+",
     """
     address aggregate answers api_key_env backend_file baseline by collection correction device
-    devices document_marker document_prompt expert experts factory features fidelity format head
-    instruction labels language links lr_scheduler_type max_memory measure measures order places
-    positive prompt query_marker query_prompt save_strategy scoring skip_words split store table
-    targets test text tuning type values variance_token variant
+    devices document_marker document_prompt expert experts factory features fidelity format forms
+    head instruction labels language links lr_scheduler_type max_memory measure measures order
+    places positive prompt query_marker query_prompt save_strategy scoring skip_words split store
+    table targets test text tuning type values variance_token variant variants
 """,
 )
 # Parts and sections, whose own keys are looked at; datasets, which keys hash and trust asks about

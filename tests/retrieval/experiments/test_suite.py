@@ -203,7 +203,7 @@ def test_an_interrupted_suite_goes_on_at_the_next_pipeline(
     found = suite(values)
     assert ran[3:] == ["bm25 % 3"]
     assert found is not None
-    assert list(found.tables["nDCG@10"].columns) == ["one", "two", "average"]
+    assert list(found.tables["nDCG@10"].columns) == ["one", "two", "average", "average ±"]
 
 
 def test_when_all_fail_nothing_is_written(tmp_path: Path) -> None:
@@ -275,14 +275,15 @@ def test_cqadupstack_is_one_dataset_of_the_average() -> None:
     }
     found["scifact"] = {"a": _scores([0.0, 0.2]), "b": _scores([0.3, 0.1])}
     table = _table("RR", found, None, SignificanceTest(), {})
-    assert list(table.columns) == ["cqadupstack", "scifact", "average"]
+    assert list(table.columns) == ["cqadupstack", "scifact", "average", "average ±"]
     parts = sum((1 + place / 24) / 2 for place in range(12)) / 12
     assert table.rows["b"]["cqadupstack"] == pytest.approx(parts)
     assert table.rows["b"]["average"] == pytest.approx((parts + 0.2) / 2)
     del found[CQADUPSTACK[0]]
     found["nq"] = {"a": _scores([0.5]), "b": _scores([0.6])}
     part = _table("RR", found, None, SignificanceTest(), {})
-    assert len(part.columns) == 14
+    assert len(part.columns) == 15
+    assert part.rows["b"]["average ±"] is None  # nq has a single query
     assert part.rows["b"]["average"] == pytest.approx((0.2 + 0.6) / 2)
     assert "11 of 12 parts" in part.caption
 
@@ -294,7 +295,10 @@ def test_p_values_are_corrected_over_systems_and_datasets() -> None:
         dataset: {n: _scores([v**power for v in vs]) for n, vs in zip(names, values, strict=True)}
         for dataset, power in (("x", 1), ("y", 2))
     }
-    comparisons = _table("RR", found, "base", SignificanceTest(), {}).comparisons
+    every = _table("RR", found, "base", SignificanceTest(), {}).comparisons
+    comparisons, averages = every[:4], every[4:]
+    assert [(c.dataset, c.system) for c in averages] == [("average", "one"), ("average", "two")]
+    assert [c.p_corrected for c in averages] == holm([c.p for c in averages])
     assert [(c.dataset, c.system) for c in comparisons] == [
         ("x", "one"), ("x", "two"), ("y", "one"), ("y", "two")
     ]  # fmt: skip

@@ -316,15 +316,15 @@ def encoded_corpus(
     """Yield the vectors of the store's documents, in row order; encodes what is not cached.
 
     They are in ``encoding.cache``, else in ``work``, and are safe from eviction inside the block.
-    Those of an encoder that prunes by quantile are stored whole, and pruned as they are read: the
-    quantiles are of these very vectors, and another quantile finds them there. How much of the
-    documents was read is appended to ``readings``, if it is known.
+    Those of an encoder that cuts, pools or prunes by quantile are stored whole, and derived as they
+    are read: quantiles are of these very vectors, and another form finds them there. How much of
+    the documents was read is appended to ``readings``, if it is known.
     """
 
     def inputs_of(rows: NDArray[np.int64]) -> list[Any]:
         return [document_input(encoder, each) for each in documents.documents(rows)]
 
-    cache, whole = encoding.cache_folder, _without_quantile(encoder)
+    cache, whole = encoding.cache_folder, _whole(encoder)
     check_one_way_to_share(encoding, executor)
     with CorpusEncoder(whole, cache or work, encoding, executor, work) as corpus:
         hashes, rows = corpus.plan(document_input(encoder, each) for each in documents)
@@ -342,7 +342,7 @@ def encoded_corpus(
         reading = Reading.from_lengths(encoder, found.tokens)
         if readings is not None and reading is not None:
             readings.append(reading)
-        yield found if whole is encoder else _pruned(encoder, found)
+        yield _derived(encoder, found)
         if cache is not None:  # in here, where these vectors are in use and stay
             keep_within(cache, cache_bound())
 
@@ -366,7 +366,7 @@ def corpus_estimate(
             if row in wanted
         ]
 
-    whole = _without_quantile(encoder)
+    whole = _whole(encoder)
     corpus = CorpusEncoder(whole, encoding.cache_folder or Path(os.devnull), encoding).look()
     try:
         hashes, rows = corpus.plan(document_input(encoder, each) for each in documents())
@@ -376,23 +376,23 @@ def corpus_estimate(
         corpus.end_workers()
 
 
-def _without_quantile(encoder: Any) -> Any:
-    """Return an encoder as it is before it prunes by quantile; itself where it does not."""
+def _whole(encoder: Any) -> Any:
+    """Return the encoder whose vectors are stored: itself, or what its own are derived from."""
+    derived = hooks_of(encoder).derived
+    return encoder if derived is None else derived[0]
+
+
+def _derived(encoder: Any, corpus: EncodedCorpus) -> EncodedCorpus:
+    """Return an encoder's vectors, made of those stored; a quantile is fitted to them first."""
     fitted = hooks_of(encoder).fitted_terms
-    prunes = fitted is not None and fitted.prune_quantile is not None
-    return encoder.without_quantile() if prunes else encoder
+    if fitted is not None and fitted.needs_floors:
+        from sluice.encoders.splade.start import set_term_floors
 
-
-def _pruned(encoder: Any, corpus: EncodedCorpus) -> EncodedCorpus:
-    """Return a corpus's vectors pruned by an encoder's quantile, which is fitted to them first."""
-    from sluice.encoders.splade.start import set_term_floors
-    from sluice.encoders.splade.terms import prune_terms
-
-    if encoder.needs_term_floors:
         sample: Any = corpus.sample(FITTED, FIT_SEED)  # sparse: no other encoder prunes
         set_term_floors(encoder, sample)
         log.info(
             "encode: prune_quantile %s fitted to %s documents",
             encoder.prune_quantile, f"{min(FITTED, len(corpus)):,}",
         )  # fmt: skip
-    return corpus.pruned(lambda vectors: prune_terms(vectors, encoder.term_floors))
+    derived = hooks_of(encoder).derived
+    return corpus if derived is None else corpus.pruned(derived[1])
