@@ -17,7 +17,7 @@ from sluice.encoders.encoder import EncoderBase
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.disk.generations import replaced_folder
 from sluice.encoders.foundation.errors import ConfigError, ModelError, suggest
-from sluice.encoders.model_files.adapters import added_modules, noted_weights
+from sluice.encoders.model_files.adapters import added_modules, cut_layers, noted_weights
 from sluice.encoders.model_files.layout import (
     ADAPTER,
     read_layout,
@@ -159,6 +159,7 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         max_length: Annotated[
             int | None, "Tokens of a query and a document together that are read; the rest is cut."
         ] = None,
+        layers: int | None = None,
         weights: Weights | None = None,
         seed: int = 13,
         **options: Unpack[GraphOptions],
@@ -169,7 +170,7 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         little training (``SimilarityHead``); None is the one that the folder was saved with, else
         ``classifier``. ``max_length`` is in tokens, of both texts and special tokens together; the
         longer text, usually the document, is cut first. A new classifier is logged as a warning,
-        and so is a trained one that a new similarity head leaves out. ``backend`` and
+        and so is a trained one that a new similarity head leaves out. ``layers``, ``backend`` and
         ``weights`` are as in ``DenseEncoder``; a similarity head has torch alone.
         """
         if head is not None and head not in HEADS:
@@ -195,6 +196,8 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         network, tokenizer, folder, drawn = _loaded(
             str(model), similar=similar, seed=seed, weights=bits
         )
+        graph = (backend or layout.sidecar.get("backend", "torch")) != "torch"
+        cut_layers(network, layers, exported=graph)
         compared = None
         if similar and noted == "similarity":
             compared = SimilarityHead.read(folder, int(network.config.hidden_size))

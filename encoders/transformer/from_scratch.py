@@ -1,4 +1,4 @@
-"""Makes an untrained BERT, with a WordPiece tokenizer trained on texts."""
+"""Untrained networks: a BERT with a WordPiece tokenizer of its own, or drawn weights."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sluice.encoders.foundation.numbers import whole_number
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ALPHABET = 500  # letters that pieces are made of, the most frequent
 TYPE = "fresh"  # in a training run's encoder.start
+DRAWN = {"type": "drawn"}  # there too: the model's tokenizer and shape, and none of its weights
 
 
 def fresh_model(
@@ -77,6 +78,16 @@ def fresh_model(
         save(model, folder)
         tokenizer.save_pretrained(folder)
     return Path(path)
+
+
+def draw_weights(network: Any, seed: int) -> None:
+    """Draw all weights of a transformers model anew by ``seed``, in place, as its class does."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        drawn = type(network)(network.config).state_dict()
+    network.load_state_dict({name: drawn[name] for name in network.state_dict()})
 
 
 def is_fresh(start: Any) -> bool:

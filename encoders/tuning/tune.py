@@ -49,7 +49,7 @@ def tune(
     ``MissingPackageError`` if peft is needed and not installed.
     """
     method = build(settings, TUNINGS, where=where)
-    models = [m for m in _models(encoder) if any(p.requires_grad for p in m.parameters())]
+    models = [m for m in networks(encoder) if any(p.requires_grad for p in m.parameters())]
     if not models:
         raise ConfigError(
             f"{where}: no parameter of the encoder is trainable, so none can be tuned"
@@ -92,7 +92,7 @@ def merge(encoder: Any) -> None:
     Vectors stay the same, within rounding. What cannot be merged stays beside the weights. An
     encoder that is not tuned stays as it is.
     """
-    for model in _models(encoder):
+    for model in networks(encoder):
         tuned = tuned_of(model)
         if tuned is None:
             continue
@@ -110,7 +110,7 @@ def merge(encoder: Any) -> None:
         increment_version(list(model.parameters()))
 
 
-def _models(encoder: Any) -> list[Any]:
+def networks(encoder: Any) -> list[Any]:
     """Return the transformers of an encoder: one, or that of each tower."""
     towers = hooks_of(encoder).towers
     return [tower.model for tower in towers.values()] if towers else [encoder.model]
@@ -122,7 +122,7 @@ def _heads(encoder: Any) -> list[nn.Parameter]:
     Those beside the transformer (a projection), and in a classifier all but the blocks below it.
     """
     body, learning = set[int](), learning_of(encoder.kind)
-    for model in _models(encoder):
+    for model in networks(encoder):
         classifies = "scores" in learning.learns and not learning.no_head
         below = model.base_model if classifies else model
         body.update(id(p) for name, p in below.named_parameters() if "pooler" not in name)
@@ -162,7 +162,7 @@ def freeze(encoder: Any, *, layers: int = 0, embeddings: bool = False) -> list[s
     ``ConfigError`` for more layers than there are.
     """
     whole_number(layers, "freeze.layers", 0)
-    for network in _models(encoder):
+    for network in networks(encoder):
         holder_and_layers = layer_list(network.base_model)
         if holder_and_layers is None:
             count = network.config.num_hidden_layers

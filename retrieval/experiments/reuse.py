@@ -13,6 +13,7 @@ from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, IndexFormatError, suggest
 from sluice.encoders.model_files.registry import ASKING
 from sluice.encoders.table import KNOWN
+from sluice.encoders.transformer.from_scratch import is_fresh
 from sluice.encoders.vectors.forms import EXACT
 from sluice.indexing.table import KNOWN as INDEXES
 from sluice.retrieval.config.components import towers_in
@@ -94,7 +95,7 @@ def models_in(section: Any, where: str = "") -> Iterator[Place]:
         if each.role not in (Role.MODEL, Role.JUDGE):
             continue
         if each.key == "model" and "type" in each.spec:
-            opened = each.spec["type"] in WITH_MODELS and each.spec.get("start") in (None, True)
+            opened = each.spec["type"] in WITH_MODELS and not is_fresh(each.spec.get("start"))
         else:  # a name alone, which may be that of a run's file, or stand for no model
             sources = teacher_spec(each.value).sources
             opened = any(not expanded(name).is_file() and name[0] != "{" for name in sources)

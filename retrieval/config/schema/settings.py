@@ -57,7 +57,7 @@ DATASET = keys(
 
 START = key(
     "Begins without a trained head (true, for splade) or without a trained model: {type: fresh, "
-    "layers: 4, hidden: 256}.",
+    "layers: 4, hidden: 256}, or {type: drawn}, the shape and tokenizer of model.",
     "boolean", "object",
 )  # fmt: skip
 

@@ -299,7 +299,13 @@ def _remove(work_path: Path, patterns: Iterable[str]) -> None:
 
 
 def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
-    from sluice.encoders.transformer.from_scratch import fresh_from_config, is_fresh
+    from sluice.encoders.transformer.from_scratch import (
+        DRAWN,
+        draw_weights,
+        fresh_from_config,
+        is_fresh,
+    )
+    from sluice.encoders.tuning.tune import networks
 
     def texts() -> Iterator[str]:
         return corpus_texts(parts)
@@ -308,8 +314,10 @@ def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
     if is_fresh(spec.get(START_KEY)):
         spec = fresh_from_config(spec, texts(), job.work_path / "fresh", where=place, seed=job.seed)
     start = spec.pop(START_KEY, None)
-    if start is None:
+    if start is None or start == DRAWN:
         encoder = make_encoder(spec, where=place, model=job.model)
+        for network in networks(encoder) if start else ():
+            draw_weights(network, job.seed)
         if (
             traits := traits_of(spec)
         ) is not None and traits.heads:  # heads opened elsewhere share the network

@@ -166,7 +166,7 @@ def _next(facts: Mapping[str, Any], model_path: Path) -> str:
 def base_of(section: TrainingSection) -> str:
     """Return what a training run starts from: a hub id, the name of a folder, or neither."""
     start = section.encoder.get(START_KEY)
-    if isinstance(start, Mapping) and start.get("type") == "fresh":
+    if isinstance(start, Mapping) and start.get("type") in ("fresh", "drawn"):
         return "random weights"
     towers = towers_in(section.encoder)
     models = [tower.get("model") for tower in towers.values()] or [section.encoder.get("model")]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny_models import save_model
 
-from sluice.encoders import DenseEncoder
+from sluice.encoders import CrossEncoder, DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.model_files.adapters import cut_layers, layer_list, layer_outputs
 from sluice.encoders.model_files.layout import SIDECAR, read_object, write_sidecar
@@ -99,6 +99,17 @@ def test_a_cut_encoder_gives_the_layers_vectors(deep: Path, texts: list[str], pa
     assert (cut.network() is not None) == packed
     np.testing.assert_allclose(cut.encode_queries(some), expected, atol=2e-6)
     assert cut.fingerprint != whole.fingerprint
+
+
+def test_a_cross_encoder_of_the_first_layers(deep: Path, tmp_path: Path) -> None:
+    cut = CrossEncoder.from_pretrained(deep, layers=1)
+    pairs = [("one", "two"), ("one", "one of many")]
+    cut.save_pretrained(tmp_path / "cut")
+    again = CrossEncoder.from_pretrained(tmp_path / "cut")
+    assert len(again.model.bert.encoder.layer) == 1
+    np.testing.assert_allclose(again.score(pairs), cut.score(pairs), atol=1e-6)
+    with pytest.raises(ConfigError, match="layers: 5; the model has 4"):
+        CrossEncoder.from_pretrained(deep, layers=5)
 
 
 @pytest.mark.thorough

@@ -10,6 +10,7 @@ from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.transformer.from_scratch import (
     check_fresh,
+    draw_weights,
     fresh_from_config,
     fresh_model,
     is_fresh,
@@ -211,6 +212,24 @@ class TestFresh:
         state = torch.get_rng_state()
         fresh_model(self.TEXTS, tmp_path / "model", **SMALL)
         assert torch.equal(state, torch.get_rng_state())
+
+    def test_weights_are_drawn_anew_by_the_seed(self, tmp_path: Path) -> None:
+        import torch
+
+        path = fresh_model(self.TEXTS, tmp_path / "model", **SMALL)
+        state = torch.get_rng_state()
+        vectors = []
+        for seed in (None, 1, 1, 2):
+            encoder = DenseEncoder.from_pretrained(path)
+            before = encoder.fingerprint
+            if seed is not None:
+                draw_weights(encoder.model, seed)
+                assert encoder.fingerprint != before
+            vectors.append(encoder.encode_queries(["stone and river"]))
+        assert torch.equal(state, torch.get_rng_state())
+        assert np.array_equal(vectors[1], vectors[2])
+        assert not np.allclose(vectors[0], vectors[1])
+        assert not np.allclose(vectors[2], vectors[3])
 
     def test_pieces_are_the_texts_own(self, tmp_path: Path) -> None:
         path = fresh_model(["stone stones stoned"] * 5, tmp_path / "model", **SMALL)

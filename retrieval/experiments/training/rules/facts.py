@@ -9,7 +9,7 @@ from typing import Any
 from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.table import KNOWN, MATCHING, WAYS, TuningTraits
-from sluice.encoders.transformer.from_scratch import is_fresh
+from sluice.encoders.transformer.from_scratch import DRAWN, is_fresh
 from sluice.encoders.tuning.learning import refused_tuning
 from sluice.retrieval.config.components import START_KEY, towers_in
 from sluice.retrieval.config.sections import TrainingSection
@@ -39,9 +39,10 @@ class RunFacts(TrainingFacts):
         return self.section.encoder
 
     @property
-    def fresh(self) -> bool:
+    def untrained(self) -> bool:
         """Whether training begins with random weights."""
-        return is_fresh(self.encoder.get(START_KEY))
+        start = self.encoder.get(START_KEY)
+        return start == DRAWN or is_fresh(start)
 
     @property
     def towers(self) -> Mapping[str, Mapping[str, Any]]:

@@ -120,6 +120,30 @@ def test_a_splade_encoder_starts_from_the_documents_of_the_pairs(
     assert open_encoder(folder).encode_documents(["gold river"]).shape[0] == 1
 
 
+def test_training_begins_with_drawn_weights_in_a_models_shape(
+    config: dict[str, Any], pair_bert: Path
+) -> None:
+    encoder = {"type": "cross_encoder", "model": str(pair_bert), "layers": 1}
+    frozen = {
+        **config,
+        "encoder": encoder,
+        "loss": "bce",
+        "freeze": {"layers": 1, "embeddings": True},
+    }
+    weights = []
+    for name, start in (("whole", {}), ("drawn", {"start": {"type": "drawn"}})):
+        changed = {
+            **frozen,
+            "encoder": {**encoder, **start},
+            "output": f"{config['output']}-{name}",
+        }
+        folder = train(changed)
+        weights.append(open_encoder(folder).model.bert.embeddings.word_embeddings.weight)
+    assert not weights[0].allclose(weights[1])
+    with pytest.raises(ConfigError, match="type fresh or drawn"):
+        train({**frozen, "encoder": {**encoder, "start": True}})
+
+
 def test_a_dataset_without_judgements_leaves_dev_queries_to_the_pairs(
     config: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
