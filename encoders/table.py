@@ -72,9 +72,7 @@ class EncoderTraits:
     vector of a text alone. ``no_head``: none learns faster. ``any_text``: what it scores may be a
     document without a query.
 
-    ``variants`` are forms of its vectors, by name, that ``variants:`` tries: arguments that change
-    no pass of its network, so that documents are encoded once for all of them.
-
+    ``variants`` are the arguments of forms, by name, that are made of the same pass of its network.
     ``real`` are published checkpoints that it was measured with here, as ``sluice model get`` names
     them, ``start`` the one that its training runs here begin with. With neither, only models of
     random weights were opened and trained.

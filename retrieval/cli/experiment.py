@@ -271,8 +271,9 @@ def evaluate(
     if suite is not None:
         from sluice.retrieval.config.yaml_file import configs
 
-        config = config or configs() / "beir.yaml"
-        overrides = [*(overrides or []), f"dataset=suite:{suite}"]
+        first = [str(config)] if "=" in str(config) else []
+        overrides = [*first, *(overrides or []), f"dataset=suite:{suite}"]
+        config = configs() / "beir.yaml" if first or config is None else config
     if config is None:
         raise ConfigError("CONFIG: missing; expected a YAML file, a recipe's name, or --suite NAME")
     run(config, overrides, rebuild=rebuild, plan=plan)
