@@ -271,7 +271,7 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
             compared: Tensor = self.similarity_head(states, *self._sides(features))
             return compared
         if packed is not None and head is not None:
-            return one_score(head(packed.packing.firsts(packed.states())), self._relevant)
+            return one_score(head(packed.firsts()), self._relevant)
         return one_score(self.model(**features).logits, self._relevant)
 
     def tokenize_texts(self, texts: Sequence[str]) -> Features:

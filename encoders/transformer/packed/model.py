@@ -269,12 +269,6 @@ class Packing(NamedTuple):
         into = states.new_zeros((texts * length, states.shape[1]))
         return into.index_copy(0, self.places, states).view(texts, length, -1)
 
-    def firsts(self, states: Tensor) -> Tensor:
-        """Return ``[n, hidden]`` of packed ``[tokens, hidden]``: each text's first token, or 0."""
-        sizes = torch.tensor(self.lengths)
-        chosen = states[sizes.cumsum(0) - sizes]
-        return states.new_zeros((self.shape[0], states.shape[1])).index_copy(0, self.rows, chosen)
-
 
 def packing_of(mask: Tensor, present: Tensor | None = None) -> Packing | None:
     """Return how a batch packs by its ``attention_mask``; None unless padded on the right only.
@@ -327,6 +321,18 @@ class TrainingPass:
 
     def states(self) -> Tensor:
         """Return the last hidden states ``[tokens, hidden]`` in packed order."""
+        return self._last(firsts=False)
+
+    def firsts(self) -> Tensor:
+        """Return the last state of each text's first token, ``[n, hidden]``; 0 without one.
+
+        Of the others the last layer computes keys and values alone.
+        """
+        states, packing = self._last(firsts=True), self.packing
+        empty = states.new_zeros((packing.shape[0], states.shape[1]))
+        return empty.index_copy(0, packing.rows, states)
+
+    def _last(self, *, firsts: bool) -> Tensor:
         packing, parts = self.packing, self._parts
         ids = self._features["input_ids"].reshape(-1)[packing.places]
         types = self._features.get("token_type_ids")
@@ -346,8 +352,10 @@ class TrainingPass:
             ):
                 runs = list(spans(group, packing.seen[texts : texts + len(group)]))
                 texts += len(group)
-                for layer in parts.layers:
-                    part = _next(layer, part, runs, parts.heads, bias, dtype)
+                sizes = torch.tensor(group)
+                for left, layer in zip(range(len(parts.layers), 0, -1), parts.layers, strict=True):
+                    rows = sizes.cumsum(0) - sizes if firsts and left == 1 else None
+                    part = _next(layer, part, runs, parts.heads, bias, dtype, rows)
                 done.append(part)
         return done[0] if len(done) == 1 else torch.cat(done)
 
@@ -367,11 +375,16 @@ def _groups(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 def _next(
     layer: LayerParts, states: Tensor, runs: list[Span], heads: int, bias: Tensor | None,
-    dtype: torch.dtype,
+    dtype: torch.dtype, rows: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """Return the next states; sums and norms stay in their own type, as under autocast."""
+    """Return the next states, those of ``rows`` alone unless it is None.
+
+    Sums and norms stay in their own type, as under autocast.
+    """
     projected = linear(states, [layer.query, layer.key, layer.value], dtype)
     mixed = attended(projected, bias, runs, heads, Dropout(layer.shares_dropout))
+    if rows is not None:
+        mixed, states = mixed[rows], states[rows]
     branch = linear(mixed, [layer.attended], dtype)
     states = added_norm(states, branch, Dropout(layer.attended_dropout), layer.attention_norm)
     inner = linear(states, [layer.inner], dtype)
