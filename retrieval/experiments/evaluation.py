@@ -22,13 +22,14 @@ from sluice.retrieval.datasets.beir import BeirFolder
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.evaluation.comparison import compare_scores, differences
 from sluice.retrieval.evaluation.measures import depth_for, parse_measure
-from sluice.retrieval.evaluation.scores import Qrels, Scores, evaluate
+from sluice.retrieval.evaluation.scores import Judged, Qrels, Scores, evaluate
 from sluice.retrieval.evaluation.table import Table, add_costs, escaped_markdown
 from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.output.folder import SETTINGS, made_parts, parts_table
 from sluice.retrieval.experiments.output.mteb_files import write_mteb
 from sluice.retrieval.experiments.reuse import WITH_MODELS, section_names
 from sluice.retrieval.experiments.system import SystemResult, sessions_note, system_result
+from sluice.retrieval.experiments.unseen import unseen_judgements, unseen_note
 from sluice.retrieval.retrievers.measurements import GatherRecall
 
 
@@ -176,6 +177,7 @@ class Evaluation:
         self.experiment = experiment
         self.dataset = dataset
         self.scores: dict[str, Scores] = {}
+        self.unseen: dict[str, Scores] = {}  # over the queries of ``unseen_judgements``
         self.systems: dict[str, SystemResult] = {}
         self.table = Table()
         self.seconds = 0.0
@@ -184,6 +186,11 @@ class Evaluation:
     def measures(self) -> list[str]:
         """The measures as they are spelled in the results."""
         return list(next(iter(self.scores.values())).mean)
+
+    def unseen_table(self) -> Table:
+        """Return the systems over the queries whose relevant documents training did not have."""
+        config = self.experiment.config.evaluate
+        return compare_scores(self.unseen, baseline=config.baseline, testing=config.testing)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of ``results.json``."""
@@ -197,17 +204,15 @@ class Evaluation:
             for name, system in self.systems.items()
         ]
         config = self.experiment.config
-        kind = "pipelines" if config.pipelines else "retrievers"
-        closure = self.experiment.needs.closure
-        nodes = (node for name in self.systems for node in closure(f"{kind}.{name}"))
         return {
             "dataset": self.dataset.name,
             "split": self.dataset.split,
             "contents": contents_of(self.dataset),
             "place": place_of(self.dataset),
             "systems": systems,
-            "parts": made_parts(self.experiment.output, nodes),
+            "parts": made_parts(self.experiment.output, self.experiment.nodes()),
             "comparisons": self.table.to_dict()["comparisons"],
+            **({"unseen": self.unseen_table().to_dict()} if self.unseen else {}),
             "origin": {
                 **provenance(config.model_dump(), seconds=self.seconds),
                 "command": command_line(),
@@ -254,9 +259,13 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
     measures = [parse_measure(text) for text in config.measures]
     depth = depth_for(measures)
     result = Evaluation(experiment, dataset)
+    unseen = unseen_judgements(experiment.config, set(experiment.nodes()), dataset)
     for name in experiment.systems:
         result.systems[name], run = system_result(experiment, name, dataset, depth)
         result.scores[name] = evaluate(run, dataset, measures)
+        if unseen:
+            only = Judged(dataset.queries, unseen)
+            result.unseen[name] = evaluate(run, only, measures, level=dataset.level)
         if experiment.config.variants is not None:
             experiment.let_go()  # each has a copy of the model
     result.table = compare_scores(result.scores, baseline=config.baseline, testing=config.testing)
@@ -264,6 +273,9 @@ def evaluate_experiment(experiment: Experiment) -> Evaluation:
         _add_differences(result.table)
     add_costs(result.table, {name: each.to_dict() for name, each in result.systems.items()})
     notes = [result.table.caption, sessions_note(result.systems.values())]
+    if result.unseen:
+        every = next(iter(result.scores.values())).queries
+        notes.append(unseen_note(result.unseen, every))
     result.table.caption = " ".join(filter(None, notes))
     result.seconds = time.monotonic() - start
     output = experiment.output
@@ -305,6 +317,10 @@ def _gathered(result: Evaluation) -> list[str]:
     return ["", "## What is gathered of the exact best", "", *found] if found else []
 
 
+def _unseen(table: Table) -> list[str]:
+    return ["## Where training had no relevant document of the query", "", table.to_markdown()]
+
+
 def _report(result: Evaluation, parts: list[dict[str, Any]]) -> str:
     experiment, dataset, table = result.experiment, result.dataset, result.table
     pipelines = experiment.config.pipelines
@@ -317,6 +333,7 @@ def _report(result: Evaluation, parts: list[dict[str, Any]]) -> str:
         table.to_markdown().rstrip(),
         "",
         *([differences(table.comparisons).to_markdown(), ""] if table.comparisons else []),
+        *(_unseen(result.unseen_table()) if result.unseen else []),
         *(["| system | pipeline |", "|---|---|"] if pipelines else []),
         *(f"| {name} | `{text.replace('|', chr(92) + '|')}` |" for name, text in pipelines.items()),
         *_fitted(result),

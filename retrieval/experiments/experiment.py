@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +135,12 @@ class Experiment:
     def systems(self) -> list[str]:
         """The names that are evaluated: the pipelines, or without any every retriever."""
         return list(self.config.pipelines or self.config.retrievers)
+
+    def nodes(self) -> Iterator[str]:
+        """Yield what the systems are made of, such as ``retrievers.bm25``; some more than once."""
+        kind = "pipelines" if self.config.pipelines else "retrievers"
+        for name in self.systems:
+            yield from self.needs.closure(f"{kind}.{name}")
 
     def dataset(self, split: str | None) -> Dataset:
         """Return the experiment's dataset, opened at a split."""

@@ -16,9 +16,10 @@ import sluice.training
 from sluice.encoders import CrossEncoder, DenseEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import duration
-from sluice.retrieval import Retriever, Run, load_pipeline, run, train
+from sluice.retrieval import Retriever, Run, evaluate, load_dataset, load_pipeline, run, train
 from sluice.retrieval.config.sections import ExperimentConfig, checked
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.experiments.unseen import unseen_judgements
 
 TRAINER = {"max_steps": 3, "per_device_train_batch_size": 4, "learning_rate": 1.0e-3}
 
@@ -63,6 +64,43 @@ def experiment(tmp_path: Path, bert: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def check_unseen(data: Path, results: dict[str, Any], report: str, shown: str) -> None:
+    """Check the figures apart for queries whose relevant documents training did not have."""
+    train, test = load_dataset(data, "train"), load_dataset(data, "test")
+    seen = {d for grades in train.qrels.values() for d, grade in grades.items() if grade}
+    rest = [
+        query
+        for query, grades in test.qrels.items()
+        if not seen & {d for d, grade in grades.items() if grade}
+    ]
+    assert 0 < len(rest) < len(test.qrels)
+    for system in results["unseen"]["systems"]:
+        saved = Run.load(data.parent / "out" / "runs" / f"{system['name']}.trec.gz")
+        values = evaluate(saved, test, ["nDCG@10"]).per_query["nDCG@10"]
+        expected = np.mean([values[query] for query in rest])
+        assert system["nDCG@10"] == pytest.approx(expected, abs=1e-12)
+        assert f"{system['name']} {expected:.4f}" in " ".join(shown.split())
+    assert len(results["unseen"]["systems"]) == 4
+    assert "## Where training had no relevant document of the query" in report
+    few = f"as such; nDCG@10 over the other {len(rest)}"
+    assert f"Training saw a relevant document of {len(test.qrels) - len(rest)} queries {few}" in (
+        " ".join(shown.split())
+    )
+
+
+@pytest.mark.parametrize("nodes", [[], ["retrievers.bm25"], ["train.own"]])
+def test_without_training_on_its_judgements_no_query_is_apart(
+    nodes: list[str], tmp_path: Path, bert: Path
+) -> None:
+    values = experiment(tmp_path, bert)
+    values["train"]["own"] = {**values["train"]["ft"], "examples": {"type": "corpus"}}
+    config = checked(values, ExperimentConfig)
+    test = load_dataset(values["dataset"], "test")
+    assert unseen_judgements(config, ["train.ft"], test)
+    assert not unseen_judgements(config, nodes, test)
+    assert not unseen_judgements(config, ["train.ft"], load_dataset(values["dataset"], "train"))
+
+
 def test_an_experiment_from_yaml_to_results(
     tmp_path: Path, bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +134,7 @@ def test_an_experiment_from_yaml_to_results(
         assert len(saved) == 8
     assert results["origin"]["config"]["seed"] == 13
     report = (output / "report.md").read_text()
+    check_unseen(tmp_path / "data", results, report, str(table))
     assert "| cascade |" in report
     names = ["retrievers.bm25", "train.ft", "retrievers.dense", "retrievers.hnsw", "train.ce"]
     assert {part["part"] for part in results["parts"]} == set(names)
