@@ -95,6 +95,11 @@ def is_fresh(start: Any) -> bool:
     return isinstance(start, Mapping) and start.get("type") == TYPE
 
 
+def is_untrained(start: Any) -> bool:
+    """Return whether ``start`` asks for random weights, of a model of its own or in a shape."""
+    return start == DRAWN or is_fresh(start)
+
+
 def check_fresh(spec: Mapping[str, Any], where: str) -> None:
     """Check an encoder's component that has ``start: {type: fresh, ...}``."""
     if "model" in spec:

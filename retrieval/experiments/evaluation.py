@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import shlex
@@ -187,6 +188,7 @@ class Evaluation:
         """The measures as they are spelled in the results."""
         return list(next(iter(self.scores.values())).mean)
 
+    @functools.cached_property
     def unseen_table(self) -> Table:
         """Return the systems over the queries whose relevant documents training did not have."""
         config = self.experiment.config.evaluate
@@ -212,7 +214,7 @@ class Evaluation:
             "systems": systems,
             "parts": made_parts(self.experiment.output, self.experiment.nodes()),
             "comparisons": self.table.to_dict()["comparisons"],
-            **({"unseen": self.unseen_table().to_dict()} if self.unseen else {}),
+            **({"unseen": self.unseen_table.to_dict()} if self.unseen else {}),
             "origin": {
                 **provenance(config.model_dump(), seconds=self.seconds),
                 "command": command_line(),
@@ -333,7 +335,7 @@ def _report(result: Evaluation, parts: list[dict[str, Any]]) -> str:
         table.to_markdown().rstrip(),
         "",
         *([differences(table.comparisons).to_markdown(), ""] if table.comparisons else []),
-        *(_unseen(result.unseen_table()) if result.unseen else []),
+        *(_unseen(result.unseen_table) if result.unseen else []),
         *(["| system | pipeline |", "|---|---|"] if pipelines else []),
         *(f"| {name} | `{text.replace('|', chr(92) + '|')}` |" for name, text in pipelines.items()),
         *_fitted(result),

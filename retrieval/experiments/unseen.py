@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from sluice.retrieval.config.file_keys import collection_key
 from sluice.retrieval.config.sections import ExperimentConfig
 from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import Qrels, find_split
 from sluice.retrieval.evaluation.scores import Scores
+from sluice.retrieval.experiments.training.tested_queries import trained_on
 from sluice.retrieval.training_data.example_sources import source_of
 
 
@@ -19,7 +21,12 @@ def unseen_judgements(config: ExperimentConfig, nodes: Collection[str], dataset:
     trained on the dataset's own judgements, and where these queries are all or none.
     """
     used = [section for name, section in config.train.items() if f"train.{name}" in nodes]
-    trained = any(source_of(section) is None for section in used)
+    own = collection_key(config.dataset)
+    trained = any(
+        source_of(section) is None
+        and own in map(collection_key, trained_on(section, config.dataset))
+        for section in used
+    )
     tested = find_split(str(dataset.split), dataset.splits)
     if not trained or find_split("train", dataset.splits) in (None, tested):
         return {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from sluice.encoders.transformer.packed.attention import (
 from sluice.encoders.transformer.packed.blocks import Blocks, blocks_of
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
 from sluice.encoders.transformer.packed.linear import Layer, Norms, PackedLayer, norm_of
+from sluice.encoders.transformer.packed.packing import Packing, packing_of
 from sluice.encoders.transformer.packed.training_layers import Dropout, added_norm, attended, linear
 
 WIDE = 256  # tokens of a window that is too wide to be tried
@@ -247,48 +248,6 @@ def _counted(ids: Tensor, places: Tensor, padding_id: int) -> Tensor:
 # back and asked for again all the time: 1.1 times as long at 8,192.
 TOKENS = 4_096
 _KNOWN = {"input_ids", "attention_mask", "token_type_ids"}
-
-
-class Packing(NamedTuple):
-    """Where the real tokens of a padded batch ``[n, length]`` lie, the longest text first.
-
-    ``places`` int64 ``[tokens]`` count through the padded batch; ``rows`` int64 ``[texts]`` are the
-    texts in packed order, of ``lengths``, each with so many tokens ``seen``; texts without tokens
-    are in none of them.
-    """
-
-    places: Tensor
-    rows: Tensor
-    lengths: list[int]
-    seen: list[int]
-    shape: tuple[int, int]
-
-    def padded(self, states: Tensor) -> Tensor:
-        """Return ``[n, length, hidden]`` of packed ``[tokens, hidden]``, 0 at the padding."""
-        texts, length = self.shape
-        into = states.new_zeros((texts * length, states.shape[1]))
-        return into.index_copy(0, self.places, states).view(texts, length, -1)
-
-
-def packing_of(mask: Tensor, present: Tensor | None = None) -> Packing | None:
-    """Return how a batch packs by its ``attention_mask``; None unless padded on the right only.
-
-    None also for a batch without any token. ``present`` are the tokens that have states, by
-    default those of ``mask``, which all of them attend to.
-    """
-    present = mask if present is None else present
-    sizes, seen = present.sum(dim=1), mask.sum(dim=1)
-    places = torch.arange(mask.shape[1])[None]
-    real = places < sizes[:, None]
-    fits = torch.equal(real, present.bool()) and torch.equal(places < seen[:, None], mask.bool())
-    if not fits or not int(seen.sum()) or bool((seen > sizes).any()):
-        return None
-    order = torch.argsort(sizes * (mask.shape[1] + 1) + seen, stable=True, descending=True)
-    rows = order[sizes[order] > 0]
-    inside = real[rows]
-    places = (rows[:, None] * mask.shape[1] + torch.arange(mask.shape[1])[None])[inside]
-    shape = mask.shape[0], mask.shape[1]
-    return Packing(places, rows, sizes[rows].tolist(), seen[rows].tolist(), shape)
 
 
 class TrainingPass:

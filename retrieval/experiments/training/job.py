@@ -316,12 +316,12 @@ def _starting_encoder(job: TrainingJob, parts: Sequence[Part]) -> Any:
     start = spec.pop(START_KEY, None)
     if start is None or start == DRAWN:
         encoder = make_encoder(spec, where=place, model=job.model)
-        for network in networks(encoder) if start else ():
-            draw_weights(network, job.seed)
         if (
             traits := traits_of(spec)
         ) is not None and traits.heads:  # heads opened elsewhere share the network
             encoder = copy.deepcopy(encoder)
+        for network in networks(encoder) if start else ():
+            draw_weights(network, job.seed)
     else:
         from sluice.encoders.splade.start import start_from_config
 

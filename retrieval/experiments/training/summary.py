@@ -16,6 +16,7 @@ from sluice.encoders.foundation.numbers import duration, plural
 from sluice.encoders.foundation.provenance import provenance
 from sluice.encoders.model_files.layout import RUN_THERE, own_modules
 from sluice.encoders.table import KNOWN, RANKERS, RERANKERS, TYPES
+from sluice.encoders.transformer.from_scratch import is_untrained
 from sluice.retrieval.config.components import START_KEY, towers_in, trained_kind
 from sluice.retrieval.experiments.training.dev_evaluation import dev_measure
 from sluice.retrieval.experiments.training.parts import judged, judged_by
@@ -165,8 +166,7 @@ def _next(facts: Mapping[str, Any], model_path: Path) -> str:
 
 def base_of(section: TrainingSection) -> str:
     """Return what a training run starts from: a hub id, the name of a folder, or neither."""
-    start = section.encoder.get(START_KEY)
-    if isinstance(start, Mapping) and start.get("type") in ("fresh", "drawn"):
+    if is_untrained(section.encoder.get(START_KEY)):
         return "random weights"
     towers = towers_in(section.encoder)
     models = [tower.get("model") for tower in towers.values()] or [section.encoder.get("model")]

@@ -9,7 +9,7 @@ from typing import Any
 from sluice.encoders.dense.experts.names import checked_experts
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.table import KNOWN, MATCHING, WAYS, TuningTraits
-from sluice.encoders.transformer.from_scratch import DRAWN, is_fresh
+from sluice.encoders.transformer.from_scratch import is_untrained
 from sluice.encoders.tuning.learning import refused_tuning
 from sluice.retrieval.config.components import START_KEY, towers_in
 from sluice.retrieval.config.sections import TrainingSection
@@ -41,8 +41,7 @@ class RunFacts(TrainingFacts):
     @property
     def untrained(self) -> bool:
         """Whether training begins with random weights."""
-        start = self.encoder.get(START_KEY)
-        return start == DRAWN or is_fresh(start)
+        return is_untrained(self.encoder.get(START_KEY))
 
     @property
     def towers(self) -> Mapping[str, Mapping[str, Any]]:

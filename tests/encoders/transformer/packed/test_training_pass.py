@@ -11,11 +11,8 @@ import transformers
 from torch import Tensor, nn
 
 from sluice.encoders import CrossEncoder, DenseEncoder, SpladeEncoder
-from sluice.encoders.transformer.packed.model import (
-    Packing,
-    TrainingPass,
-    packing_of,
-)
+from sluice.encoders.transformer.packed.model import TrainingPass
+from sluice.encoders.transformer.packed.packing import Packing, packing_of
 from sluice.encoders.transformer.packed.training_layers import (
     Dropout,
     added_norm,
