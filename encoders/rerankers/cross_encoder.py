@@ -43,7 +43,14 @@ from sluice.encoders.model_files.registry import kind_of
 from sluice.encoders.model_files.weights.quantised import Weights
 from sluice.encoders.rerankers.pairs import check_pairs
 from sluice.encoders.rerankers.recipes import recipe_of
-from sluice.encoders.rerankers.similarity_head import SimilarityHead, draw_similarity_head, sides
+from sluice.encoders.rerankers.similarity_head import (
+    HEADS as COMPARING,
+    SimilarityHead,
+    TermHead,
+    draw_head,
+    sides,
+)
+from sluice.encoders.splade.folder import has_mlm_head
 from sluice.encoders.table import RERANKERS
 from sluice.encoders.transformer.model import Features, TransformerModel
 from sluice.encoders.transformer.packed.families import classification_head
@@ -95,8 +102,9 @@ def one_score(logits: Tensor, relevant: int) -> Tensor:
 
 log = logging.getLogger("sluice")
 
-Head = Literal["classifier", "similarity"]
-HEADS: tuple[Head, ...] = ("classifier", "similarity")
+Head = Literal["classifier", "similarity", "terms"]
+CLASSIFIER: Head = "classifier"
+HEADS = (CLASSIFIER, *COMPARING)
 
 
 class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
@@ -154,7 +162,8 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         head: Annotated[
             Head | None,
             "classifier, or similarity: the texts' states are compared, which is the better "
-            "start from a sentence encoder.",
+            "start from a sentence encoder; terms: what a masked-language-model head says of the "
+            "query's words counts too, for SPLADE's body.",
         ] = None,
         max_length: Annotated[
             int | None, "Tokens of a query and a document together that are read; the rest is cut."
@@ -167,25 +176,26 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         """Load a cross-encoder, or any encoder with a new one-label head drawn by ``seed``.
 
         ``head`` is ``classifier`` or ``similarity``, the better start from a sentence encoder and
-        little training (``SimilarityHead``); None is the one that the folder was saved with, else
-        ``classifier``. ``max_length`` is in tokens, of both texts and special tokens together; the
+        little training (``SimilarityHead``), or ``terms`` (``TermHead``), for a masked language
+        model; None is the one that the folder was saved with, else ``classifier``. ``max_length`` is in tokens, of both texts and special tokens together; the
         longer text, usually the document, is cut first. A new classifier is logged as a warning,
         and so is a trained one that a new similarity head leaves out. ``layers``, ``backend`` and
         ``weights`` are as in ``DenseEncoder``; a similarity head has torch alone.
         """
         if head is not None and head not in HEADS:
             near = suggest(str(head), HEADS)
-            raise ConfigError(f"head: {head!r}; expected {' or '.join(HEADS)}{near}")
+            raise ConfigError(f"head: {head!r}; expected {', '.join(HEADS)}{near}")
         layout = read_layout(model_folder(str(model)))
         own = layout.sidecar.get("type")
         if own in RERANKERS and own not in ("cross_encoder", cls.kind):
             raise ModelError(
                 f"{model}: a model of type {own}, which scores otherwise; open it by that type"
             )
-        noted = layout.sidecar.get("head", "classifier")
+        noted = layout.sidecar.get("head", CLASSIFIER)
         if noted not in HEADS:
             raise ModelError(f"{model}: sluice.json: head is {noted!r}, expected one of {HEADS}")
-        similar = (head or noted) == "similarity"
+        name = str(head or noted)
+        similar = name != CLASSIFIER
         backend, backend_file = options["backend"], options["backend_file"]
         if similar and (backend not in (None, "torch") or backend_file is not None):
             raise ConfigError(
@@ -193,18 +203,16 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
                 "leave backend and backend_file out"
             )
         bits = weights_type(str(model), weights, backend)
-        network, tokenizer, folder, drawn = _loaded(
-            str(model), similar=similar, seed=seed, weights=bits
-        )
+        network, tokenizer, folder, drawn = _loaded(str(model), name, seed=seed, weights=bits)
         graph = (backend or layout.sidecar.get("backend", "torch")) != "torch"
         cut_layers(network, layers, exported=graph)
         compared = None
-        if similar and noted == "similarity":
-            compared = SimilarityHead.read(folder, int(network.config.hidden_size))
+        if similar and noted == name:
+            compared = COMPARING[name].read(folder, int(network.config.hidden_size), network)
         elif similar:
-            compared = draw_similarity_head(int(network.config.hidden_size), seed)
+            compared = draw_head(name, network, seed)
             if kind_of(folder) == cls.kind:
-                log.warning("%s: head: similarity leaves its trained classifier out", folder)
+                log.warning("%s: head: %s leaves its trained %s out", folder, name, noted)
         elif drawn:
             recipe = recipe_of(str(model))
             log.warning(
@@ -239,6 +247,12 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         ids, mask = features["input_ids"], features["attention_mask"]
         return sides(ids, mask, features.get("token_type_ids"), self._separators)
 
+    def _by_head(self, states: Tensor, features: Features) -> Tensor:
+        """Return what the similarity head says of the states of padded features, ``[n]``."""
+        assert self.similarity_head is not None
+        scores: Tensor = self.similarity_head(states, *self._sides(features), features["input_ids"])
+        return scores
+
     @property
     def fingerprint(self) -> str:
         """A hash of weights, tokenizer and length."""
@@ -265,11 +279,10 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         packed, head = self.training_pass(features), classification_head(self.model)
         if self.similarity_head is not None:
             if packed is None:
-                states = self.model(**features).last_hidden_state
+                states = self.model.base_model(**features).last_hidden_state
             else:
                 states = packed.packing.padded(packed.states())
-            compared: Tensor = self.similarity_head(states, *self._sides(features))
-            return compared
+            return self._by_head(states, features)
         if packed is not None and head is not None:
             return one_score(head(packed.firsts()), self._relevant)
         return one_score(self.model(**features).logits, self._relevant)
@@ -305,8 +318,7 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
         if self.similarity_head is not None:
             parts = torch.split(network.states(*self.laid_out(batch)), batch.lengths)
             padded = nn.utils.rnn.pad_sequence(list(parts), batch_first=True)
-            compared: Tensor = self.similarity_head(padded, *self._sides(self.padded(batch)))
-            return compared
+            return self._by_head(padded, self.padded(batch))
         states = network.single_states(*self.laid_out(batch))
         head = classification_head(self.model)
         return one_score(states if head is None else head(states), self._relevant)
@@ -363,16 +375,23 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
 
     def facts(self) -> dict[str, Any]:
         """Return what ``sluice.json`` notes."""
-        head = {} if self.similarity_head is None else {"head": "similarity"}
+        head = {} if self.similarity_head is None else {"head": self.similarity_head.NAME}
         noted = noted_weights(self.model)
         return {"type": self.kind, "max_length": self.max_length, **head, **noted}
 
 
-def _loaded(model: str, *, similar: bool, seed: int, weights: Weights) -> Loaded:
-    """Load the network alone for a similarity head, else with its classifier."""
-    from transformers import AutoModel, AutoModelForSequenceClassification
+def _loaded(model: str, head: str, *, seed: int, weights: Weights) -> Loaded:
+    """Load the network with what its head reads: nothing, the words' weights, or its classifier."""
+    from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-    if similar:
+    if head == TermHead.NAME:
+        if not has_mlm_head(model_folder(model)):
+            raise ModelError(
+                f"{model}: no masked-language-model head, which head: {head} reads; take SPLADE's "
+                f"body, or write head: {SimilarityHead.NAME}"
+            )
+        return load(AutoModelForMaskedLM, model, weights=weights)
+    if head != CLASSIFIER:
         return load(AutoModel, model, weights=weights)
     labels = label_count(model_folder(model))
     return load(

@@ -1,8 +1,9 @@
-"""A head that compares the two texts of a pair by the states of their tokens."""
+"""Heads that compare the two texts of a pair by the states of their tokens."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,10 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.splade.pooling import last_layer, pass_through
+from sluice.encoders.transformer.packed.families import vocabulary_head
 
-FOLDER = "1_SimilarityHead"  # in the folder of a cross-encoder
-EARLIER = "similarity_head"
+EARLIER = "similarity_head"  # where a cross-encoder's folder had the first one's weights
 WEIGHTS = "model.safetensors"
 SCALE = 10.0  # of both similarities at the start: their sum is spread like a trained one's logits
 
@@ -27,34 +29,43 @@ class SimilarityHead(nn.Module):
     Khattab and Zaharia, 2020, eq. 3, over the query's number of tokens.)
     """
 
-    def __init__(self, hidden: int) -> None:
+    NAME: ClassVar = "similarity"
+    STARTS: ClassVar = (SCALE, SCALE)  # of the scales
+
+    def __init__(self, hidden: int, network: Any = None) -> None:
         super().__init__()
-        self.scales = nn.Parameter(torch.full((2,), SCALE))
+        self.scales = nn.Parameter(torch.tensor(self.STARTS))
         self.inner = nn.Linear(hidden, hidden)
         self.outer = nn.Linear(hidden, 1)
         nn.init.zeros_(self.outer.weight)
         nn.init.zeros_(self.outer.bias)
 
-    def forward(self, states: Tensor, queries: Tensor, documents: Tensor) -> Tensor:
+    def forward(
+        self, states: Tensor, queries: Tensor, documents: Tensor, ids: Tensor | None = None
+    ) -> Tensor:
         """Return scores float32 ``[n]`` of states ``[n, length, hidden]``.
 
-        ``queries`` and ``documents`` ``[n, length]`` bool are where the tokens of each lie. The
-        arithmetic is float32 also under autocast: similarities differ little.
+        ``queries`` and ``documents`` ``[n, length]`` bool are where the tokens of each lie, ``ids``
+        what they are. The arithmetic is float32 also under autocast: similarities differ little.
         """
         with torch.autocast(states.device.type, enabled=False):
             states = states.float()
-            likeness = torch.stack(
-                [_of_means(states, queries, documents), _of_tokens(states, queries, documents)], 1
-            )
+            likeness = torch.stack(self.likenesses(states, queries, documents, ids), 1)
             rest = self.outer(torch.tanh(self.inner(states[:, 0]))).squeeze(-1)
             scores: Tensor = likeness @ self.scales + rest
         return scores
+
+    def likenesses(
+        self, states: Tensor, queries: Tensor, documents: Tensor, ids: Tensor | None
+    ) -> list[Tensor]:
+        """Return what is scaled and added, ``[n]`` each."""
+        return [_of_means(states, queries, documents), _of_tokens(states, queries, documents)]
 
     def save(self, folder: Path, separators: list[int], *, segments: bool) -> None:
         """Write the head's folder into a model folder; the rest is for sentence-transformers."""
         from safetensors.torch import save_file
 
-        home = folder / FOLDER
+        home = folder / self.place()
         home.mkdir(exist_ok=True)
         weights = {name: value.detach().cpu() for name, value in self.state_dict().items()}
         save_file(weights, home / WEIGHTS, {"format": "pt"})
@@ -62,7 +73,12 @@ class SimilarityHead(nn.Module):
         write_json(home / "config.json", facts)
 
     @classmethod
-    def read(cls, folder: Path, hidden: int) -> SimilarityHead:
+    def place(cls) -> str:
+        """Return the name of its folder in that of a cross-encoder."""
+        return f"1_{cls.__name__}"
+
+    @classmethod
+    def read(cls, folder: Path, hidden: int, network: Any) -> Self:
         """Read the head of a model folder.
 
         ``ModelError`` if it is missing, of another width or has values that are not finite.
@@ -70,11 +86,11 @@ class SimilarityHead(nn.Module):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        place = EARLIER if (folder / EARLIER).is_dir() else FOLDER
+        place = EARLIER if (folder / EARLIER).is_dir() else cls.place()
         file = folder / place / WEIGHTS
         if not file.exists():
             raise ModelError(f"{file}: missing; sluice.json says that the model has this head")
-        head = cls(hidden)
+        head = cls(hidden, network)
         try:
             head.load_state_dict(load_file(file))
         except (SafetensorError, RuntimeError, OSError) as error:
@@ -88,11 +104,55 @@ class SimilarityHead(nn.Module):
         return head.eval()
 
 
-def draw_similarity_head(hidden: int, seed: int) -> SimilarityHead:
-    """Return a new head whose inner layer is drawn by ``seed``."""
+class TermHead(SimilarityHead):
+    """A similarity head that adds ``c sum_i w(i, t_i) max_j w(j, t_i)``, the product of SPLADE.
+
+    i goes over the query's tokens ``t_i``, j over the document's, and ``w(j, t) = log(1 + relu(z_j
+    e_t + b_t))`` is what the masked-language-model head of ``network`` says of word t at place j:
+    how much a text is about a word, read with the other text in view. c begins at 1. (Formal et
+    al., 2021, arXiv 2109.10086, of the query's own words.)
+    """
+
+    NAME: ClassVar = "terms"
+    STARTS: ClassVar = (SCALE, SCALE, 1.0)
+
+    def __init__(self, hidden: int, network: Any = None) -> None:
+        super().__init__(hidden)
+        head = vocabulary_head(network)
+        if head is None:
+            raise ModelError(
+                f"{type(network).__name__}: its masked-language-model head is not known here; "
+                f"write head: {SimilarityHead.NAME}"
+            )
+        decoder = last_layer(network)
+        pass_through(network, decoder)
+        self._network = (head, decoder)  # not of this module: the network is saved with both
+
+    def likenesses(
+        self, states: Tensor, queries: Tensor, documents: Tensor, ids: Tensor | None
+    ) -> list[Tensor]:
+        """Return what is scaled and added, ``[n]`` each."""
+        assert ids is not None
+        head, decoder = self._network
+        width = _width(queries)
+        terms = ids[:, :width]
+        logits = head(states) @ decoder.weight[terms].transpose(1, 2)  # [n, length, width]
+        if decoder.bias is not None:
+            logits = logits + decoder.bias[terms].unsqueeze(1)
+        weights = torch.log1p(torch.relu(logits.float()))
+        own = weights[:, :width].diagonal(dim1=1, dim2=2) * queries[:, :width]
+        found = (weights * documents.unsqueeze(2)).amax(1)
+        return [*super().likenesses(states, queries, documents, ids), (own * found).sum(1)]
+
+
+HEADS: dict[str, type[SimilarityHead]] = {kind.NAME: kind for kind in (SimilarityHead, TermHead)}
+
+
+def draw_head(name: str, network: Any, seed: int) -> SimilarityHead:
+    """Return a new head of a network, whose inner layer is drawn by ``seed``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return SimilarityHead(hidden).eval()
+        return HEADS[name](int(network.config.hidden_size), network).eval()
 
 
 def sides(
@@ -124,10 +184,15 @@ def _mean(states: Tensor, side: Tensor) -> Tensor:
 def _of_tokens(states: Tensor, queries: Tensor, documents: Tensor) -> Tensor:
     """Return ``[n]``: each query token's largest cosine with a document token, in the mean."""
     unit = normalize(states, dim=-1)
-    width = int(queries.any(0).nonzero().max()) + 1 if bool(queries.any()) else 0
+    width = _width(queries)
     asking = queries[:, :width]
     cosines = unit[:, :width] @ unit.transpose(1, 2)  # [n, width, length]
     lowest = cosines.masked_fill(~documents.unsqueeze(1), -1.0)
     best = lowest.amax(2) if width else cosines.new_zeros((len(states), 0))
     counted = asking & documents.any(1, keepdim=True)
     return (best * counted).sum(1) / asking.sum(1).clamp(min=1)
+
+
+def _width(queries: Tensor) -> int:
+    """Return how many places hold all queries' tokens."""
+    return int(queries.any(0).nonzero().max()) + 1 if bool(queries.any()) else 0

@@ -95,14 +95,14 @@ MODULE_ORDER = re.compile(
     r"| SparseAutoEncoder)?)?"
     r"|StaticEmbedding( Dense| LayerNorm| Normalize)*"
 )
-RANKER_ORDER = re.compile(r"|Transformer( SimilarityHead)?")
+RANKER_ORDER = re.compile(r"|Transformer( SimilarityHead| TermHead)?")
 VECTOR_MODULES = ("Dense", "LayerNorm", "Normalize")  # each maps vectors of texts to others
 # What sentence-transformers has no module for, by the key of their settings in ``sluice.json``. It
 # runs some of them (``encoders.sentence_transformers``), and refuses a folder with another.
 OWN = {
     "Concepts": "concepts", "Experts": "experts", "Gaussian": "gaussian", "HyperHead": "hyper_head",
     "PseudoQueries": "pseudo_queries", "SimilarityHead": "head", "TermFrequency": "term_frequency",
-    "TermWeights": "query_model", "TopLayers": "top_layers",
+    "TermHead": "head", "TermWeights": "query_model", "TopLayers": "top_layers",
 }  # fmt: skip
 
 

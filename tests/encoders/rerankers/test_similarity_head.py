@@ -249,6 +249,59 @@ def _word_level() -> object:
     return tokenizer
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_terms_are_the_product_of_both_texts_word_weights(
+    masked_bert: Path, pairs: list[tuple[str, str]], packed: bool, tmp_path: Path
+) -> None:
+    encoder = CrossEncoder.from_pretrained(masked_bert, head="terms", max_length=40)
+    head = encoder.similarity_head
+    assert head is not None
+    drawn(head)
+    encoder.packed = encoder.packed_training = packed
+    scores = encoder.score(pairs)
+    other = transformers.AutoModelForMaskedLM.from_pretrained(masked_bert).double().eval()
+    third = float(head.scales[2])
+    for score, (query, document) in zip(scores, pairs, strict=True):
+        features = encoder.tokenizer(
+            [query], [document], truncation="longest_first", max_length=40, return_tensors="pt"
+        )
+        with torch.no_grad():
+            out = other(**features, output_hidden_states=True)
+        ids, types = features["input_ids"][0].tolist(), features["token_type_ids"][0].tolist()
+        special = {encoder.tokenizer.cls_token_id, encoder.tokenizer.sep_token_id}
+        asked, found = (
+            [place for place, token in enumerate(ids)
+             if types[place] == side and token not in special]
+            for side in (0, 1)
+        )  # fmt: skip
+        weights = np.log1p(np.maximum(out.logits[0].numpy(), 0))
+        product = math.fsum(
+            weights[i, ids[i]] * max((weights[j, ids[i]] for j in found), default=0.0)
+            for i in asked
+        )
+        states = out.hidden_states[-1][0].tolist()
+        rows = ([states[i] for i in asked], [states[j] for j in found])
+        with torch.no_grad():
+            head.scales = torch.nn.Parameter(head.scales[:2])
+            rest = expected(head, states[0], *rows)
+            head.scales = torch.nn.Parameter(torch.cat([head.scales, torch.tensor([third])]))
+        assert score == pytest.approx(rest + third * product, abs=3e-4)
+    logits = encoder.logits(encoder.tokenize_pairs(pairs))
+    np.testing.assert_allclose(logits.detach().numpy(), scores, atol=1e-4)
+    encoder.save_pretrained(tmp_path / "m")
+    again = open_encoder(tmp_path / "m")
+    np.testing.assert_allclose(again.score(pairs), scores, atol=1e-5)
+    assert again.fingerprint == encoder.fingerprint
+    assert CrossEncoder.from_pretrained(tmp_path / "m", head="terms").fingerprint == (
+        encoder.fingerprint
+    )
+
+
+def test_terms_need_a_head_that_knows_words(bert: Path) -> None:
+    with pytest.raises(ModelError, match="no masked-language-model head, which head: terms reads"):
+        CrossEncoder.from_pretrained(bert, head="terms")
+
+
 def test_freezing_leaves_the_head(bert: Path) -> None:
     encoder = similar(bert)
     freeze(encoder, layers=2, embeddings=True)
@@ -261,7 +314,7 @@ def test_freezing_leaves_the_head(bert: Path) -> None:
 
 def test_bad_heads_are_named(bert: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="head: 'similar'; expected classifier or similarity; did"
+        ConfigError, match="head: 'similar'; expected classifier, similarity, terms; did"
     ):
         CrossEncoder.from_pretrained(bert, head="similar")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="backend: onnx; a similarity head has no exported graph"):
