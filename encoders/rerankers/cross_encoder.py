@@ -177,10 +177,11 @@ class CrossEncoder(FamiliarScorer, TransformerModel, EncoderBase):
 
         ``head`` is ``classifier`` or ``similarity``, the better start from a sentence encoder and
         little training (``SimilarityHead``), or ``terms`` (``TermHead``), for a masked language
-        model; None is the one that the folder was saved with, else ``classifier``. ``max_length`` is in tokens, of both texts and special tokens together; the
-        longer text, usually the document, is cut first. A new classifier is logged as a warning,
-        and so is a trained one that a new similarity head leaves out. ``layers``, ``backend`` and
-        ``weights`` are as in ``DenseEncoder``; a similarity head has torch alone.
+        model; None is the one that the folder was saved with, else ``classifier``. ``max_length``
+        is in tokens, of both texts and special tokens together; the longer text, usually the
+        document, is cut first. A new classifier is logged as a warning, and so is a trained one
+        that a new similarity head leaves out. ``layers``, ``backend`` and ``weights`` are as in
+        ``DenseEncoder``; a similarity head has torch alone.
         """
         if head is not None and head not in HEADS:
             near = suggest(str(head), HEADS)

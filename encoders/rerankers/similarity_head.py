@@ -30,7 +30,7 @@ class SimilarityHead(nn.Module):
     """
 
     NAME: ClassVar = "similarity"
-    STARTS: ClassVar = (SCALE, SCALE)  # of the scales
+    STARTS: ClassVar[tuple[float, ...]] = (SCALE, SCALE)  # of the scales
 
     def __init__(self, hidden: int, network: Any = None) -> None:
         super().__init__()

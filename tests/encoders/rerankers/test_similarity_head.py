@@ -260,7 +260,7 @@ def test_terms_are_the_product_of_both_texts_word_weights(
     encoder.packed = encoder.packed_training = packed
     scores = encoder.score(pairs)
     other = transformers.AutoModelForMaskedLM.from_pretrained(masked_bert).double().eval()
-    third = float(head.scales[2])
+    third = head.scales[2].item()
     for score, (query, document) in zip(scores, pairs, strict=True):
         features = encoder.tokenizer(
             [query], [document], truncation="longest_first", max_length=40, return_tensors="pt"
