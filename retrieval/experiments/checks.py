@@ -88,6 +88,7 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
                 "SPLADE model",
             )
     from sluice.retrieval.experiments.training.checks import check_training
+    from sluice.retrieval.experiments.training.folds import check_folds
     from sluice.retrieval.training_data.teachers.spec import check_teachers_exist
 
     for name, section in config.train.items():
@@ -100,7 +101,9 @@ def check_experiment(config: ExperimentConfig, allow: Allow = None) -> None:
         check_teachers_exist(section.teacher, f"train.{name}.teacher", config.train)
         check_teachers_exist(negatives.get("judge"), f"{key}.judge")
     _check_parts(config, allow)
-    Dependencies(config).check()
+    needs = Dependencies(config)
+    needs.check()
+    check_folds(config, needs)
 
 
 def _check_executor(config: ExperimentConfig) -> None:

@@ -53,6 +53,7 @@ from sluice.retrieval.experiments.output.folder import (
 from sluice.retrieval.experiments.output.retrievers import ExperimentRetrievers
 from sluice.retrieval.experiments.output.saved_pipeline import open_pipeline
 from sluice.retrieval.experiments.reuse import Dependencies, check_saved, is_built_of, read_by
+from sluice.retrieval.experiments.training.folds import FOLDS, folded_lists, folds_of
 from sluice.retrieval.experiments.training.job import TrainingJob, order_of, train_model
 from sluice.retrieval.experiments.training.parts import FOLDER, TrainingSet, names_of
 from sluice.retrieval.experiments.training.tested_queries import (
@@ -118,6 +119,7 @@ class Experiment:
         self._untested = False  # whether training is known to see no query of the evaluation
         self._models: dict[str, Path] = {}
         self._models_of: Experiment | None = None  # the experiment that trains its models
+        self._data: Dataset | None = None  # in place of the dataset that the config names
         self._scorers: dict[str, Any] = {}
         self._warned: set[str] = set()
         self.needs = Dependencies(config)
@@ -144,6 +146,8 @@ class Experiment:
 
     def dataset(self, split: str | None) -> Dataset:
         """Return the experiment's dataset, opened at a split."""
+        if self._data is not None:
+            return self._data.with_split(split)
         with named_file(self.file):
             refuse_remote_dataset(self.config.dataset, "dataset", self.allow)
         return load_dataset(followed(self.config.dataset, self.allow), split)
@@ -234,7 +238,8 @@ class Experiment:
     def training_job(self, name: str) -> TrainingJob:
         """Return the job that trains a model of this experiment; nothing is begun."""
         section, work = self.config.train[name], self.output / "training" / name
-        one = TrainingSet(lambda: self.dataset(None), self.lists, executor=self.executor)
+        source = functools.partial(self._folded, name) if folds_of(section) else self.lists
+        one = TrainingSet(lambda: self.dataset(None), source, executor=self.executor)
         test = self._test if self.systems else None
         return TrainingJob(
             section,
@@ -282,6 +287,24 @@ class Experiment:
         other.needs = Dependencies(config, models_of=self.needs)
         other.fits.needs = other._retrievers.needs = other.needs
         return other
+
+    def _folded(self, name: str, named: Any, where: str) -> Stage | Run:
+        """Return the lists of ``negatives.retriever`` by folds of the training queries.
+
+        What the first stage of a fold is made of lies in ``training/NAME/folds/N-K`` of the output,
+        N folds, K the fold.
+        """
+        whole, folds = self.lists(named, where), folds_of(self.config.train[name])
+        assert isinstance(whole, Stage)  # ``check_folds``: a name of this config
+
+        def searched(number: int, data: Dataset) -> Stage:
+            output = self.output / "training" / name / FOLDS / f"{folds}-{number}"
+            config = self.config.model_copy(update={"output": str(output)})
+            other = Experiment(config, file=self.file, allow=self.allow, rebuild=self.rebuild)
+            other._data = data
+            return other.stage(str(named))
+
+        return folded_lists(whole, self.dataset(None), folds, self.config.seed, searched)
 
     def _test(self) -> Dataset:
         return self.dataset(self.config.evaluate.split)

@@ -152,7 +152,8 @@ def mining_of(spec: Mapping[str, Any], where: str) -> Mining:
     from sluice.training.negatives.settings import Mining
 
     whole_number(spec.get("depth", 1), f"{where}.depth", 1)
-    others = ("type", "retriever", "depth", "mode", "judge", "refresh")
+    whole_number(spec.get("folds", 2), f"{where}.folds", 2)
+    others = ("type", "retriever", "depth", "folds", "mode", "judge", "refresh")
     settings = {key: value for key, value in spec.items() if key not in others}
     check_arguments(Mining, settings, where=where, kind=MINED)
     if spec.get("judge") is not None and settings.get("judge_gamma") is None:

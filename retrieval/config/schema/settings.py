@@ -99,6 +99,11 @@ MINED: dict[str, Schema] = {
         default="percentage",
     ),
     "depth": key("Candidates of each query that are looked at.", "integer", minimum=1),
+    "folds": key(
+        "Parts of the training queries, each searched by a first stage that is trained without it.",
+        "integer",
+        minimum=2,
+    ),
     "judge": key(
         "Who drops candidates that are relevant: a reranker by name, a component, a file, or a "
         "list of these.",

@@ -127,8 +127,9 @@ DATA: Final = (
          "{encoder: {type: true_false, prompt: '{query} {document}'}, loss: bce, examples: "
          "{type: quality}}"),
     Rule("encoder.head",
-         lambda run: run.examples == "quality" and run.encoder.get("head") == "similarity",
-         "similarity: compares a query with a document, and examples of type quality have no "
+         lambda run: run.examples == "quality"
+         and run.encoder.get("head") not in (None, "classifier"),
+         "{encoder[head]}: compares a query with a document, and examples of type quality have no "
          "query; leave head out",
          "{encoder: {type: cross_encoder, head: similarity}, loss: bce, examples: {type: "
          "quality}}"),
@@ -237,6 +238,11 @@ SELDOM: Final = (
          "live candidates change at every step, and no teacher has scored them; leave it out, or "
          "mine the negatives",
          "{negatives: {type: live}, teacher: m}"),
+    Rule("negatives.folds",
+         lambda run: run.negatives.get("folds") and (run.datasets or run.examples or run.alone),
+         "parts the train split's queries of an experiment's one dataset, whose first stage is "
+         "trained again for each part; leave it out",
+         "negatives: {type: mined, retriever: m, folds: 2}"),
     Rule("negatives.refresh", _same_again,
          "would mine the same negatives each time; add self to retriever (the encoder as it is "
          "then), set sampling: random, or leave refresh out",

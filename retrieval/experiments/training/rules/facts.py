@@ -12,7 +12,7 @@ from sluice.encoders.table import KNOWN, MATCHING, WAYS, TuningTraits
 from sluice.encoders.transformer.from_scratch import is_untrained
 from sluice.encoders.tuning.learning import refused_tuning
 from sluice.retrieval.config.components import START_KEY, towers_in
-from sluice.retrieval.config.sections import TrainingSection
+from sluice.retrieval.config.sections import TrainConfig, TrainingSection
 from sluice.retrieval.experiments.training.parts import names_of
 from sluice.retrieval.retrievers.candidate_lists import listed
 from sluice.retrieval.training_data.example_sources import searched_with
@@ -37,6 +37,11 @@ class RunFacts(TrainingFacts):
     def encoder(self) -> Mapping[str, Any]:
         """The component of the encoder."""
         return self.section.encoder
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a config of its own, and no part of an experiment."""
+        return isinstance(self.section, TrainConfig)
 
     @property
     def untrained(self) -> bool:
