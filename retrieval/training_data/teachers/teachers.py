@@ -207,6 +207,9 @@ def parsed_component(text: str, where: str) -> Mapping[str, Any]:
 Texts = Callable[[], Iterable[str]]  # the texts of a corpus, streamed anew
 
 
+KEPT = 2**28  # bytes of documents' vectors
+
+
 class ModelTeacher:
     """A cross-encoder, or a bi-encoder by the similarity of its two vectors."""
 
@@ -215,6 +218,7 @@ class ModelTeacher:
     def __init__(self, model: Any, name: str) -> None:
         self.name = name
         self._model = model
+        self._kept: dict[str, NDArray[Any]] = {}  # vectors of documents met before, by text
         if not ScorerHooks(model).scores_pairs and not encodes(model):
             raise ConfigError(
                 f"teacher {name}: {type(model).__name__} can neither score pairs nor encode texts; "
@@ -261,7 +265,7 @@ class ModelTeacher:
         queries = list(dict.fromkeys(pair[1] for pair in pairs))
         documents = list(dict.fromkeys(pair[3] for pair in pairs))
         left = self._model.encode_queries(queries)
-        right = self._model.encode_documents(documents)
+        right = self._documents(documents)
         row = {text: place for place, text in enumerate(queries)}
         column = {text: place for place, text in enumerate(documents)}
         if isinstance(left, TokenVectors):
@@ -272,6 +276,19 @@ class ModelTeacher:
         if hooks_of(self._model).similarity == "cosine":
             products /= (_lengths(one) * _lengths(other)).clip(1e-30)
         return products
+
+    def _documents(self, texts: list[str]) -> Any:
+        """Return the documents' vectors; dense ones are kept, since shards share documents."""
+        new = [text for text in texts if text not in self._kept]
+        if new:
+            encoded = self._model.encode_documents(new)
+            if not isinstance(encoded, np.ndarray):
+                return encoded  # of all: none of these is kept
+            self._kept.update(zip(new, encoded, strict=True))
+        vectors = np.stack([self._kept[text] for text in texts])
+        for text in list(self._kept)[: max(len(self._kept) - KEPT // vectors[0].nbytes, 0)]:
+            del self._kept[text]
+        return vectors
 
 
 def _max_sims(

@@ -45,6 +45,35 @@ PAIRS = [(f"q{n}", [f"{'d' * (n + m)}" for m in range(1, 4)]) for n in range(7)]
 FLAT = [(query, document) for query, documents in PAIRS for document in documents]
 
 
+@pytest.mark.parametrize("kept", [2**28, 16, 1])
+def test_a_document_of_several_shards_is_encoded_once(
+    kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Counting:
+        similarity, fingerprint, dim = "dot", "f", 2
+
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
+            return np.array([[len(query), 1.0] for query in queries], np.float32)
+
+        def encode_documents(self, documents: Sequence[str]) -> np.ndarray:
+            self.seen += documents
+            return np.array([[1.0, len(text)] for text in documents], np.float32)
+
+    monkeypatch.setattr(f"{ModelTeacher.__module__}.KEPT", kept)
+    model = Counting()
+    teacher = ModelTeacher(model, "counting")
+    shards = [[("q", "a"), ("q", "b"), ("r", "a")], [("q", "a"), ("r", "c")], [("r", "a")]]
+    for shard in shards:
+        scores = teacher.scores(texts(shard)).tolist()
+        assert scores == [len(f"text of {query}") + 3.0 * len(doc) for query, doc in shard]
+    assert sorted(set(model.seen)) == ["aaa", "bbb", "ccc"]
+    assert len(model.seen) == (3 if kept == 2**28 else len(model.seen))
+    assert kept > 1 or len(model.seen) > 3
+
+
 class TestShards:
     def test_every_pair_once_and_who_scored_it(self, tmp_path: Path) -> None:
         made = distil(
