@@ -1,0 +1,142 @@
+#!/usr/bin/env python
+"""What a reranker adds to a fitted hybrid, by its start, and how much of that is remembered.
+
+    SLUICE_DATA=FOLDER scripts/prove_cascade.py [COLLECTION] [--starts terms drawn] [--folds 2]
+        [--steps 300] [--depth 20] [--seed 13] [--output FOLDER]
+
+The recipe is that of configs/reference.yaml (of configs/quickstart.yaml for pydocs) with its
+cross-encoder exchanged: a small SPLADE's body (``sluice model get splade-tiny``) with each head,
+random weights in its shape, all-MiniLM-L6-v2, its two lower layers, the trained dense encoder, and
+late interaction from all-MiniLM-L6-v2. One more has no network: documents that were relevant in training get one deviation more. Each
+stands over all tested queries, and over those of which training had no relevant document.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from harness import options
+
+from sluice.retrieval import Run, load_dataset
+from sluice.retrieval.datasets.dataset import training_splits
+from sluice.retrieval.evaluation.comparison import SignificanceTest
+from sluice.retrieval.evaluation.scores import evaluate
+from sluice.retrieval.experiments.unseen import unseen_judgements
+from sluice.retrieval.jobs import run
+
+ROOT = Path(__file__).resolve().parent.parent
+HYBRID, MEASURE = "hybrid", "nDCG@10"
+TINY, MINILM = "splade-tiny", "sentence-transformers/all-MiniLM-L6-v2"
+# The encoder of each start; the small ones learn in larger steps, of more documents.
+STARTS: dict[str, dict[str, Any]] = {
+    "splade": {"model": TINY},
+    "splade-sim": {"model": TINY, "head": "similarity"},
+    "terms": {"model": TINY, "head": "terms"},
+    "drawn": {"model": TINY, "start": {"type": "drawn"}},
+    "minilm": {"model": MINILM, "head": "similarity"},
+    "minilm2": {"model": MINILM, "head": "similarity", "layers": 2},
+    "dense": {"model": "dense-ft", "head": "similarity"},
+    "late": {"type": "tokens", "model": MINILM},
+}
+
+
+def config_of(arguments: Any) -> dict[str, Any]:
+    """Return the recipe with a cascade for each start."""
+    name = "quickstart" if arguments.collection == "pydocs" else "reference"
+    config: dict[str, Any] = yaml.safe_load((ROOT / f"configs/{name}.yaml").read_text("utf-8"))
+    config |= {"seed": arguments.seed, "output": str(arguments.output), "rerankers": {}}
+    if arguments.collection != "pydocs":
+        config["dataset"] = arguments.collection
+    today = config["train"].pop("cross-ft")
+    del config["pipelines"]["cascade"]
+    length = 128 if arguments.collection == "pydocs" else 256
+    for name in arguments.starts:
+        encoder = {"type": "cross_encoder", "max_length": length, **STARTS[name]}
+        reranker = {"type": "cross_encoder", "max_length": length}
+        section = {**today, "encoder": encoder}
+        if "type" in STARTS[name]:  # late interaction: both texts apart, compared token by token
+            encoder["document_length"] = encoder.pop("max_length")
+            reranker = {"type": "max_sim"}
+            section = {**section, "freeze": None, "head_learning_rate": None}
+        if encoder["model"] == TINY:
+            mined = {**today["negatives"], "per_query": 7, "range_max": 30}
+            trainer = {"per_device_train_batch_size": 8, "learning_rate": 3.0e-4}
+            section = {
+                "encoder": encoder, "loss": today["loss"], "negatives": mined,
+                "trainer": {**today["trainer"], **trainer, "max_steps": 300},
+            }  # fmt: skip
+        elif "layers" in encoder:
+            section["freeze"] = {"embeddings": True}
+        if arguments.steps:
+            section["trainer"] = {**section["trainer"], "max_steps": arguments.steps}
+        if arguments.folds:
+            section["negatives"] = {**section["negatives"], "folds": arguments.folds}
+        config["train"][f"x-{name}"] = section
+        config["rerankers"][f"r-{name}"] = {
+            **reranker, "model": f"x-{name}", "dtype": "bfloat16",
+        }  # fmt: skip
+        config["pipelines"][f"c-{name}"] = (
+            f"{HYBRID} % 50 >> fitted(r-{name}, depth={arguments.depth})"
+        )
+    config["evaluate"] |= {"baseline": HYBRID, "latency_queries": 20}
+    return config
+
+
+def with_bonus(hits: Run, trained: set[str]) -> Run:
+    """Add one deviation of a query's first scores to documents that were relevant in training."""
+    lists = {}
+    for query in hits:
+        head = list(hits[query])[:20]
+        scores = np.array([score for _, score in head])
+        scores = (scores - scores.mean()) / (scores.std() + 1e-9)
+        scores += [name in trained for name, _ in head]
+        lists[query] = [(head[place][0], float(scores[place])) for place in np.argsort(-scores)]
+    return Run(lists)
+
+
+def main() -> None:
+    """Train and evaluate what is missing, and print the table."""
+    arguments = options(__doc__, {
+        "collection": ({"nargs": "?", "default": "scifact"}, "the collection"),
+        "--starts": (
+            {"nargs": "+", "choices": list(STARTS), "default": ["splade", "splade-sim", "drawn"]},
+            "what the cross-encoders begin from",
+        ),
+        "--folds": (0, "negatives from first stages that never saw their query, by folds"),
+        "--steps": (0, "steps of each training; 0: the recipe's"),
+        "--depth": (20, "documents that are reranked at most"),
+        "--seed": (13, "seed of the trainings"),
+        "--output": (ROOT / "runs/cascade", "where the experiment is, and stays"),
+    })  # fmt: skip
+    config = config_of(arguments)
+    _, experiment = run(config)
+    test = load_dataset(config["dataset"], "test")
+    rest = unseen_judgements(experiment.config, set(experiment.nodes()), test)
+    train = training_splits(test, arguments.seed)[0]
+    trained = {d for grades in train.qrels.values() for d, g in grades.items() if g >= train.level}
+    names = [HYBRID, *(name for name in config["pipelines"] if name.startswith("c-"))]
+    runs = {name: Run.load(experiment.output / f"runs/{name}.trec.gz") for name in names}
+    runs["bonus"] = with_bonus(runs[HYBRID], trained)
+    if rest:
+        print(f"{len(rest):,} of {len(test.qrels):,} queries have no relevant document of training")
+    else:
+        print("all queries, or none, have a relevant document of training")
+    values = {
+        name: evaluate(each, test, [MEASURE]).per_query[MEASURE] for name, each in runs.items()
+    }
+    for name in runs:
+        cells = []
+        for queries in (list(values[HYBRID]), list(rest))[: 1 + bool(rest)]:
+            own, base = (
+                np.array([values[system][query] for query in queries]) for system in (name, HYBRID)
+            )
+            found = SignificanceTest().compared(name, HYBRID, MEASURE, own, base)
+            cells.append(f"{own.mean():.4f} {found.difference:+.4f} (p {found.p:.2g})")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
