@@ -7,8 +7,9 @@
 The recipe is that of configs/reference.yaml (of configs/quickstart.yaml for pydocs) with its
 cross-encoder exchanged: a small SPLADE's body (``sluice model get splade-tiny``) with each head,
 random weights in its shape, all-MiniLM-L6-v2, its two lower layers, the trained dense encoder, and
-late interaction from all-MiniLM-L6-v2. One more has no network: documents that were relevant in training get one deviation more. Each
-stands over all tested queries, and over those of which training had no relevant document.
+late interaction from all-MiniLM-L6-v2. One more has no network: documents that were relevant in
+training get one deviation more. Each stands over all tested queries, and over those of which
+training had no relevant document.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def config_of(arguments: Any) -> dict[str, Any]:
         if "type" in STARTS[name]:  # late interaction: both texts apart, compared token by token
             encoder["document_length"] = encoder.pop("max_length")
             reranker = {"type": "max_sim"}
-            section = {**section, "freeze": None, "head_learning_rate": None}
+            loss = {"type": "info_nce", "temperature": 1.0, "negatives": "own"}
+            section = {**section, "loss": loss, "freeze": None, "head_learning_rate": None}
         if encoder["model"] == TINY:
             mined = {**today["negatives"], "per_query": 7, "range_max": 30}
             trainer = {"per_device_train_batch_size": 8, "learning_rate": 3.0e-4}
