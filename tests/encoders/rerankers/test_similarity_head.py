@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
 import transformers
 from tiny_models import save_model, save_tokenizer
@@ -295,6 +296,8 @@ def test_terms_are_the_product_of_both_texts_word_weights(
     assert CrossEncoder.from_pretrained(tmp_path / "m", head="terms").fingerprint == (
         encoder.fingerprint
     )
+    with pytest.raises(ModelError, match="only Sluice runs its TermHead"):
+        sentence_transformers.CrossEncoder(str(tmp_path / "m"), trust_remote_code=True)
 
 
 def test_terms_need_a_head_that_knows_words(bert: Path) -> None:
