@@ -79,7 +79,7 @@ class TrainingFacts:
     """What is trained by what: known of a config before any work, of objects when training begins.
 
     ``kind`` is the encoder's type, and ``learning`` how that is trained. ``live`` candidates,
-    ``sparse`` penalties, a ``teacher`` and a gradient cache (``cached``) are there or not.
+    ``sparse`` penalties and a ``teacher`` are there or not.
     ``scoring`` is as it was chosen, and None where it was not; ``unit`` says whether token vectors
     have length 1.
     """
@@ -91,7 +91,6 @@ class TrainingFacts:
     live: bool
     sparse: bool
     teacher: bool
-    cached: bool
     scoring: TokenScoring | None
     unit: bool = True
 
@@ -260,10 +259,6 @@ RULES: Final = (
          "{name} needs scores from -1 to 1, and these token vectors have any length; leave "
          "normalize: false out of encoder, or take another loss",
          "{encoder: {type: tokens, normalize: false}, loss: psl, scoring: mean_max_sim}"),
-    Rule("gradient_cache", lambda facts: facts.cached and "network" in facts.loss.wants,
-         "{name} writes with the network itself, not from vectors; leave it out, and take smaller "
-         "batches",
-         "{loss: grl, gradient_cache: 4}"),
     Rule("scoring",
          lambda facts: facts.scoring is not None and facts.learns and "tokens" not in facts.learns,
          "{scored}: is for encoders of token vectors (encoder: {{type: tokens}}), and this one is "

@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from sluice.encoders.dense.encoder import DenseEncoder
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.model_files.layout import read_object, transformer_folder
 from sluice.encoders.model_files.loading import lengths_of
+from sluice.encoders.model_files.weights.files import add_tensors, read_tensors
 from sluice.encoders.model_files.weights.quantised import QuantisedEmbedding, QuantisedLinear
 from sluice.encoders.transformer.decoder_attention import (
     cache_name,
@@ -131,8 +136,10 @@ def writes_in_order(model: Any) -> bool:
 class OwnWriting:
     """The network of a dense encoder under the head of its family's language model.
 
-    Head and token embeddings are one matrix, so that nothing is added to the encoder.
-    ``ConfigError`` for a network that is not a decoder, or whose head has weights of its own.
+    A head that is the matrix of the token embeddings adds nothing to the encoder. One with weights
+    of its own is read from the files that the encoder was loaded from, learns where the token
+    embeddings do, and is kept beside the encoder. ``ConfigError`` for a network that is not a
+    decoder, and where the files have no head.
     """
 
     def __init__(self, encoder: Any) -> None:
@@ -160,30 +167,56 @@ class OwnWriting:
         elif whole.config.tie_word_embeddings:
             whole.set_output_embeddings(QuantisedLinear(table.matrix, head.bias))
         apart = [name for name, value in whole.named_parameters() if value.is_meta]
+        self.own_head: dict[str, nn.Parameter] = {}
         if apart:
-            raise ConfigError(
-                f"grl: the head of {type(whole).__name__} has weights of its own "
-                f"({', '.join(apart[:2])}), which an encoder's folder has no room for; take a "
-                "model with tie_word_embeddings"
-            )
+            where = Path(network.name_or_path)
+            learns = any(each.requires_grad for each in table.parameters())
+            for name, value in read_tensors(where, apart).items():
+                own = nn.Parameter(value.to(network.device, torch.float32), learns)
+                owner, _, last = name.rpartition(".")
+                setattr(whole.get_submodule(owner), last, own)
+                self.own_head[name] = own
+            if left := [name for name in apart if name not in self.own_head]:
+                raise ConfigError(
+                    f"grl: the head of {type(whole).__name__} has weights of its own "
+                    f"({', '.join(left[:2])}), and {where} has none; take the folder of the "
+                    "language model itself, or a model with tie_word_embeddings"
+                )
         self._network = network
         self._whole = whole
         self._longest = lengths_of(encoder.tokenizer, network.config)[1]
 
-    @property
-    def architecture(self) -> str:
-        """The name of the language model's class in transformers."""
-        return type(self._whole).__name__
+    def save(self, folder: Path) -> None:
+        """Make an encoder's saved folder that of the language model, which transformers opens."""
+        home = transformer_folder(folder)
+        file = home / "config.json"
+        write_json(file, {**read_object(file), "architectures": [type(self._whole).__name__]})
+        if self.own_head:
+            add_tensors(home, {name: value.detach() for name, value in self.own_head.items()})
 
     def log_probabilities(
-        self, features: Mapping[str, Features], queries: Tensor, documents: Tensor
+        self,
+        features: Mapping[str, Features],
+        queries: Tensor,
+        documents: Tensor,
+        *,
+        chunk: int | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the log-probability of each document after its query, and its tokens, ``[n]``.
 
         ``queries`` and ``documents`` are rows of the features of both sides. Attention is causal:
         the same network, another mask. Queries are cut to half of what the model reads at once,
-        documents to the rest.
+        documents to the rest. With ``chunk`` so many texts are run at a time, and again for their
+        gradients, so that one chunk's graph is held.
         """
+        if chunk is not None and len(queries) > chunk:
+            pairs = zip(torch.split(queries, chunk), torch.split(documents, chunk), strict=True)
+            parts = [
+                checkpoint(self.log_probabilities, features, *pair, use_reentrant=False)
+                for pair in pairs
+            ]
+            values, counts = zip(*parts, strict=True)
+            return torch.cat(values), torch.cat(counts)
         sides = (features["query"], queries), (features["document"], documents)
         parts = [
             [own["input_ids"][row][own["attention_mask"][row].bool()] for row in rows.tolist()]

@@ -102,11 +102,20 @@ def open_encoder(name: str | Path, *, allow: Collection[str] = (), **options: An
     One behind HTTP opens if ``allow`` names its server, and takes ``asking`` alone.
     """
     folder = model_folder(str(name))
-    kind = kind_of(folder)
+    maker, kind = opener_of(folder)
     if kind == REMOTE:
         if others := sorted(options.keys() - {"asking"}):
             raise ConfigError(f"{others[0]}: an encoder behind HTTP takes no such option")
         options["allow"] = allow
+    return resolve(maker)(folder, **options)
+
+
+def opener_of(folder: Path) -> tuple[str, str]:
+    """Return what opens a saved model and the model's type; nothing is loaded.
+
+    Raises ``ModelError`` for a folder that says no use, and one of a type that is not built in.
+    """
+    kind = kind_of(folder)
     if kind == LANGUAGE_MODEL:
         raise ModelError(
             f"{folder}: a language model without modules.json, which does not say what it encodes "
@@ -116,4 +125,4 @@ def open_encoder(name: str | Path, *, allow: Collection[str] = (), **options: An
     table = {**ENCODERS, **GIVEN, **RERANKERS, **OPENED}
     if kind not in table:
         raise ModelError(f"{folder}: saved by an encoder of type {kind!r}, which is not built in")
-    return resolve(table[kind])(folder, **options)
+    return table[kind], kind

@@ -58,21 +58,29 @@ def init(
     output: Annotated[Path | None, "The YAML file to write.", Shown("JOB.yaml")] = None,
     list_: Annotated[bool, "List the jobs and recipes."] = False,
     all_: Annotated[bool, "List every recipe."] = False,
+    sample: Annotated[
+        bool, "Write the small sample files beside it that it names; without JOB every one."
+    ] = False,
 ) -> None:
     """Write a commented YAML file for a job.
 
     The data is looked at: its splits, the number of documents and how long they and the queries
     are, from which lengths and passages follow. A recipe is copied as it is. An existing file is
-    left alone.
+    left alone. Sample files have the names and the form of what recipes and documentation read:
+    catalogue.jsonl, queries.jsonl, dev.tsv, test.tsv, clicks.jsonl, concepts.txt.
 
     Examples:
       sluice config init --list
       sluice config init hybrid --dataset pydocs
       sluice config init train dense --pairs pairs.csv --output my.yaml
+      sluice config init production-hybrid --sample
       sluice config init evaluate --documents docs.csv --queries topics.tsv --qrels qrels.txt
     """
     from sluice.retrieval.planning.drafts import draft, jobs
 
+    if sample and not job:
+        _say_samples(Path())
+        return
     if list_ or all_ or not job:
         _print(jobs(), jobs(core=True), all_, "sluice config init --all")
         return
@@ -91,8 +99,18 @@ def init(
     )  # fmt: skip
     from sluice.encoders.foundation.disk.files import write_text
 
+    if sample:
+        _say_samples(file.parent, drafted)
     write_text(file, drafted)
     echo(f"{file}: written; look it through, then: sluice config check {file}")
+
+
+def _say_samples(folder: Path, drafted: str | None = None) -> None:
+    """Write the sample files that a text names, or all; say which."""
+    from sluice.retrieval.planning.samples import write_samples
+
+    written = write_samples(folder, drafted)
+    echo("".join(f"{file}: written\n" for file in written) or "sample files: all there already")
 
 
 def _splits(qrels: list[str]) -> str | dict[str, str]:

@@ -22,6 +22,7 @@ from sluice.encoders.model_files.locate import (
     local_folder,
     model_folder,
 )
+from sluice.encoders.model_files.registry import opener_of
 from sluice.encoders.table import KNOWN, ROUTED, USUAL, USUAL_RANKER
 from sluice.retrieval.config.component_types import EXAMPLES as SOURCES, Section
 from sluice.retrieval.config.names import Role
@@ -36,10 +37,11 @@ from sluice.retrieval.datasets.beir import LooseFiles
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.source import find_split
 from sluice.retrieval.experiments.checks import SECTIONS, check_experiment
-from sluice.retrieval.experiments.reuse import models_in
+from sluice.retrieval.experiments.reuse import models_in, section_names
 from sluice.retrieval.experiments.suites.suite import beir_datasets, is_suite
 from sluice.retrieval.experiments.tuning.experiment import check_tuning
 from sluice.retrieval.pipelines.table import STORED
+from sluice.retrieval.retrievers.retriever import Retriever
 from sluice.retrieval.training_data.files.corpus_examples import sees_queries
 from sluice.training.losses import USUAL as USUAL_LOSS
 from sluice.training.rules import BrokenRules
@@ -89,6 +91,20 @@ def missing_models(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
             model_folder(name)
         except SluiceError as error:
             yield f"{place}: {error}"
+
+
+def unopened_folders(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a problem for each folder that a teacher, a judge or negatives name and cannot open."""
+    for place, section in trainings(config):
+        for each in section_names(section, place):
+            alone = each.role is Role.JUDGE or each.key in ("teacher", "teachers")
+            try:
+                if each.role is Role.LISTS and Path(each.value).is_dir():
+                    Retriever.open(each.value).let_go()
+                elif alone and (folder := local_folder(str(each.value))) is not None:
+                    opener_of(folder)
+            except SluiceError as error:
+                yield f"{each.where}: {error}"
 
 
 def missing_splits(config: Any, values: Mapping[str, Any]) -> Iterator[str]:
@@ -191,7 +207,7 @@ def problems(values: Mapping[str, Any], file: Path | None = None) -> list[str]:
         mended.values["dataset"] = TOP["dataset"]
     config = mended.settled(_check)
     if config is not None:
-        for check in (missing_models, missing_splits):
+        for check in (missing_models, unopened_folders, missing_splits):
             mended.found += [text for text in check(config, values) if mended.is_new(text)]
     return mended.found
 

@@ -54,8 +54,9 @@ class VectorBatch:
     rows ``[n]`` and the vectors ``[n, dim]`` of queries that those rows' positives do not answer.
     ``features`` are the token ids and masks of both sides. ``matrix``
     replaces the product of the vectors where scores come from elsewhere (a cross-encoder's logits,
-    candidates of a frozen index). ``memo`` is what a loss made of ``features`` and keeps for the
-    same batch over other vectors.
+    candidates of a frozen index). ``chunk`` is how many texts a loss may run through
+    the network at once (``gradient_cache``; None: all). ``memo`` is what a loss made of
+    ``features`` and keeps for the same batch over other vectors.
     """
 
     queries: Tensor
@@ -75,6 +76,7 @@ class VectorBatch:
     features: Mapping[str, Features] = field(default_factory=dict)
     matrix: Tensor | None = None
     ids: Mapping[str, Any] = field(default_factory=dict)
+    chunk: int | None = None
     memo: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -143,6 +143,7 @@ class Objective:
         self.scoring = scoring
         self.regulariser = regulariser
         self.live = live
+        self.chunk: int | None = None  # of texts that a loss runs through the network at once
         self.parts: dict[str, tuple[Tensor, int]] = {}
         self._checked = False  # whether `xtr` leaves any token out
 
@@ -193,6 +194,7 @@ class Objective:
             "scoring": self.scoring,
             "features": inputs["features"],
             "ids": inputs["ids"],
+            "chunk": self.chunk,
         }
         if "pairs" in vectors:
             labels = inputs["labels"]

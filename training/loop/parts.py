@@ -143,7 +143,6 @@ def choose_parts(
     seed: int,
     teacher: BatchTeacher | None = None,
     scoring: TokenScoring | None = None,
-    cached: bool = False,
 ) -> Parts:
     """Return the parts that train this encoder with this loss.
 
@@ -152,9 +151,7 @@ def choose_parts(
     vectors, MaxSim by default. Raises ``ConfigError`` where these do not fit the encoder.
     """
     hooks = as_loss(loss)
-    facts = facts_of(
-        encoder, hooks, live=live, sparse=sparse, taught=teacher, scoring=scoring, cached=cached
-    )
+    facts = facts_of(encoder, hooks, live=live, sparse=sparse, taught=teacher, scoring=scoring)
     judge(RULES, facts)
     if teacher is not None and not facts.by_batch:
         raise ConfigError(
@@ -207,7 +204,6 @@ def facts_of(
     sparse: bool,
     taught: BatchTeacher | None,
     scoring: TokenScoring | None,
-    cached: bool,
 ) -> TrainingFacts:
     """Return what the rules of training judge, of objects; of towers it is the documents'."""
     hooks = hooks_of(encoder)
@@ -226,7 +222,6 @@ def facts_of(
         live=live,
         sparse=sparse,
         teacher=taught is not None,
-        cached=cached,
         scoring=scoring,
         unit=hooks.normalize is not False,
     )

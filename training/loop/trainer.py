@@ -105,11 +105,11 @@ class RetrievalTrainer(Trainer):  # type: ignore[misc]
             seed=arguments.seed,
             teacher=teacher,
             scoring=scoring,
-            cached=gradient_cache is not None,
         )
         if teacher is not None:
             teacher.prepare(examples)
         self.objective = parts.objective(regulariser, live)
+        self.objective.chunk = gradient_cache
         self.steering = None
         if regulariser is not None and not isinstance(encoder, WithoutTerms):
             self.steering = Steering(

@@ -41,6 +41,7 @@ LOSSES: dict[str, str] = {
     "misfits": "sluice.training.losses.own.negatives:Misfits",
     "mixing": "sluice.training.losses.own.negatives:Mixing",
     "momentum_queue": "sluice.training.losses.own.momentum_queue:MomentumQueue",
+    "multi_similarity": "sluice.training.losses.own.multi_similarity:MultiSimilarity",
     "psl": "sluice.training.losses.contrastive.pairs:PSL",
     "qbd": "sluice.training.losses.own.qbd:QBD",
     "rank_net": "sluice.training.losses.listwise.lists:RankNet",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ModelError, listed
 from sluice.encoders.model_files.layout import read_object
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"  # names the shard of each tensor
@@ -158,6 +163,41 @@ def _tensors(file: Path) -> dict[str, tuple[str, int]]:
             "again"
         )
     return {name: (kinds[name], end - begin) for name, (begin, end) in places.items()}
+
+
+def read_tensors(home: Path, names: Collection[str]) -> dict[str, Tensor]:
+    """Return those of a network's tensors that its files have, by name."""
+    from safetensors import safe_open
+
+    if (home / WEIGHTS).exists():
+        shards = dict.fromkeys(names, WEIGHTS)
+    else:
+        shards = shards_in(home / INDEX, ".safetensors") if (home / INDEX).exists() else {}
+    found: dict[str, Tensor] = {}
+    for name in names:
+        if name in shards:
+            with safe_open(home / shards[name], "pt") as file:
+                if name in file.keys():  # noqa: SIM118 (no mapping)
+                    found[name] = file.get_tensor(name)
+    return found
+
+
+def add_tensors(home: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Add a shard to the files of a network: others are not written again."""
+    from safetensors.torch import save_file
+
+    if (home / WEIGHTS).exists():
+        first = "model-00001-of-00002.safetensors"
+        shards = dict.fromkeys(_tensors(home / WEIGHTS), first)
+        (home / WEIGHTS).rename(home / first)
+    else:
+        shards = shards_in(home / INDEX, ".safetensors")
+    last = "model-head.safetensors"
+    held = {name: value.cpu().contiguous() for name, value in tensors.items()}
+    save_file(held, home / last, metadata={"format": "pt"})
+    sizes = (own.stat().st_size for own in (home / name for name in {*shards.values(), last}))
+    facts = {"total_size": sum(sizes)}
+    write_json(home / INDEX, {"metadata": facts, "weight_map": shards | dict.fromkeys(held, last)})
 
 
 def _is_file(path: Path) -> bool:

@@ -137,7 +137,6 @@ def run_facts(
         live=live,
         sparse=section.sparsity is not None,
         teacher=section.teacher is not None,
-        cached=section.gradient_cache is not None,
         scoring=token_scoring(section, prefix),
         unit=section.encoder.get("normalize") is not False,
         section=section,

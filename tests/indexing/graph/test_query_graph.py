@@ -47,8 +47,16 @@ def brute(documents: Table, queries: Table, k: int) -> NDArray[np.int64]:
     return np.argsort(-scores, axis=1, kind="stable")[:, :k]
 
 
-def test_documents_that_queries_find_together() -> None:
-    found = np.array([[4, 1, 0], [1, 4, -1], [2, 1, 4]], np.int32)
+@pytest.mark.parametrize(
+    "lists",
+    [
+        [[4, 1, 0], [1, 4, -1], [2, 1, 4]],
+        # 5 is twice at ranks 1 and 6 with 0, 1 once at 1 and 2: weights 1/(ab) put 1 first
+        [[0, 1, 2, 3, 4, 5], [0, 4, 2, 3, -1, 5]],
+    ],
+)
+def test_documents_that_queries_find_together(lists: list[list[int]]) -> None:
+    found = np.array(lists, np.int32)
     weights: dict[tuple[int, int], float] = {}
     for line in found:
         ranked = [(row, place + 1) for place, row in enumerate(line.tolist()) if row >= 0]

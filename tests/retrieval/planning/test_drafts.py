@@ -15,13 +15,14 @@ from pyarrow import parquet
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.config.yaml_file import EDITOR_LINE, SCHEMA, configs
-from sluice.retrieval.datasets.dataset import Dataset
+from sluice.retrieval.datasets.dataset import Dataset, load_dataset
 from sluice.retrieval.datasets.source import MemorySource
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.planning import drafts, problems as needs
 from sluice.retrieval.planning.drafts import Lengths, dataset_facts, draft, jobs, pair_facts
 from sluice.retrieval.planning.problems import problems
 from sluice.retrieval.planning.templates import JOBS
+from sluice.retrieval.training_data.example_sources import file_examples
 
 VALIDATOR = Draft202012Validator(json.loads((ROOT / "configs" / SCHEMA).read_text("utf-8")))
 PAIRS = "question,answer,negative\n" + "how are you,fine thanks to you,no\n" * 3
@@ -202,3 +203,35 @@ def test_on_the_command_line(sluice: Call, work: Path) -> None:
     assert sluice("config", "check", "hybrid.yaml", "--fast")[1].startswith(
         "hybrid.yaml: no problem\n"
     )
+
+
+def test_sample_files(sluice: Call, work: Path) -> None:
+    """Those that a recipe names, left alone where they are; the recipe has no problem then."""
+    (work / "dev.tsv").write_text("mine")
+    code, out, _ = sluice("config", "init", "production-hybrid", "--sample")
+    assert (code, (work / "dev.tsv").read_text()) == (0, "mine")
+    assert "clicks.jsonl: written" in out
+    assert "dev.tsv" not in out
+    assert not (work / "concepts.txt").exists()
+    (work / "dev.tsv").unlink()
+    code, out, _ = sluice("config", "init", "--sample")
+    assert (code, set(out.split())) == (0, {"dev.tsv:", "concepts.txt:", "written"})
+    assert "all there" in sluice("config", "init", "--sample")[1]
+    found = problems(yaml.safe_load((work / "production-hybrid.yaml").read_text()))
+    assert found == []
+    data = load_dataset(
+        {
+            "corpus": "catalogue.jsonl", "queries": "queries.jsonl",
+            "qrels": {"dev": "dev.tsv", "test": "test.tsv"},
+        },
+        "test",
+    )  # fmt: skip
+    assert data.qrels["q02"] == {"p02": 1}
+    spec = {"type": "clicks", "file": "clicks.jsonl", "positives": "each"}
+    examples = file_examples(spec, data, 1)
+    asked = {q: f"p{q[1:]}" for q in data.qrels}
+    assert len(examples) > 16
+    assert not asked.keys() & {each.query.id for each in examples}  # neither dev nor test
+    code, _, err = sluice("config", "init", "quickstart", "--sample")
+    assert (code, "names a sample file" in err) == (2, True)
+    assert not (work / "quickstart.yaml").exists()

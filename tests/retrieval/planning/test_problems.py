@@ -1,6 +1,7 @@
 """Every problem of a config is found at once, and none that is not one."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from click_logs import CLICK, write_log
 from command_line import Call
 from places import ROOT
 
+from sluice.retrieval import Retriever
 from sluice.retrieval.config.sections import load_values
 from sluice.retrieval.planning.problems import problems
 
@@ -184,6 +186,32 @@ def test_of_one_training_run(good: dict[str, Any], tmp_path: Path) -> None:
     training |= {"loss": {"type": "infonce"}, "examples": str(tmp_path / "pairs.csv")}
     found = problems(training)
     assert [text.partition(":")[0] for text in found] == ["output", "examples.file", "loss.type"]
+
+
+def test_folders_of_teachers_judges_and_negatives_are_opened(
+    good: dict[str, Any], tmp_path: Path
+) -> None:
+    writer, empty = tmp_path / "writer", tmp_path / "empty"
+    for folder in (writer, empty):
+        folder.mkdir()
+    (writer / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    training = good["train"]["ft"]
+    training["teacher"] = str(writer)
+    training["loss"] = {"type": "kl_div"}
+    training["negatives"] |= {"retriever": ["bm25", str(empty)], "judge": str(empty)}
+    found = problems(good)
+    assert [text.partition(": ")[0] for text in found] == [
+        "train.ft.teacher", "train.ft.negatives.retriever[1]", "train.ft.negatives.judge",
+    ]  # fmt: skip
+    for text, fault in zip(
+        found, ("{type: generative", "retriever.json", "not a model folder"), strict=True
+    ):
+        assert fault in text
+    Retriever.build("bm25", {"d0": "cats"}, path=tmp_path / "lists")
+    bert = {"architectures": ["BertModel"], "model_type": "bert"}
+    (writer / "config.json").write_text(json.dumps(bert))
+    training["negatives"] |= {"retriever": str(tmp_path / "lists"), "judge": [str(writer)]}
+    assert problems(good) == []
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda f: f.stem)

@@ -1,5 +1,7 @@
 """GRL: its parts by independent formulas, who gets gradients, and the folder that it leaves."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import torch
 from families import bare_decoder
 from tiny_generators import save_gpt2
+from tiny_models import save_tokenizer
 from torch import Tensor
 
 from sluice.encoders import DenseEncoder
@@ -17,9 +20,11 @@ from sluice.encoders.generative.constrained_decoding import OwnWriting
 from sluice.encoders.towers import TowerEncoder
 from sluice.encoders.transformer.decoder_attention import causal_attention
 from sluice.training.batches.vector_batch import VectorBatch
+from sluice.training.loop.large_batches import cached_backward
 from sluice.training.losses import LOSSES
 from sluice.training.losses.composed.matryoshka import sliced
 from sluice.training.losses.own.grl import GRL, agreement, preference
+from sluice.training.losses.own.multi_similarity import mined
 from sluice.training.protocol import Example, Text
 
 QUERIES = ["river gold", "dense vector", "score document"]
@@ -116,9 +121,9 @@ def test_inside_matryoshka_a_batch_is_written_once(
     written_for: list[int] = []
     whole = OwnWriting.log_probabilities
 
-    def counted(self: OwnWriting, features: Any, queries: Tensor, documents: Tensor) -> Any:
+    def counted(self: OwnWriting, features: Any, queries: Tensor, *rest: Any, **more: Any) -> Any:
         written_for.append(len(queries))
-        return whole(self, features, queries, documents)
+        return whole(self, features, queries, *rest, **more)
 
     monkeypatch.setattr(OwnWriting, "log_probabilities", counted)
     alone = GRL(writing=writing)
@@ -185,7 +190,7 @@ def test_nothing_is_learnt_to_write_by_the_divergence(gpt2: Path) -> None:
     writer: Any = loss._own
     plain = writer.log_probabilities
 
-    def constant(*arguments: Any) -> tuple[Tensor, Tensor]:
+    def constant(*arguments: Any, **more: Any) -> tuple[Tensor, Tensor]:
         sums, lengths = plain(*arguments)
         return sums.detach(), lengths
 
@@ -237,8 +242,9 @@ def test_what_cannot_be_trained(gpt2: Path, bert: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="grl: BertModel"):
         GRL().bind(DenseEncoder.from_pretrained(bert), 1)
     apart = save_gpt2(tmp_path / "apart", tie_word_embeddings=False)
-    with pytest.raises(ConfigError, match="has weights of its own"):
-        GRL().bind(opened(apart), 1)
+    opened(apart).save_pretrained(tmp_path / "bare")  # an encoder alone
+    with pytest.raises(ConfigError, match=r"has weights of its own \(lm_head.weight\), and .*bare"):
+        GRL().bind(opened(tmp_path / "bare"), 1)
     alone = [Example(Text("q", "gold"), (Text("d", "river"),))]
     with pytest.raises(DataError, match="none of 1 examples has a negative"):
         GRL().bind_examples(alone)
@@ -246,12 +252,128 @@ def test_what_cannot_be_trained(gpt2: Path, bert: Path, tmp_path: Path) -> None:
     towers = TowerEncoder(opened(gpt2), opened(gpt2))
     with pytest.raises(ConfigError, match="one dense encoder, whose network writes, not TowerE"):
         GRL().bind(towers, 1)
-    loss = GRL()
-    loss.bind(opened(gpt2), 1)
-    batch = batch_of(opened(gpt2))
-    leaves = batch.with_vectors(batch.queries.detach().requires_grad_(), batch.documents)
-    with pytest.raises(ConfigError, match="leave gradient_cache out"):
-        loss.over(leaves)
+
+
+LAYOUTS = {
+    "GPT2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
+    "Llama": {},
+    "Mistral": {},
+    "Phi": {},  # the head has a bias
+}
+
+
+def untied(folder: Path, family: str) -> Path:
+    """A language model of a published layout, drawn at random, whose head is a matrix apart."""
+    import transformers
+
+    size = save_tokenizer(folder)
+    torch.manual_seed(3)
+    shape = LAYOUTS[family] or {
+        "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    }  # fmt: skip
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=size, tie_word_embeddings=False, initializer_range=0.3, pad_token_id=0,
+        eos_token_id=2, bos_token_id=2, attention_dropout=0.0, **shape,
+    )  # fmt: skip
+    kind = {"GPT2": "GPT2LMHeadModel"}.get(family, f"{family}ForCausalLM")
+    getattr(transformers, kind)(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", LAYOUTS)
+def test_a_head_of_its_own_writes_learns_and_is_kept(family: str, tmp_path: Path) -> None:
+    import transformers
+
+    folder = untied(tmp_path / "model", family)
+    encoder = opened(folder)
+    loss = GRL(writing="supervised")
+    loss.bind(encoder, 1)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).double().eval()
+
+    def cross_entropy(model: Any) -> float:
+        total, count = 0.0, 0
+        for query, document in ((0, 0), (1, 2), (2, 4)):
+            read = encoder.tokenize([QUERIES[query]], "query")["input_ids"][0].tolist()
+            text = encoder.tokenize([DOCUMENTS[document]], "document")["input_ids"][0].tolist()
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([[*read, *text]])).logits[0].numpy()
+            chances = [softmax(row) for row in logits[len(read) - 1 : -1]]
+            total -= sum(np.log(c[t]) for c, t in zip(chances, text, strict=True))
+            count += len(text)
+        return total / count
+
+    value = loss.over(batch_of(encoder))
+    assert loss.notes()["loss_writing"] == pytest.approx(cross_entropy(model), rel=1e-4)
+    value.backward()
+    head = list(loss.parameters())
+    assert [each.grad is not None and bool(each.grad.any()) for each in head] == [True] * len(head)
+    assert len(head) == 1 + (family == "Phi")
+    with torch.no_grad():
+        head[0].add_(0.1)
+    kept = {name: each.clone() for name, each in loss.state().items()}
+    encoder.save_pretrained(tmp_path / "trained")
+    loss.save(tmp_path / "trained")
+    again = GRL()
+    again.bind(opened(tmp_path / "trained"), 1)
+    assert all(torch.equal(each, kept[name]) for name, each in again.state().items())
+    assert again.state().keys() == kept.keys() != set()
+    trained = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "trained", is_causal=True
+    )
+    other = trained.double().eval()
+    loss.over(batch_of(opened(tmp_path / "trained")))
+    assert loss.notes()["loss_writing"] == pytest.approx(cross_entropy(other), rel=1e-4)
+    encoder.save_pretrained(tmp_path / "shards")  # a second time, over shards
+    loss.save(tmp_path / "shards")
+    loss.save(tmp_path / "shards")
+    third = GRL()
+    third.bind(opened(tmp_path / "shards"), 1)
+    assert all(torch.equal(each, kept[name]) for name, each in third.state().items())
+    fresh = GRL()
+    fresh.bind(opened(folder), 1)
+    fresh.restore(kept)
+    assert all(torch.equal(each, kept[name]) for name, each in fresh.state().items())
+    frozen = opened(folder)
+    frozen.model.requires_grad_(False)
+    fresh.bind(frozen, 1)
+    assert list(fresh.parameters()) == []
+
+
+@pytest.mark.parametrize("family", ["GPT2", "Llama"])
+def test_the_gradient_a_few_texts_at_a_time_is_the_whole_batch_s(
+    family: str, tmp_path: Path
+) -> None:
+    """With gradient_cache: the vectors from chunks, and the writing run again by chunks."""
+    folder = untied(tmp_path / "model", family)
+    gradients, values = [], []
+    for size in (None, 2):
+        encoder = opened(folder)
+        loss = GRL()
+        loss.bind(encoder, 1)
+        whole = batch_of(encoder)
+
+        def value_of(vectors: Any, whole: Any = whole, size: Any = size, loss: Any = loss) -> Any:
+            made = whole.with_vectors(vectors["query"], vectors["document"], chunk=size)
+            return loss.over(made)
+
+        if size is None:
+            value = value_of({"query": whole.queries, "document": whole.documents})
+            value.backward()
+        else:
+            value = cached_backward(
+                lambda sides, encoder=encoder: {
+                    side: encoder.embed(each, side) for side, each in sides.items()
+                },
+                whole.features, size, value_of, arithmetic=nullcontext,
+            )  # fmt: skip
+        values.append(value.item())
+        own = {**dict(encoder.model.named_parameters()), "head": next(iter(loss.parameters()))}
+        gradients.append({name: each.grad for name, each in own.items()})
+    assert values[0] == pytest.approx(values[1], rel=1e-6)
+    for name, gradient in gradients[0].items():
+        if gradient is not None:
+            torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-3, atol=1e-5)
 
 
 def test_beside_codes_the_head_has_those_of_the_words(tmp_path: Path) -> None:
@@ -267,3 +389,20 @@ def test_beside_codes_the_head_has_those_of_the_words(tmp_path: Path) -> None:
     expected, _ = OwnWriting(plain).log_probabilities(sides, row, row)
     assert int(count) > 1
     assert value.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_mining_leaves_out_what_says_nothing(gpt2: Path) -> None:
+    encoder = opened(gpt2)
+    batch = batch_of(encoder)
+    loss, plain = GRL(mining=0.05, writing="supervised"), GRL(writing="supervised")
+    for each in (loss, plain):
+        each.bind(encoder, 1)
+        each.over(batch)
+    q, d = (torch.nn.functional.normalize(v, dim=1) for v in (batch.queries, batch.documents))
+    taking = mined(q @ d.T, batch.labels, batch.mask, 0.05)
+    assert 0 < int(taking.sum()) < taking.numel()
+    expected = GRL(writing="supervised")
+    expected.bind(encoder, 1)
+    expected.over(replace(batch, mask=taking))
+    assert loss.notes()["loss_contrast"] == expected.notes()["loss_contrast"]
+    assert loss.notes()["loss_contrast"] != plain.notes()["loss_contrast"]

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from annotated_types import Gt
-from torch import Tensor
+from annotated_types import Ge, Gt
+from torch import Tensor, nn
 from torch.nn.functional import kl_div, logsigmoid, normalize
 
 from sluice.encoders.foundation.build import checked
-from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.model_files.layout import read_object, transformer_folder
 from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.processes import world
 from sluice.training.batches.vector_batch import VectorBatch
 from sluice.training.losses.base import LossBase, Want
 from sluice.training.losses.contrastive.softmax import InfoNCE
+from sluice.training.losses.own.multi_similarity import mined
 
 if TYPE_CHECKING:
     from sluice.encoders.generative.constrained_decoding import OwnWriting
@@ -49,16 +48,16 @@ class GRL(LossBase):
     """Contrast of vectors, plus what the model writes, plus the divergence between the two.
 
     The contrast is InfoNCE over ``-|q - d| / temperature`` of unit vectors (``distance: l2``), or
-    over their cosine. With ``writing: preference`` the model learns to write a query's positive
-    rather than its first negative, ``-log sigmoid(beta (log P(d+|q) - log P(d-|q)))``, with sums
-    over the tokens and no reference model; ``supervised`` is the mean cross-entropy of the
-    positive's tokens. The divergence is ``KL(softmax(g) || softmax(cos / temperature))`` over a
-    query's own documents, g being the mean log-probability of a document's tokens, as a constant:
-    the vectors learn from what is written, and not the other way round. ``writing_weight`` and
-    ``agreement_weight`` weigh the second and the third part; the third needs negatives, and so
-    ``preference``.
+    over their cosine; ``mining`` leaves the cells that ``multi_similarity`` would mine. With
+    ``writing: preference`` the model learns to write a query's positive rather than its first
+    negative, ``-log sigmoid(beta (log P(d+|q) - log P(d-|q)))``, with sums over the tokens and no
+    reference model; ``supervised`` is the mean cross-entropy of the positive's tokens. The
+    divergence is ``KL(softmax(g) || softmax(cos / temperature))`` over a query's own documents, g
+    being the mean log-probability of a document's tokens, as a constant: the vectors learn from
+    what is written, and not the other way round. ``writing_weight`` and ``agreement_weight`` weigh
+    the second and the third part; the third needs negatives, and so ``preference``.
     (Man et al. 2024, "ULLME: A unified framework for large language model embeddings with
-    generation-augmented learning", arXiv 2408.03402; Rafailov et al. 2023, DPO.)
+        generation-augmented learning", arXiv 2408.03402; Rafailov et al. 2023, DPO.)
     """
 
     summary = "a decoder that embeds and writes: contrast, preference and their divergence"
@@ -74,6 +73,12 @@ class GRL(LossBase):
         Literal["l2", "cosine"],
         "What the contrast compares: l2, minus the distance of unit vectors, or cosine.",
     ] = "l2"
+    mining: Annotated[
+        float | None,
+        Ge(0),
+        "The margin by which documents say something to the contrast, as multi_similarity mines "
+        "them; left out, all count.",
+    ] = None
     writing: Annotated[
         Literal["preference", "supervised"],
         "What is learnt of writing: to prefer a positive to a negative, or supervised, the "
@@ -144,17 +149,15 @@ class GRL(LossBase):
         """Return the sum of the three parts."""
         if self._own is None:
             raise ConfigError("grl: not bound to an encoder; train with sluice.training.fit")
-        if torch.is_grad_enabled() and batch.queries.is_leaf:
-            raise ConfigError(
-                "gradient_cache: grl writes with the network itself, not from vectors; leave "
-                "gradient_cache out"
-            )
         queries, documents = normalize(batch.queries, dim=1), normalize(batch.documents, dim=1)
         cosines = queries @ documents.T
         scores = cosines
         if self.distance == "l2":
             scores = -(2 - 2 * cosines).clamp(min=LEAST).sqrt()
-        value = self._contrast(scores, batch.labels, batch.mask, batch.weights)
+        taking = batch.mask
+        if self.mining is not None:
+            taking = mined(cosines.detach(), batch.labels, taking, self.mining)
+        value = self._contrast(scores, batch.labels, taking, batch.weights)
         self._parts = {"loss_contrast": value.item()}
         asked = self._written_texts(batch)
         if not len(asked.rows):
@@ -184,7 +187,9 @@ class GRL(LossBase):
         cells = tuple(asked.queries.tolist()), tuple(asked.columns.tolist())
         key = own, torch.is_grad_enabled(), cells
         if key not in batch.memo:
-            made = own.log_probabilities(batch.features, asked.queries, asked.columns)
+            made = own.log_probabilities(
+                batch.features, asked.queries, asked.columns, chunk=batch.chunk
+            )
             batch.memo[key] = made
         found: tuple[Tensor, Tensor] = batch.memo[key]
         return found
@@ -210,11 +215,25 @@ class GRL(LossBase):
         return WrittenTexts(*table.reshape(-1, 4).unbind(dim=1))
 
     def save(self, folder: str | Path) -> None:
-        """Name in the model's configuration the class that writes with it."""
-        if self._own is None:
-            return
-        file = transformer_folder(Path(folder)) / "config.json"
-        write_json(file, {**read_object(file), "architectures": [self._own.architecture]})
+        """Name the class that writes in the model's configuration, and keep a head of its own."""
+        if self._own is not None:
+            self._own.save(Path(folder))
+
+    def parameters(self) -> Iterable[nn.Parameter]:
+        """Return the head's weights, where it has its own and they learn."""
+        own = [] if self._own is None else self._own.own_head.values()
+        return [value for value in own if value.requires_grad]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the weights of a head of its own."""
+        own = {} if self._own is None else self._own.own_head
+        return {name: value.detach() for name, value in own.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take what ``state`` returned."""
+        if self._own is not None:
+            for name, value in self._own.own_head.items():
+                value.data.copy_(state[name])
 
     def notes(self) -> dict[str, float]:
         """Return the last batch's parts."""

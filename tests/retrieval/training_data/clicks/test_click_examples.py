@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from click_logs import Truth, write_log
@@ -17,6 +19,7 @@ from sluice.encoders.foundation.disk.files import read_json
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval.datasets.dataset import Dataset
 from sluice.retrieval.datasets.source import MemorySource
+from sluice.retrieval.training_data.clicks.examples import graded
 from sluice.retrieval.training_data.example_sources import file_examples
 
 HALF = [1.0, 0.5]
@@ -88,6 +91,22 @@ def test_together_labels_are_relevance_drawn_to_the_mean(tmp_path: Path, dataset
     grades = made(tmp_path, dataset, positives="together", smoothing=0, grades=2)
     assert grades[0].labels == (2.0, 2.0, 0.0, 0.0)  # .6 and .6
     assert grades[1].labels == (2.0,)
+
+
+@pytest.mark.parametrize("grades", [1, 2, 4])
+def test_a_grade_has_the_gain_nearest_to_the_relevance(grades: int) -> None:
+    """By trying every grade; the best of each query has the highest, nothing has 0."""
+    relevance = np.concatenate([np.linspace(0, 0.8, 41), np.linspace(0, 0.03, 23), [0.0]])
+    groups = ["a"] * 41 + ["b"] * 23 + ["c"]
+    tops, most = {"a": 0.8, "b": 0.03, "c": 1.0}, 2**grades - 1
+    expected = []
+    for value, group in zip(relevance, groups, strict=True):
+        gain = value / tops[group] * most
+        far = [abs(math.log(1 + gain) - math.log(2**grade)) for grade in range(grades + 1)]
+        expected.append(far.index(min(far)))
+    found = graded(relevance, groups, grades)
+    assert found.tolist() == expected
+    assert (found[40], found[63], found[0], found[64]) == (grades, grades, 0, 0)
 
 
 def test_clipped_propensities_and_queries_by_text(tmp_path: Path, dataset: Dataset) -> None:
