@@ -30,6 +30,15 @@ NOTES = {
 CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("search", {"query": "where is the key of the garage?", "limit": 2}),
     ("fetch", {"id": "garage.md"}),
+    (
+        "search",
+        {
+            "query": ["which door sticks?", "when was the roof mended?"],
+            "context": "The garage is open now. The gutter and the cellar are left.",
+            "seen": ["garage.md"],
+        },
+    ),
+    ("search", {"query": []}),
     ("fetch", {"id": "attic.md"}),
 )
 

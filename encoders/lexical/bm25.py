@@ -18,6 +18,7 @@ import hashlib
 import logging
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -31,6 +32,7 @@ from sluice.encoders.foundation.disk.generations import new_generation, open_gen
 from sluice.encoders.foundation.errors import DataError, IndexFormatError, ModelError
 from sluice.encoders.foundation.numbers import finite_number
 from sluice.encoders.lexical.analyzer import analyzer
+from sluice.encoders.lexical.long_query import LongQuery
 from sluice.encoders.lexical.term_counts import (
     Column,
     CountSpool,
@@ -184,11 +186,20 @@ class BM25Encoder(EncoderBase):
         return self._impacts(list(self._counted(rows, self._terms().get)))
 
     def encode_queries(self, texts: Sequence[str]) -> sp.csr_array:
-        """Return queries' vectors [n, vocabulary]: count times idf, for terms in documents."""
+        """Return queries' vectors [n, vocabulary]: count times idf, for terms in documents.
+
+        Of a ``LongQuery`` the terms have the weights of a document's in the place of counts.
+        """
         chunks = list(self._counted(self._fields.repeated(texts), self._terms().get))
+        long = iter([isinstance(text, LongQuery) for text in texts])
 
         def weights(counts: TermCounts) -> Weights:
-            return counts.counts * self._query_weights(counts.terms)
+            as_document = np.fromiter(islice(long, len(counts.sizes)), np.bool_)
+            times: Weights = counts.counts.astype(np.float64)
+            if as_document.any():
+                of_document = self._idf(counts.terms) * self._document_weights(counts)
+                times = np.where(np.repeat(as_document, counts.sizes), of_document, times)
+            return times * self._query_weights(counts.terms)
 
         matrix = _matrix(chunks, weights, self.dim)
         matrix.eliminate_zeros()  # terms whose last document was removed
@@ -292,11 +303,15 @@ class BM25Encoder(EncoderBase):
         return self._query_weights(slice(None))
 
     def _query_weights(self, columns: Any) -> Weights:
+        field_weights = np.array([*self._fields.weights.values()])
+        weights: Weights = self._idf(columns) * field_weights[self._field_of[columns]]
+        return weights
+
+    def _idf(self, columns: Any) -> Weights:
         totals, field = self._totals, self._field_of[columns]
         frequency = totals.frequencies[columns].astype(np.float64)
         idf = np.log1p((totals.holders[field] - frequency + 0.5) / (frequency + 0.5))
-        field_weights = np.array([*self._fields.weights.values()])
-        return np.where(frequency > 0, idf * field_weights[field], 0.0)
+        return np.where(frequency > 0, idf, 0.0)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return an independent encoder; only the vocabulary is ever changed in place."""
@@ -332,19 +347,19 @@ class BM25Encoder(EncoderBase):
         return self._vocabulary
 
     def _impacts(self, chunks: list[TermCounts]) -> sp.csr_array:
-        def impacts(counts: TermCounts) -> Weights:
-            relative = counts.lengths / np.where(self._averages, self._averages, 1.0)
-            damping = self.k1 * (1.0 - self.b + self.b * relative)  # [documents, fields]
-            if len(self._averages) > 1:
-                document = np.repeat(np.arange(len(damping)), counts.sizes)
-                damping = damping[document, self._field_of[counts.terms]]
-            else:
-                damping = np.repeat(damping, counts.sizes)
-            frequency = counts.counts.astype(np.float64)
-            weights: Weights = frequency / (frequency + damping)
-            return weights
+        return _matrix(chunks, self._document_weights, self.dim)
 
-        return _matrix(chunks, impacts, self.dim)
+    def _document_weights(self, counts: TermCounts) -> Weights:
+        relative = counts.lengths / np.where(self._averages, self._averages, 1.0)
+        damping = self.k1 * (1.0 - self.b + self.b * relative)  # [documents, fields]
+        if len(self._averages) > 1:
+            document = np.repeat(np.arange(len(damping)), counts.sizes)
+            damping = damping[document, self._field_of[counts.terms]]
+        else:
+            damping = np.repeat(damping, counts.sizes)
+        frequency = counts.counts.astype(np.float64)
+        weights: Weights = frequency / (frequency + damping)
+        return weights
 
     def _settings(self) -> dict[str, Any]:
         fields = {"fields": self._fields.weights} if self._fields.named else {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import is_number, whole_number
@@ -221,22 +221,61 @@ class Stage(FamiliarStage, ABC):
         return hits_of(self.rank, self.documents, query, k, passages_of)
 
     @overload
-    def search(self, query: str, k: int = 10, *, where: Where | None = None) -> list[Hit]: ...
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        fuse: bool = False,
+        context: str | None = None,
+        seen: Collection[str] = (),
+    ) -> list[Hit]: ...
     @overload
     def search(
-        self, query: Several, k: int = 10, *, where: Where | None = None
+        self,
+        query: Several,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        fuse: Literal[True],
+        context: str | None = None,
+        seen: Collection[str] = (),
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self,
+        query: Several,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        fuse: Literal[False] = False,
+        context: str | None = None,
+        seen: Collection[str] = (),
     ) -> list[list[Hit]]: ...
     @renamed(query=QUERY, k=K, where="filter filters")
     def search(
-        self, query: str | Several, k: int = 10, *, where: Where | None = None
+        self,
+        query: str | Several,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        fuse: bool = False,
+        context: str | None = None,
+        seen: Collection[str] = (),
     ) -> list[Hit] | list[list[Hit]]:
         """Return the ``k`` best documents for one query, or a list of them for each of several.
 
-        ``where`` filters by metadata and id, as in ``run``.
+        ``where`` filters by metadata and id, as in ``run``. With ``fuse`` several questions are one
+        search: their lists are fused by reciprocal rank. ``context`` is the reasoning so far:
+        dense encoders read it behind the question, and BM25 weighs both as a document. ``seen``
+        are ids of documents that are left out; others take their places.
         """
+        from sluice.retrieval.pipelines.asking import Asking
+
         stage = self if where is None else self.filtered(where)
         with one_state():
-            return stage._hits(query, k)
+            return Asking(fuse, context, seen).hits(stage, query, k)
 
     @renamed(queries="topics query", k=K)
     def run(

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from sluice.encoders.encoder import encodes, hooks_of
 from sluice.encoders.foundation.disk.generations import writer_lock
@@ -28,10 +28,11 @@ from sluice.retrieval.documents.document import of_texts
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.execution.executor import LOCAL, Executor
+from sluice.retrieval.pipelines.asking import Asking
 from sluice.retrieval.pipelines.hit import Hit, Passage, TokenMatch
 from sluice.retrieval.pipelines.operators import Fuse
 from sluice.retrieval.pipelines.saving import NameOf
-from sluice.retrieval.pipelines.search import Several, awaited, hits_of
+from sluice.retrieval.pipelines.search import Several, awaited, hits_of, one_state
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, traced
 from sluice.retrieval.retrievers.corpus.encoding import (
@@ -399,6 +400,9 @@ class Retriever(FamiliarRetriever, Updatable):
         k: int = 10,
         *,
         where: Where | None = None,
+        fuse: bool = False,
+        context: str | None = None,
+        seen: Collection[str] = (),
         params: Mapping[str, Any] | None = None,
         vector: Any = None,
     ) -> list[Hit]: ...
@@ -409,6 +413,21 @@ class Retriever(FamiliarRetriever, Updatable):
         k: int = 10,
         *,
         where: Where | None = None,
+        fuse: Literal[True],
+        context: str | None = None,
+        seen: Collection[str] = (),
+        params: Mapping[str, Any] | None = None,
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self,
+        query: Several,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        fuse: Literal[False] = False,
+        context: str | None = None,
+        seen: Collection[str] = (),
         params: Mapping[str, Any] | None = None,
     ) -> list[list[Hit]]: ...
     @renamed(query=QUERY, k=K, where="filter filters", vector="embedding query_vector")
@@ -418,23 +437,32 @@ class Retriever(FamiliarRetriever, Updatable):
         k: int = 10,
         *,
         where: Where | None = None,
+        fuse: bool = False,
+        context: str | None = None,
+        seen: Collection[str] = (),
         params: Mapping[str, Any] | None = None,
         vector: Any = None,
     ) -> list[Hit] | list[list[Hit]]:
         """Return the ``k`` best documents for one query, or a list of them for each of several.
 
         ``where`` filters by metadata and id, ``params`` are search parameters for this call, as in
-        ``run``. ``vector``, ``[dim]``, is the query's own in place of a text; ``[tokens, dim]``
-        where the index holds a vector for each token.
+        ``run``. ``fuse``, ``context`` and ``seen`` are those of ``Stage.search``. ``vector``,
+        ``[dim]``, is the query's own in place of a text; ``[tokens, dim]`` where the index holds a
+        vector for each token.
         """
         state = self._state  # hits and texts come from the same one, whatever changes meanwhile
-        given = None
+        asking, given = Asking(fuse, context, seen), None
         if getattr(getattr(query, "dtype", None), "kind", "") == "f":
             vector, query = query, ""
         if vector is not None:
             if query:
                 raise ConfigError("search: a query and a vector; expected one of the two")
+            if asking.is_more:
+                raise ConfigError("search: a vector goes with neither fuse, context nor seen")
             query, given = "(a vector)", one_query(vector, tokens=holds_tokens(state.index))
+        elif asking.is_more:
+            with one_state():
+                return asking.hits(Filtered(self, where or {}, params), query, k)
 
         @traced
         def run(retriever: Retriever, queries: Queries, _: Run | None, k: int) -> Run:

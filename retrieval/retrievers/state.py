@@ -46,7 +46,7 @@ from sluice.retrieval.retrievers.folder import (
     open_placed_encoder,
     read_head,
 )
-from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
+from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding, Unseen
 from sluice.retrieval.runs.run import Ranking, Run, canonical_order, without
 
 if TYPE_CHECKING:
@@ -376,7 +376,8 @@ class RetrieverState:
         parts = self._newest(_Parts.lasting)
         params = {**self.params, **(params or {})}
         excluding = isinstance(queries, SelfExcluding)
-        most = min(depth + excluding, len(parts.store))
+        seen = parts.store.rows(sorted(queries.seen) if isinstance(queries, Unseen) else [])
+        most = min(depth + excluding + len(seen), len(parts.store))
         rankings = dict.fromkeys(queries, Ranking([], []))
         show = len(with_text) > 2 * BATCH
         with progress(f"search {self.name}", len(with_text), "queries", show=show) as advance:
@@ -384,6 +385,8 @@ class RetrieverState:
                 block = with_text[start : start + BATCH]
                 part = vectors[start : start + BATCH]
                 hits = parts.search(part, most, where, params)
+                if len(seen):
+                    hits = _apart_from(hits, seen, depth)
                 for query, ranking in zip(block, _rankings(hits, parts.store), strict=True):
                     ranking = without(ranking, query) if excluding else ranking
                     rankings[query] = ranking[:depth]
@@ -395,6 +398,13 @@ def queries_at_a_time(encoder: Any) -> int:
     """Return how many queries' vectors to hold together: those of a Hypencoder are large."""
     q_nets = hooks_of(encoder).q_nets
     return sys.maxsize if q_nets is None else max(1, QUERY_VALUES // q_nets.shape.width)
+
+
+def _apart_from(hits: Hits, rows: NDArray[np.int64], depth: int) -> Hits:
+    """Return the first ``depth`` hits that are none of some rows, as if these were not there."""
+    left = (hits.rows >= 0) & ~np.isin(hits.rows, rows)
+    left &= np.cumsum(left, axis=1) <= depth
+    return hits._replace(rows=np.where(left, hits.rows, -1))
 
 
 def _rankings(hits: Hits, store: DocumentStore) -> Iterator[Ranking]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
 from pathlib import Path, PurePosixPath
@@ -58,9 +58,11 @@ if TYPE_CHECKING:
 class Filtered(Stage):
     """``retriever.filtered(where)``: ``where`` holds for every hit."""
 
-    def __init__(self, retriever: Retriever, where: Where) -> None:
+    def __init__(
+        self, retriever: Retriever, where: Where, params: Mapping[str, Any] | None = None
+    ) -> None:
         conditions(where)  # raises for an invalid condition now, not at the first query
-        self.retriever, self.where = retriever, dict(where)
+        self.retriever, self.where, self.params = retriever, dict(where), params
         self.name = retriever.name
 
     @property
@@ -94,7 +96,7 @@ class Filtered(Stage):
 
     def rank(self, queries: Queries, given: Run | None = None, k: int | None = None) -> Run:
         """Search every query among the documents that match."""
-        return self.retriever.run(queries, given, k, where=self.where)
+        return self.retriever.run(queries, given, k, where=self.where or None, params=self.params)
 
     def filtered(self, where: Where) -> Filtered:
         """Return the stage for which both hold; ``ConfigError`` for two conditions on one key."""
@@ -105,14 +107,14 @@ class Filtered(Stage):
                     f"where: {key!r} is filtered by {self.where[key]!r} already; expected one "
                     "condition on a key"
                 )
-        return Filtered(self.retriever, {**self.where, **where})
+        return Filtered(self.retriever, {**self.where, **where}, self.params)
 
     def written(self, name_of: NameOf) -> str:
         """Return a name: the filter is saved with the retriever."""
         return name_of(self)
 
     def _hits(self, query: str | Several, k: int) -> list[Hit] | list[list[Hit]]:
-        return self.retriever.search(query, k, where=self.where)
+        return self.retriever.search(query, k, where=self.where or None, params=self.params)
 
 
 GIVEN = ".given"  # documents that are compared with those of the folder

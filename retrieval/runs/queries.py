@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from sluice.encoders.foundation.errors import ConfigError
@@ -19,6 +19,24 @@ class SelfExcluding(dict[str, str]):
     They return as many documents as for other queries. For datasets whose queries are documents
     (``Dataset.identical_ids``).
     """
+
+
+class Unseen(dict[str, str]):
+    """Queries that retrievers answer without the documents ``seen``, as many as for others."""
+
+    def __init__(self, queries: Queries, seen: Collection[str]) -> None:
+        super().__init__(queries)
+        self.seen = frozenset(seen)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unseen, (dict(self), self.seen)
+
+
+def like(queries: Queries, texts: dict[str, str]) -> Queries:
+    """Return texts that are searched as ``queries`` are: without the same documents."""
+    if isinstance(queries, Unseen):
+        return Unseen(texts, queries.seen)
+    return SelfExcluding(texts) if isinstance(queries, SelfExcluding) else texts
 
 
 def as_queries(asked: Asked) -> Queries:

@@ -366,7 +366,8 @@ def _agreeing(ranking: Ranking) -> Iterator[tuple[str, float]]:
     return zip(ranking.doc_ids, strictly_decreasing(ranking.scores).tolist(), strict=True)
 
 
-def without(ranking: Ranking, doc_id: str) -> Ranking:
-    """Return a ranking without one document."""
-    places = [place for place, name in enumerate(ranking.doc_ids) if name != doc_id]
+def without(ranking: Ranking, *doc_ids: str) -> Ranking:
+    """Return a ranking without some documents."""
+    left_out = frozenset(doc_ids)
+    places = [place for place, name in enumerate(ranking.doc_ids) if name not in left_out]
     return Ranking([ranking.doc_ids[place] for place in places], ranking.scores[places])

@@ -36,7 +36,15 @@ MOST_TOKENS = 20_000  # clients refuse results above 25,000
 MOST_TITLE = 200  # characters of a title
 URL_KEYS = ("url", "link", "source")  # of the metadata, that a citation may point to
 
-Query = Annotated[str, Field(description="What to look for, in words.", min_length=1)]
+Query = Annotated[
+    Annotated[str, Field(min_length=1)] | list[str],
+    Field(description="What to look for, in words; several questions are one search."),
+]
+Reasoning = Annotated[
+    str | None, Field(description="Your reasoning so far: what you know, and what is missing.")
+]
+Seen = Annotated[list[str], Field(description="Ids that you have read: others are returned.")]
+NONE: list[str] = []  # of ids; never changed
 Count = Annotated[int, Field(ge=1, le=100, description="The most results.")]
 Tokens = Annotated[int, Field(ge=100, le=MOST_TOKENS, description="The most tokens, about.")]
 
@@ -92,10 +100,17 @@ def mcp_server(service: Service) -> MCPServer:
     reading = ToolAnnotations(read_only_hint=True, open_world_hint=False, idempotent_hint=True)
 
     async def search(
-        query: Query, limit: Count = 10, max_tokens: Tokens = RESULTS_TOKENS
+        query: Query,
+        limit: Count = 10,
+        max_tokens: Tokens = RESULTS_TOKENS,
+        context: Reasoning = None,
+        seen: Seen = NONE,
     ) -> SearchResults:
         """Search the documents; returns ids, titles and the best passage of each."""
-        request = SearchRequest(query=query, k=min(limit, service.settings.depth), highlight=True)
+        request = SearchRequest(
+            query=query, fuse=not isinstance(query, str), context=context, seen=seen,
+            k=min(limit, service.settings.depth), highlight=True,
+        )  # fmt: skip
         (answer,) = await _asked(service, service.search(request))
         return fitted(answer.hits, max_tokens)
 

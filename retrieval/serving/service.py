@@ -17,6 +17,7 @@ from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import UnknownDocumentError
 from sluice.encoders.foundation.processes import cores
 from sluice.retrieval.documents.document import Document
+from sluice.retrieval.pipelines.asking import Asking
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.serving.content.content import (
     WARM,
@@ -190,8 +191,10 @@ class Service:
         content = self.content
         queries = [request.query] if isinstance(request.query, str) else request.query
         self._check_inputs(len(queries), "query")
+        self._check_inputs(len(request.seen), "seen")
         for query in queries:
             _check_query(query)
+        _check_query(request.context or "", "context")
         self._check_depth(request.k)
         if len(queries) * request.k > HITS_AT_ONCE * self.settings.depth:
             raise too_large(
@@ -203,14 +206,20 @@ class Service:
         lane = self._lane_of(content, name, stage)
         ends = None if request.deadline_ms is None else arrived + request.deadline_ms / 1000
         stage, where = await _filtered(stage, request.where)
-        # A request with a deadline that a reranker keeps is run by itself: others have their own.
-        apart = object() if ends is not None and reranks(stage) else None
+        costs = [self._cost(stage, query + (request.context or "")) for query in queries]
+        asking = Asking(request.fuse, request.context, request.seen)
+        stage, asked = asking.over(stage, request.query)
+        if isinstance(asked, str):
+            queries, costs = [asked], [self._at_most(sum(costs))]
+        stops = ends is not None and reranks(stage)
+        # Run by itself: what a reranker keeps a deadline of, and what has more than queries.
+        apart = object() if stops or asking.is_more else None
         results = await self._run(
             lane,
             ("search", content.number, name, where, request.k, apart),
             queries,
-            [self._cost(stage, query) for query in queries],
-            lambda texts: search_all(stage, texts, request.k, ends if apart else None),
+            costs,
+            lambda texts: search_all(stage, texts, request.k, ends if stops else None),
             ends,
             kind=("search", name),
         )
@@ -354,7 +363,10 @@ class Service:
 
     def _cost(self, stage: Stage, query: str) -> int:
         """Return a query's tokens; one query, however deep, leaves room for others."""
-        return min(query_cost(stage, query), max(1, self.settings.queue_tokens // 4))
+        return self._at_most(query_cost(stage, query))
+
+    def _at_most(self, tokens: int) -> int:
+        return min(tokens, max(1, self.settings.queue_tokens // 4))
 
     def _lane_of(self, content: Content, name: str, stage: Stage) -> str:
         key = (content.number, name)
@@ -380,10 +392,10 @@ class Service:
             )  # fmt: skip
 
 
-def _check_query(query: str) -> None:
+def _check_query(query: str, field: str = "query") -> None:
     if len(query) > MOST_QUERY:
         raise too_large(
-            f"query: {len(query):,} characters; expected at most {MOST_QUERY:,}", "query"
+            f"{field}: {len(query):,} characters; expected at most {MOST_QUERY:,}", field
         )
 
 

@@ -162,8 +162,19 @@ def _token_lines(matches: Sequence[TokenMatch]) -> Iterator[str]:
 
 def search(
     path: Searched,
-    query: Annotated[str | None, "One query; if left out, they are asked for, or read."] = None,
+    query: Annotated[
+        list[str] | None, "QUERY", "A query, or several; if left out, they are asked for, or read."
+    ] = None,
     *,
+    fuse: Annotated[bool, "Take several queries as one search: their lists are fused."] = False,
+    context: Annotated[
+        str | None, "TEXT", "The reasoning so far, read behind the query; by BM25 as a document."
+    ] = None,
+    seen: Annotated[
+        list[str] | None,
+        "ID",
+        "A document to leave out, repeatable; others take the places.",
+    ] = None,
     queries: Queries = None,
     vectors: Annotated[
         Path | None,
@@ -204,16 +215,20 @@ def search(
       sluice search runs/x/retrievers/bm25 "who found gold in the river"
       sluice search runs/x/retrievers/bm25 "gold" --where lang=en --where 'year>=2020'
       sluice search runs/x/retrievers/bm25 "gold" --param alpha=0.9
+      sluice search runs/x/retrievers/bm25 "gold rush" "river mining" --fuse --seen doc17
       sluice search runs/x "a question" --pipeline cascade
       sluice search runs/x
       sluice search runs/x/retrievers/bm25 --queries q.jsonl -k 1000 --output run.trec
       sluice search runs/imported --vectors queries.npy --output run.trec
     """
-    if sum(source is not None for source in (query, queries, vectors)) > 1:
+    if sum(source is not None for source in (query or None, queries, vectors)) > 1:
         raise ConfigError("search: give one of QUERY, --queries FILE and --vectors FILE, not two")
     if (queries is not None or vectors is not None) and output is None:
         source = "--queries" if vectors is None else "--vectors"
         raise ConfigError(f"search: {source} needs --output, the run file to write")
+    beside = {"fuse": fuse or None, "context": context, "seen": seen}
+    if not query:
+        refuse_options("for QUERY", **beside)
     if vectors is not None:
         refuse_options("not for --vectors", pipeline=pipeline, where=where)
         depth = 1000 if k is None else k
@@ -246,12 +261,25 @@ def search(
         run.name = name or path.name
         run.save(output)
         echo(f"{output}: {plural(len(run), 'query')}")
-    elif query is not None:
-        print_hits(stage.search(query, k), query, as_json=as_json)
+    elif query:
+        asking = {"fuse": fuse, "context": context, "seen": seen or ()}
+        _search_once(stage, query, k, asking, as_json=as_json)
     elif sys.stdin is not None and sys.stdin.isatty():
         _prompt(stage, k, as_json=as_json)
     else:
         _search_lines(stage, k, as_json=as_json)
+
+
+def _search_once(
+    stage: Stage, queries: list[str], k: int, asking: Mapping[str, Any], *, as_json: bool
+) -> None:
+    """Search with the queries of the command line: each by itself, or as one."""
+    if asking["fuse"] or len(queries) == 1:
+        asked: Any = queries if asking["fuse"] else queries[0]
+        print_hits(stage.search(asked, k, **asking), " ".join(queries), as_json=as_json)
+        return
+    for query, hits in zip(queries, stage.search(queries, k, **asking), strict=True):
+        print_hits(hits, query, as_json=as_json, several=True)
 
 
 def _load_numpy_for_one_query() -> None:

@@ -142,7 +142,8 @@ async def unless_gone(work: Awaitable[Answer], gone: Awaitable[Any]) -> Answer:
         watcher.cancel()
 
 
-LISTS = ("fields", "ids")  # written with commas in a query string
+LISTS = ("fields", "ids", "seen")  # written with commas in a query string
+YES_OR_NO = ("highlight", "fuse")
 FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -164,7 +165,7 @@ async def explain(service: Service, call: Call) -> Reply:
 
 async def _search(service: Service, call: Call, request: SearchRequest) -> Reply:
     answers = await unless_gone(service.search(request, call.arrived), call.gone())
-    one = isinstance(request.query, str)
+    one = request.fuse or isinstance(request.query, str)
     headers = {"server-timing": _timing(answers[0])} if one else {}
     return Reply(answers[0] if one else SearchAnswers(results=answers), headers=headers)
 
@@ -191,11 +192,12 @@ def _asking_values(call: Call) -> dict[str, object]:
     for name in LISTS:
         if name in values:
             values[name] = str(values[name]).split(",")
-    if "highlight" in values:
-        word = str(values["highlight"])
-        if word not in FLAGS:
-            raise invalid(f"highlight: {word[:60]!r}; expected true or false", "highlight")
-        values["highlight"] = FLAGS[word]
+    for name in YES_OR_NO:
+        if name in values:
+            word = str(values[name])
+            if word not in FLAGS:
+                raise invalid(f"{name}: {word[:60]!r}; expected true or false", name)
+            values[name] = FLAGS[word]
     if "where" in values:
         try:
             values["where"] = json.loads(str(values["where"]))

@@ -175,6 +175,18 @@ class SearchRequest(Shape):
         default=None, description="A name of /info; without it the last one."
     )
     k: int = Field(default=10, ge=1, description="The most hits of a query.")
+    fuse: bool = Field(
+        default=False,
+        description="Whether the queries are one search, whose lists are fused by reciprocal rank.",
+    )
+    context: str | None = Field(
+        default=None,
+        description="The reasoning so far: read behind the query, by BM25 as a document.",
+    )
+    seen: list[str] = Field(
+        default_factory=list,
+        description="Ids of documents that are left out; others take their places.",
+    )
     where: dict[str, Any] | None = Field(
         default=None,
         description='A filter on metadata: {"lang": "en", "year": {"gte": 2020}}; conditions are '

@@ -10,14 +10,13 @@ from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.rerankers.language_model import Template
 from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note
-from sluice.retrieval.runs.queries import DEPTH, Queries
+from sluice.retrieval.runs.queries import DEPTH, Queries, like
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.generative.pointwise import head_texts
 from sluice.retrieval.stages.transforms.stage import (
     SHOWN,
     Transformed,
     Variant,
-    like,
 )
 from sluice.retrieval.stages.transforms.writer import (
     CacheFile,

@@ -16,7 +16,7 @@ from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note, passages_by_best
 from sluice.retrieval.retrievers.corpus.passages import keep_vectors
 from sluice.retrieval.retrievers.retriever import retriever_of
-from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
+from sluice.retrieval.runs.queries import DEPTH, Queries, like
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.feedback.dense import by_cosine
 from sluice.retrieval.stages.transforms.corpus_words import OfCorpus
@@ -218,11 +218,6 @@ class Transformed(Around):
         if by_cosine(state):
             return _unit(mixing @ _unit(vectors)).astype(np.float32)
         return (mixing @ vectors).astype(np.float32)
-
-
-def like(queries: Queries, texts: dict[str, str]) -> Queries:
-    """Return texts that are searched as ``queries`` are, without their own document or with it."""
-    return SelfExcluding(texts) if isinstance(queries, SelfExcluding) else texts
 
 
 def shown(variants: Sequence[Variant]) -> list[tuple[str, float]]:

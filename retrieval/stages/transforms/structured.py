@@ -18,10 +18,9 @@ from sluice.retrieval.documents.where import Where, conditions, matching_rows, p
 from sluice.retrieval.pipelines.search import TextsOf
 from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import is_traced, note, tally
-from sluice.retrieval.runs.queries import Queries
+from sluice.retrieval.runs.queries import Queries, like
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.stages.transforms.drafts import WRITING
-from sluice.retrieval.stages.transforms.stage import like
 from sluice.retrieval.stages.transforms.writer import (
     CacheFile,
     Deadline,

@@ -29,6 +29,7 @@ from sluice.encoders.foundation.errors import (
 )
 from sluice.encoders.lexical.analyzer import analyzer
 from sluice.encoders.lexical.bm25 import BM25Encoder
+from sluice.encoders.lexical.long_query import LongQuery
 
 THREE = ["the red fox runs", "red red cars", "a quick running fox and foxes"]
 TEXTS = st.lists(st.lists(st.sampled_from("abcdef"), max_size=8).map(" ".join), max_size=12)
@@ -349,3 +350,28 @@ def test_a_copy_changes_by_itself() -> None:
     assert (made.dim, made.documents) == (4, 3)
     assert made.fingerprint != before
     assert copy.deepcopy(BM25Encoder()).k1 == 0.9
+
+
+def test_a_long_query_is_weighed_as_a_document() -> None:
+    """The boost of Anserini's QuerySideBm25QueryGenerator, times BM25."""
+    documents = [*THREE, "", "cars and foxes"]
+    question = "red red red fox running unknownword"
+    encoder = BM25Encoder(k1=1.2, b=0.75)
+    matrix = encoder.fit_documents(documents)
+    vectors = encoder.encode_queries([question, LongQuery(question), LongQuery(""), "red"])
+    terms = [analyzer("en")(text) for text in documents]
+    own, average = analyzer("en")(question), sum(map(len, terms)) / len(terms)
+    expected = np.zeros(len(documents))
+    for term, times in Counter(own).items():
+        frequency = sum(term in others for others in terms)
+        idf = math.log(1 + (len(terms) - frequency + 0.5) / (frequency + 0.5))
+        boost = idf * times / (times + 1.2 * (0.25 + 0.75 * len(own) / average))
+        for place, each in enumerate(terms):
+            tf = each.count(term)
+            damping = 1.2 * (0.25 + 0.75 * len(each) / average)
+            expected[place] += boost * idf * tf / (tf + damping)
+    found = (vectors @ matrix.T).toarray()
+    np.testing.assert_allclose(found[1], expected, rtol=1e-6)
+    np.testing.assert_allclose(found[0], scores(documents, question, 1.2, 0.75), rtol=1e-6)
+    np.testing.assert_allclose(found[3], scores(documents, "red", 1.2, 0.75), rtol=1e-6)
+    assert not found[2].any()
