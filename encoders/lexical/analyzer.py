@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal, TypeAlias
 
 import Stemmer
@@ -20,6 +20,7 @@ import Stemmer
 from sluice.encoders.foundation.errors import ConfigError, suggest
 from sluice.encoders.lexical.languages import (
     BY_NAME,
+    CODE,
     ENGLISH,
     GRAMS,
     NO_LANGUAGE,
@@ -108,6 +109,8 @@ def analyzer(language: str) -> Analyzer:
       characters in runs of Han, Kana and Hangul, lower-cased words elsewhere.
     - ``th``: overlapping triples of characters in Thai runs, lower-cased words elsewhere; ``lo``
       (``km``, ``my``) the same in all scripts of South East Asia that write no spaces.
+    - ``code``: as ``en``, and beside each name of several words its parts: ``raw_decode`` and
+      ``JSONDecoder`` are found by "decode", "JSON decoder" and by the whole name.
     - ``none``: lower-cased words.
 
     ``sluice.encoders.lexical.languages`` has them all. ``ConfigError`` for any other name.
@@ -131,6 +134,8 @@ def _analyzer(algorithm: str) -> Analyzer:
         size, _ = GRAMS[algorithm]
         form: Form = "NFKC" if algorithm == "cjk" else "NFC"
         return Analyzer(algorithm, _grams(_SCRIPTS[algorithm], size, form), str)
+    if algorithm == CODE:
+        return Analyzer(algorithm, _code_words, _english(_stemmer("porter")))
     if algorithm == NO_LANGUAGE:
         return _plain(algorithm, str.lower, str)
     lower = _turkish_lower if algorithm == "turkish" else str.lower
@@ -157,6 +162,25 @@ def words(text: str) -> list[str]:
         cuts = range(0, max(map(len, found)), LONGEST_WORD)
         found = [piece for word in found for i in cuts if (piece := word[i : i + LONGEST_WORD])]
     return found
+
+
+# Parts of a name: JSON, Decoder, raw, decode, 2.
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
+
+
+def _code_words(text: str) -> list[str]:
+    """Return the words of a text in lower case; behind a name of several words, its parts."""
+    composed = text if text.isascii() else unicodedata.normalize("NFC", text)
+    return [part for word in words(composed) for part in _name_parts(word)]
+
+
+@lru_cache(1 << 17)
+def _name_parts(word: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for name in re.split("[.:]", word):
+        parts = [part.lower() for part in _PARTS.findall(name)]
+        found += parts if parts == [name.lower()] else [name.lower(), *parts]
+    return tuple(found)
 
 
 def _turkish_lower(text: str) -> str:

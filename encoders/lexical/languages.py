@@ -11,6 +11,7 @@ STOP_WORDS = frozenset({  # Lucene's English ones
 })  # fmt: skip
 ENGLISH: Final = "en"
 NO_LANGUAGE: Final = "none"
+CODE: Final = "code"
 WORDS: Final = "words"
 # How many characters are a term in runs of a script that writes no spaces, and which those are.
 GRAMS: Final = {"cjk": (2, "Han, Kana and Hangul"), "th": (3, "Thai"),
@@ -20,7 +21,8 @@ GRAMS: Final = {"cjk": (2, "Han, Kana and Hangul"), "th": (3, "Thai"),
 class Language(NamedTuple):
     """One or several languages that are analysed alike.
 
-    ``algorithm`` is Snowball's name of the stemmer, or ours: ``en``, those of ``GRAMS``, ``none``.
+    ``algorithm`` is Snowball's name of the stemmer, or ours: ``en``, those of ``GRAMS``, ``code``,
+    ``none``.
     ``codes`` are what ``language`` may be beside it, ISO 639-1 codes and names.
     """
 
@@ -31,7 +33,7 @@ class Language(NamedTuple):
     @property
     def snowball(self) -> bool:
         """Whether a stemmer of Snowball's stands behind it."""
-        return self.algorithm not in (ENGLISH, NO_LANGUAGE, *GRAMS)
+        return self.algorithm not in (ENGLISH, CODE, NO_LANGUAGE, *GRAMS)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -41,6 +43,8 @@ class Language(NamedTuple):
     @property
     def breaking(self) -> str:
         """What the text is broken into."""
+        if self.algorithm == CODE:
+            return f"{WORDS}, and the parts of names (`raw_decode`, `JSONDecoder`) beside them"
         if self.algorithm not in GRAMS:
             return WORDS
         size, scripts = GRAMS[self.algorithm]
@@ -49,14 +53,14 @@ class Language(NamedTuple):
     @property
     def stemming(self) -> str:
         """How words become terms."""
-        if self.algorithm == ENGLISH:
+        if self.algorithm in (ENGLISH, CODE):
             return "Porter, as Lucene has it"
         return f"Snowball, `{self.algorithm}`" if self.snowball else "none"
 
     @property
     def stop_words(self) -> int:
         """How many words are left out."""
-        return len(STOP_WORDS) if self.algorithm == ENGLISH else 0
+        return len(STOP_WORDS) if self.algorithm in (ENGLISH, CODE) else 0
 
 
 def _snowball(name: str, *codes: str) -> Language:
@@ -81,6 +85,7 @@ LANGUAGES: Final = (
              ("zh", "chinese", "ja", "japanese", "ko", "korean")),
     Language("Thai", "th", ("th", "thai")),
     Language("Lao, Khmer, Burmese", "lo", ("lo", "lao", "km", "khmer", "my", "burmese")),
+    Language("program code", CODE, ()),
     Language("any other", NO_LANGUAGE, ()),
 )  # fmt: skip
 BY_NAME: Final = {name: each for each in LANGUAGES for name in each.names}

@@ -20,7 +20,7 @@ from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.hits import Hits, Mask, Rows
 from sluice.indexing.index import Index, Parameters
 
-Operator: TypeAlias = Literal["any", "not", "gte", "gt", "lte", "lt"]
+Operator: TypeAlias = Literal["any", "not", "gte", "gt", "lte", "lt", "matches"]
 
 
 class Condition(NamedTuple):
@@ -30,7 +30,7 @@ class Condition(NamedTuple):
     boolean does not count as one; a list of texts equals each of its texts; None matches a missing
     value. ``not`` is its negation, missing values included. ``gte``, ``gt``, ``lte`` and ``lt``
     hold for a number and a number, or a text and a text by code point, and never for a missing
-    value.
+    value. ``matches``, of the documents' texts, no index is asked for.
     """
 
     key: str

@@ -58,6 +58,9 @@ def own_experiment(
     language: Annotated[str | None, "CODE", "The language BM25 stems.", Shown("guessed")] = None,
     model: Annotated[str | None, "The dense encoder.", Shown("all-MiniLM-L6-v2")] = None,
     bm25: Annotated[bool, "Index with BM25 alone, without a model."] = False,
+    code: Annotated[
+        bool, "The source is a folder of program code; its functions and classes are the documents."
+    ] = False,
     dry_run: bool = False,
 ) -> dict[str, Any]:
     """Return the config of a hybrid over a source, and print what was read and what it will cost.
@@ -74,10 +77,10 @@ def own_experiment(
     if language is not None:
         analyzer(language)  # an unknown one is an error before any work
     folder = output or Path("runs") / short_name(source)
-    own = survey(source, columns, folder, language)
+    own = survey(source, {**columns, "code": True} if code else columns, folder, language)
     echo(str(own))
     config = hybrid_config(own, folder, model=model, lexical_only=bm25)
-    if not dry_run and not bm25:
+    if not dry_run and "dense" in config["retrievers"]:
         if own.characters < LONG:
             echo("estimate: less than half a minute, and a few MB on disk")
         else:
@@ -141,7 +144,7 @@ def train(config: ConfigFile, overrides: Overrides = None) -> None:
     echo(training_summary(train_one(config, overrides or [])))
 
 
-@takes(COLUMNS, OWN_DOCUMENTS, panels={DOCUMENTS: "language model bm25"})
+@takes(COLUMNS, OWN_DOCUMENTS, panels={DOCUMENTS: "language model bm25 code"})
 def index(
     source: Annotated[
         str,
@@ -167,12 +170,18 @@ def index(
     into passages; the columns of tables (csv, tsv, JSON lines, Parquet, Arrow, SQLite) are chosen
     by their names, and one line says which.
 
+    With --code each function and class of a folder of program code is a document, found by its
+    name, the parts of its name, its signature, its documentation and its body; files that git
+    ignores are left out. BM25 searches alone where the dense encoder's model is not on this
+    machine. `sluice update OUTPUT FOLDER --sync` encodes again only what changed.
+
     A YAML file's retrievers go to OUTPUT/retrievers/NAME. Document vectors are cached by encoder
     and text, so a second index over the same corpus, or the same one after an interruption, encodes
     only what is missing.
 
     Examples:
       sluice index notes --output my
+      sluice index src --code --output my
       sluice index docs.csv --id path --title headline --text body --output my
       sluice index configs/bm25.yaml dataset=scifact
       sluice index configs/index-splade.yaml --dry-run

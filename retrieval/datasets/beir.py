@@ -236,7 +236,8 @@ class LooseFiles:
     (``read_qrels``) are files, or mappings of splits to files; a single file of judgements is the
     split ``test``, a single file of queries that of every split. ``columns`` names columns: ``id``,
     ``text`` (or several), ``title`` and ``metadata`` of the corpus, ``query_id`` and ``query`` (or
-    several) of the queries. ``allow`` are paths that links in the corpus may lead to.
+    several) of the queries. ``allow`` are paths that links in the corpus may lead to. With
+    ``code`` the corpus is a folder of program code.
     """
 
     def __init__(
@@ -247,7 +248,10 @@ class LooseFiles:
         columns: Mapping[str, Any] | None = None,
         name: str | None = None,
         allow: Sequence[str] = (),
+        code: bool = False,
     ) -> None:
+        if not isinstance(code, bool):
+            raise ConfigError(f"dataset.code: {code!r}; expected true or false")
         if columns is not None and not isinstance(columns, Mapping):
             raise ConfigError(f"dataset.columns: {columns!r}; expected keys and values")
         self._columns = dict(columns or {})
@@ -261,7 +265,7 @@ class LooseFiles:
             raise ConfigError("dataset.columns.query: empty; name a column, or leave it out")
         if not isinstance(allow, Sequence) or isinstance(allow, str):
             raise ConfigError(f"dataset.allow: {allow!r}; expected a list of paths")
-        self._corpus, self._allow = corpus, allow
+        self._corpus, self._allow, self._code = corpus, allow, code
         self._queries = _by_split("queries", queries)
         self._qrels = _by_split("qrels", qrels)
         if self._qrels and not self._queries:
@@ -278,7 +282,7 @@ class LooseFiles:
     @cached_property
     def _documents(self) -> Documents:
         asked = {key: self._columns[key] for key in CORPUS_COLUMNS if key in self._columns}
-        return as_documents(self._corpus, **asked, allow=self._allow)
+        return as_documents(self._corpus, **asked, allow=self._allow, code=self._code)
 
     def splits(self) -> list[str]:
         """Return the splits that have judgements."""

@@ -22,7 +22,7 @@ log = logging.getLogger("sluice")
 
 IgnoreIdenticalIds = bool | Literal["auto"]
 DATA_FOLDER = "SLUICE_DATA"  # the environment variable
-LOOSE = ("queries", "qrels", "columns", "allow")
+LOOSE = ("queries", "qrels", "columns", "allow", "code")
 KEYS = ("name", "split", "ignore_identical_ids", "level", "corpus", *LOOSE)
 UNJUDGED = "no split has judgements; searching and indexing work without, evaluating does not"
 
@@ -229,8 +229,8 @@ def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test
     folder of that name under ``$SLUICE_DATA``, an ir_datasets id (one that names a split,
     ``beir/scifact/test``, selects its family). A mapping is the YAML form
     ``{name: ..., split: ..., ignore_identical_ids: auto | true | false, level: 1}``, or
-    ``{corpus: ..., queries: ..., qrels: ..., columns: ..., allow: ...}`` for files of one's own,
-    see ``sluice.retrieval.datasets.beir.LooseFiles``; only the corpus is needed.
+    ``{corpus: ..., queries: ..., qrels: ..., columns: ..., allow: ..., code: ...}`` for files of
+    one's own, see ``sluice.retrieval.datasets.beir.LooseFiles``; only the corpus is needed.
 
     ``split=None`` opens the corpus alone. Raises ``DataError`` for an unknown name or split.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +18,26 @@ Rows = NDArray[np.int64]
 class Difference(NamedTuple):
     """Of each given document the row of its id in the store, and that row where it is the same.
 
-    Both ``[given]``, -1 without one. ``gone`` are the store's rows whose ids are not given, and
-    ``in_order`` says whether its documents are the given ones, in their order.
+    Both ``[given]``, -1 without one; ``same_text`` is the row where title and text are the same.
+    ``gone`` are the store's rows whose ids are not given, and ``in_order`` says whether its
+    documents are the given ones, in their order.
     """
 
     before: Rows
     same: Rows
     gone: Rows
     in_order: bool
+    same_text: Rows
+
+    def read(self, encoder: Any) -> Rows:
+        """Return the rows of documents that are the same to an encoder.
+
+        A function that moved down its file has another line among its metadata, and the vector
+        that it had.
+        """
+        from sluice.encoders.encoder import hooks_of
+
+        return self.same if hooks_of(encoder).fields else self.same_text
 
     @property
     def changed(self) -> Rows:
@@ -39,19 +51,22 @@ def difference(held: DocumentStore, given: DocumentStore) -> Difference:
     Memory: two numbers a document, and a chunk of documents of either side.
     """
     total = given.rows_total
-    before, same = (np.full(total, -1, dtype=np.int64) for _ in range(2))
+    before, same, same_text = (np.full(total, -1, dtype=np.int64) for _ in range(3))
     for start in range(0, total, CHUNK):
         documents = given.documents(np.arange(start, min(start + CHUNK, total)))
         rows = held.rows([document.id for document in documents])
         before[start : start + len(rows)] = rows
         known = np.flatnonzero(rows >= 0)
         for place, other in zip(known.tolist(), held.documents(rows[known]), strict=True):
-            if _content(documents[place]) == _content(other):
-                same[start + place] = rows[place]
+            if documents[place][1:3] == other[1:3]:
+                same_text[start + place] = rows[place]
+                if _metadata(documents[place]) == _metadata(other):
+                    same[start + place] = rows[place]
     live = held.live_rows
-    return Difference(before, same, np.setdiff1d(live, before), np.array_equal(same, live))
+    gone = np.setdiff1d(live, before)
+    return Difference(before, same, gone, np.array_equal(same, live), same_text)
 
 
-def _content(document: Document) -> tuple[str, str, str]:
+def _metadata(document: Document) -> str:
     # By their spelling, for 1, 1.0 and True are equal and are not the same metadata.
-    return document.title, document.text, repr(sorted(document.metadata.items()))
+    return repr(sorted(document.metadata.items()))

@@ -147,6 +147,10 @@ class DocumentStore:
         for start in range(0, len(places), CHUNK):
             yield from self.documents(places[start : start + CHUNK])
 
+    def all_rows(self) -> Iterator[Document]:
+        """Stream the documents of all rows, those of deleted documents too."""
+        return self.streamed(np.arange(self.rows_total))
+
     def described(self, rows: ArrayLike) -> tuple[list[str], list[Metadata]]:
         """Return the ids and the metadata of rows, in their order, without reading texts."""
         places = self._checked(rows)

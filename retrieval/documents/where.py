@@ -7,6 +7,8 @@ value, the orders hold only where it has one. Texts are ordered by code point. N
 as numbers, integer or float; a boolean does not count as a number.
 
 The key ``id`` is the document's own id, unless documents have metadata of that name.
+``{"text": {"matches": PATTERN}}`` holds where a regular expression matches the document's own text,
+see ``sluice.retrieval.documents.pattern``.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 Where: TypeAlias = Mapping[str, Any]
 ORDERS = ("gte", "gt", "lte", "lt")
 ID = "id"
+TEXT, MATCHES = "text", "matches"
 # Which kinds of column a value is looked for in.
 NUMBERS: tuple[Kind, ...] = ("integer", "float")
 EQUAL: dict[Kind, tuple[Kind, ...]] = {
@@ -63,7 +66,7 @@ def _operators(key: Any, condition: Any) -> Iterable[tuple[str, Any]]:
         raise ConfigError(f"where: key {key!r:.80}; expected the name of a metadata field")
     if not isinstance(condition, Mapping):
         return [("any", condition)]
-    known = (*ORDERS, "not")
+    known = (*ORDERS, "not", MATCHES)
     for operator in condition:
         if operator not in known:
             raise ConfigError(
@@ -78,6 +81,15 @@ def _operators(key: Any, condition: Any) -> Iterable[tuple[str, Any]]:
 def _condition(key: str, operator: Any, value: Any) -> Condition:
     several = isinstance(value, Sequence | Set | np.ndarray) and not isinstance(value, str)
     values = tuple(map(plain, value)) if several else (plain(value),)
+    if operator == MATCHES:
+        if key != TEXT or not isinstance(value, str):
+            raise ConfigError(
+                f"where.{key}.{MATCHES}: {value!r:.80}; expected one regular expression, of the "
+                f"documents' texts: {{'{TEXT}': {{'{MATCHES}': ...}}}}"
+            )
+        from sluice.retrieval.documents.pattern import check_pattern
+
+        check_pattern(value, f"where.{TEXT}.{MATCHES}")
     for each in values:
         kind = kind_of(each)
         if operator in ORDERS and (several or kind not in ORDERED):
@@ -95,14 +107,14 @@ def _condition(key: str, operator: Any, value: Any) -> Condition:
 def apart_from_ids(
     store: DocumentStore, where: Iterable[Condition]
 ) -> tuple[Mask | None, list[Condition]]:
-    """Return the mask of the conditions on ids, None without any, and the other conditions.
+    """Return the mask of the conditions on ids and texts, None without any, and the others.
 
     For a search that asks a database the others; errors as of ``matching_rows``.
     """
     mask: Mask | None = None
-    by_id, others = _parted(store, where)
-    for condition in by_id:
-        matches = _of_ids(store, condition)
+    own, others = _parted(store, where)
+    for condition in own:
+        matches = _of_own(store, condition)
         mask = matches if mask is None else mask & matches
     return mask, others
 
@@ -110,14 +122,16 @@ def apart_from_ids(
 def _parted(
     store: DocumentStore, where: Iterable[Condition]
 ) -> tuple[list[Condition], list[Condition]]:
-    """Return the conditions on ids and the others, whose keys and values are checked."""
+    """Return the conditions on ids and texts, and the others: keys and values are checked."""
     where = list(where)
     known = {key for _, columns in store.columns for key in columns}
-    by_id = [each for each in where if each.key == ID and ID not in known]
-    others = [each for each in where if each not in by_id]
+    own = [
+        each for each in where if each.operator == MATCHES or (each.key == ID and ID not in known)
+    ]
+    others = [each for each in where if each not in own]
     if store.rows_total:
         _check(store, others)
-    return by_id, others
+    return own, others
 
 
 def matching_rows(store: DocumentStore, where: Iterable[Condition]) -> Mask:
@@ -126,7 +140,7 @@ def matching_rows(store: DocumentStore, where: Iterable[Condition]) -> Mask:
     ``ConfigError`` for a key that no document has, and for a value of a kind that no document has
     under the key. A store without rows has no such errors.
     """
-    by_id, where = _parted(store, where)
+    own, where = _parted(store, where)
     parts = [np.zeros(0, dtype=np.bool_)]
     for documents, columns in store.columns:
         mask = np.ones(documents, dtype=np.bool_)
@@ -137,9 +151,18 @@ def matching_rows(store: DocumentStore, where: Iterable[Condition]) -> Mask:
                 raise damaged_column(condition.key, error) from None
         parts.append(mask)
     matches: Mask = np.concatenate(parts)
-    for condition in by_id:
-        matches &= _of_ids(store, condition)
+    for condition in own:
+        matches &= _of_own(store, condition)
     return matches
+
+
+def _of_own(store: DocumentStore, condition: Condition) -> Mask:
+    """Return the mask of a condition on ids or on texts."""
+    if condition.operator != MATCHES:
+        return _of_ids(store, condition)
+    from sluice.retrieval.documents.pattern import matched
+
+    return matched((each.text for each in store.all_rows()), condition.values[0])
 
 
 def _of_ids(store: DocumentStore, condition: Condition) -> Mask:

@@ -14,11 +14,14 @@ from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.numbers import plural
+from sluice.encoders.lexical.languages import CODE
+from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import LEXICAL, USUAL
 from sluice.indexing.table import default_spec
 from sluice.retrieval.config.sections import ExperimentConfig, load_config
 from sluice.retrieval.datasets.beir import read_documents
 from sluice.retrieval.documents.document import NOTHING, Document
+from sluice.retrieval.documents.readers.code.folder import FIELDS
 from sluice.retrieval.documents.readers.documents import Documents
 from sluice.retrieval.documents.readers.source import as_documents, documents_below
 from sluice.retrieval.documents.text import ENGLISH, guess_language
@@ -76,9 +79,8 @@ def survey(
     kept: Mapping[str, Any] = columns
     if source == "-":
         corpus, kept = _saved(documents, output), {}
-    return OwnDocuments(
-        documents, corpus, kept, count, characters, language or guess_language(sample)
-    )
+    spoken = CODE if columns.get("code") else guess_language(sample)
+    return OwnDocuments(documents, corpus, kept, count, characters, language or spoken)
 
 
 def _saved(documents: Documents, output: Path) -> str:
@@ -127,7 +129,8 @@ def documents_like(
                     f"{source}: a part of {corpus}, and --sync would delete the rest of it; give "
                     "the whole folder, or leave --sync out"
                 )
-            documents = documents_below(corpus, source, {**named, "allow": allow})
+            read = {**named, "allow": allow, "code": dataset.get("code", False)}
+            documents = documents_below(corpus, source, read)
         else:
             try:
                 documents = as_documents(source, **named, allow=allow)
@@ -156,17 +159,21 @@ def hybrid_config(
 
     BM25 over whole documents; a dense encoder over passages, so that all text is read, cut at
     headings where the documents have them; and their fusion by reciprocal rank. With
-    ``lexical_only`` BM25 alone. Raises ``ModelError`` with the ways out where the dense encoder's
-    model cannot be had.
+    ``lexical_only`` BM25 alone. Of code: BM25 over fields, and a dense encoder over the beginnings
+    of whole functions unless the default model is not on this machine. Raises ``ModelError`` with
+    the ways out where the dense encoder's model cannot be had.
     """
     dataset: dict[str, Any] = {"corpus": own.corpus}
     if columns := {key: value for key, value in own.columns.items() if key in COLUMNS}:
         dataset["columns"] = columns
     if followed := own.columns.get("allow"):
         dataset["allow"] = [_absolute(path) for path in followed]
-    bm25 = {
-        "encoder": {"type": LEXICAL, "language": own.language}, "index": default_spec("sparse"),
-    }  # fmt: skip
+    code = own.columns.get("code", False)
+    lexical: dict[str, Any] = {"type": LEXICAL, "language": own.language}
+    if code:
+        dataset["code"] = True
+        lexical["fields"] = dict(FIELDS)
+    bm25 = {"encoder": lexical, "index": default_spec("sparse")}
     config: dict[str, Any] = {
         "dataset": dataset,
         "output": str(output),
@@ -175,14 +182,20 @@ def hybrid_config(
     }
     if lexical_only:
         return config
-    passages: dict[str, Any] = {"length": _passage_length(model, own.language), "overlap": OVERLAP}
-    if any(kind in HEADED for kind in own.documents.parts):
-        passages["headings"] = True
-    config["retrievers"]["dense"] = {
+    if code and model is None and local_folder(MODEL) is None:
+        log.warning("%s is not on this machine: BM25 alone; or name one: --model", MODEL)
+        return config
+    length = _passage_length(model, ENGLISH if code else own.language)
+    dense = {
         "encoder": {"type": USUAL, "model": model or MODEL, "dtype": "auto"},
         "index": default_spec("dense"),
-        "passages": passages,
     }
+    if not code:
+        passages: dict[str, Any] = {"length": length, "overlap": OVERLAP}
+        if any(kind in HEADED for kind in own.documents.parts):
+            passages["headings"] = True
+        dense["passages"] = passages
+    config["retrievers"]["dense"] = dense
     # The last one is what a search takes; the others are there to be compared.
     config["pipelines"] |= {"dense": "dense", HYBRID: "bm25 | dense"}
     return config

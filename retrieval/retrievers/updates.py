@@ -21,6 +21,7 @@ from sluice.familiar import renamed
 from sluice.indexing.databases.index import DatabaseIndex
 from sluice.retrieval.documents.difference import Difference, Rows, difference
 from sluice.retrieval.documents.document import of_texts
+from sluice.retrieval.documents.readers.code.folder import MEMBER
 from sluice.retrieval.documents.readers.source import as_documents
 from sluice.retrieval.documents.store import DocumentStore, write_documents
 from sluice.retrieval.documents.where import Where, conditions
@@ -251,7 +252,7 @@ class Updatable(Stage):
                 state.store.replace(given)
                 if isinstance(state.store, ShardedStore):
                     index = ShardedIndex.split(index, state.store.shard_rows, state.store.names)
-                self._fill(state, index, found.same)
+                self._fill(state, index, found.read(state.encoder))
             else:
                 rows, replaced = state.store.update(given.streamed(found.changed))
                 forget_rows(state.encoder, state.store, state.index, replaced, state.passages)
@@ -424,7 +425,8 @@ def _emptied(index: Index) -> Index:
 
 def _keep_unread(path: Path, unread: Collection[str], gone: Sequence[str]) -> None:
     """Refuse to delete documents only because their files, or folders, cannot be read."""
-    above = ({name, *map(str, PurePosixPath(name).parents)} for name in gone)
+    of_files = (name.partition(MEMBER)[0] for name in gone)
+    above = ({file, *map(str, PurePosixPath(file).parents)} for file in of_files)
     kept = [name for name, places in zip(gone, above, strict=True) if not places.isdisjoint(unread)]
     if kept:
         files = "file is" if len(kept) == 1 else "files are"

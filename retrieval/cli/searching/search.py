@@ -194,6 +194,12 @@ def search(
         "Only documents whose metadata match KEY=VALUE, or KEY and VALUE with !=, >=, >, "
         "<=, < between them; if repeated, all must hold.",
     ] = None,
+    regex: Annotated[
+        str | None,
+        "PATTERN",
+        "Only documents whose text a regular expression matches, in RE2's syntax; ^ and $ are ends "
+        "of lines.",
+    ] = None,
     param: Annotated[
         list[str] | None,
         "NAME=VALUE",
@@ -214,6 +220,7 @@ def search(
     Examples:
       sluice search runs/x/retrievers/bm25 "who found gold in the river"
       sluice search runs/x/retrievers/bm25 "gold" --where lang=en --where 'year>=2020'
+      sluice search my "parse a date" --regex "^ *def .*date"
       sluice search runs/x/retrievers/bm25 "gold" --param alpha=0.9
       sluice search runs/x/retrievers/bm25 "gold rush" "river mining" --fuse --seen doc17
       sluice search runs/x "a question" --pipeline cascade
@@ -230,7 +237,7 @@ def search(
     if not query:
         refuse_options("for QUERY", **beside)
     if vectors is not None:
-        refuse_options("not for --vectors", pipeline=pipeline, where=where)
+        refuse_options("not for --vectors", pipeline=pipeline, where=where, regex=regex)
         depth = 1000 if k is None else k
         params = parse_params(param or ())
         _search_vectors(path, vectors, Path(str(output)), depth, params, allowed(allow))
@@ -249,10 +256,8 @@ def search(
                 "YAML file, under retrievers.NAME.search"
             )
         stage.params = {**stage.params, **parse_params(param)}
-    if where:
-        from sluice.retrieval.documents.where import parse_where
-
-        stage = stage.filtered(parse_where(where))
+    if where or regex is not None:
+        stage = _filtered(stage, where, regex)
     if queries is not None and output is not None:
         from sluice.retrieval.datasets.beir import read_queries
 
@@ -280,6 +285,14 @@ def _search_once(
         return
     for query, hits in zip(queries, stage.search(queries, k, **asking), strict=True):
         print_hits(hits, query, as_json=as_json, several=True)
+
+
+def _filtered(stage: Stage, where: list[str] | None, regex: str | None) -> Stage:
+    from sluice.retrieval.documents.where import MATCHES, TEXT, parse_where
+
+    if where:
+        stage = stage.filtered(parse_where(where))
+    return stage if regex is None else stage.filtered({TEXT: {MATCHES: regex}})
 
 
 def _load_numpy_for_one_query() -> None:

@@ -223,6 +223,7 @@ def print_hits(
 ) -> None:
     """Print hits, best first: as JSON lines with everything, or the words around the query's.
 
+    Code is named by its path and line, as editors and terminals follow them.
     With ``several`` queries each is named with its hits.
     """
     if as_json:
@@ -230,11 +231,14 @@ def print_hits(
         for hit in hits:
             typer.echo(json.dumps({**facts, **hit.as_dict()}, ensure_ascii=False))
         return
+    from sluice.retrieval.documents.readers.code.folder import line_of
+
     if several:
         echo(f"> {query}")
     for rank, hit in enumerate(hits, 1):
         title = f"  {' '.join(hit.title.split())}" if hit.title.strip() else ""
-        echo(f"{rank:>3}  {hit.score:9.4f}  {one_line(hit.doc_id)}{title}")
+        name = line_of(hit.metadata) or hit.doc_id
+        echo(f"{rank:>3}  {hit.score:9.4f}  {one_line(name)}{title}")
         text, length = hit.text, LENGTH
         if hit.passage is not None:
             number, start, end, text = hit.passage

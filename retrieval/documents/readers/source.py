@@ -16,6 +16,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import leads_out
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
+from sluice.retrieval.documents.readers.code.folder import code_below, documents_of_code
 from sluice.retrieval.documents.readers.documents import Documents, Placed, shown, size_of
 from sluice.retrieval.documents.readers.fields import SAMPLE, Asked, Fields, choose
 from sluice.retrieval.documents.readers.files.folder import (
@@ -175,6 +176,7 @@ def as_documents(
     title: str | None = None,
     metadata: str | Sequence[str] | None = None,
     allow: Paths = (),
+    code: bool = False,
 ) -> Documents:
     """Return the documents of a source, to be streamed as often as needed.
 
@@ -192,6 +194,9 @@ def as_documents(
     ``id="row"`` numbers the rows, ``metadata=[]`` leaves all metadata out. Links in a folder that
     lead out of it are followed to places below the paths in ``allow`` only.
 
+    ``code`` reads a folder of program code: its functions and classes are the documents, see
+    ``documents_of_code``.
+
     Raises ``DataError`` where no column or more than one could be the text, and when documents are
     read, for a row that is none and for an id that occurs twice.
     """
@@ -200,6 +205,10 @@ def as_documents(
         if asked.anything:
             raise ConfigError("documents: their columns are chosen already; pass the source itself")
         return source
+    if code:
+        if asked.anything or not isinstance(source, str | Path):
+            raise ConfigError("code: is for a folder of code, without columns; leave it out")
+        return documents_of_code(source, allow=allow)
     if isinstance(source, str | Path):
         return _named_documents(source, asked, allow=allow)
     alone = isinstance(source, Mapping) and {"id", "text"} <= source.keys()
@@ -220,6 +229,8 @@ def documents_below(root: Path, source: str, columns: Mapping[str, Any]) -> Docu
 
     Files of text that lie in ``root`` have the ids that they have there: their paths below it.
     """
+    if columns.get("code"):
+        return code_below(root, source, columns.get("allow") or ())
     if not is_source(source) or source == "-" or source.startswith("hf:"):
         return as_documents(source, **columns)
     folder = Path(os.path.abspath(root))  # noqa: PTH100  (`..` without links)

@@ -301,6 +301,9 @@ class _InTurn(DocumentStore):
     def columns(self) -> list[tuple[int, dict[str, list[Column]]]]:
         return self._store.columns
 
+    def all_rows(self) -> Iterator[Document]:
+        return (each for _, store in self._store._present() for each in store.all_rows())
+
     def rows(self, document_ids: Sequence[str]) -> NDArray[np.int64]:
         rows = self._store.rows(document_ids)
         return np.where(rows >= 0, self._places[rows], rows)

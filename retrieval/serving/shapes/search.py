@@ -190,7 +190,8 @@ class SearchRequest(Shape):
     where: dict[str, Any] | None = Field(
         default=None,
         description='A filter on metadata: {"lang": "en", "year": {"gte": 2020}}; conditions are '
-        "gte, gt, lte, lt and not, and a list stands for any of its values.",
+        "gte, gt, lte, lt and not, and a list stands for any of its values. "
+        '{"text": {"matches": PATTERN}} takes a regular expression.',
     )
     fields: list[FieldName] = Field(
         default_factory=lambda: list(FIELDS), description="What hits have beside id and score."

@@ -10,7 +10,7 @@ import os
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -227,7 +227,7 @@ class Notes:
         """Return whether a path is there, and no link leads out of the root; note one otherwise."""
         reason = LINKS if leads_out(path, root, allow) else "" if path.exists() else BROKEN
         if reason:
-            self.left_out[reason].append(_id(path, root))
+            self.left_out[reason].append(file_id(path, root))
         return not reason
 
     @property
@@ -249,19 +249,32 @@ class Notes:
             say(f"{name}: {count} not UTF-8 and read as Windows-1252: {first}", logging.WARNING)
 
 
-def listed_files(name: str, root: Path, notes: Notes, allow: Collection[str] = ()) -> list[Path]:
+def listed_files(
+    name: str,
+    root: Path,
+    notes: Notes,
+    allow: Collection[str] = (),
+    *,
+    ignored: Callable[..., bool] | None = None,
+) -> list[Path]:
     """Return the files below a folder, sorted by their paths; note and report what is left out.
 
     Hidden files and folders, ``node_modules``, ``__pycache__`` and the outputs of experiments are
     passed over, and so are links that lead out of the folder to no allowed path. Other links are
     followed; a folder that was reached already is not read again, so that circles end.
+    ``ignored(path, folder=...)`` says what else is passed over.
     """
+
+    def passed(path: Path, *, folder: bool) -> bool:
+        return path.name.startswith(".") or bool(ignored and ignored(path, folder=folder))
 
     def stays(path: Path) -> bool:
         return not path.is_symlink() or notes.stays(path, root, allow)
 
     def failed(error: OSError) -> None:
-        notes.left_out[f"not readable ({error.strerror})"].append(_id(Path(error.filename), root))
+        notes.left_out[f"not readable ({error.strerror})"].append(
+            file_id(Path(error.filename), root)
+        )
 
     files = list[Path]()
     seen: set[tuple[int, int]] = set()
@@ -276,10 +289,12 @@ def listed_files(name: str, root: Path, notes: Notes, allow: Collection[str] = (
         folders[:] = sorted(
             each
             for each in folders
-            if each not in PASSED_OVER and not each.startswith(".") and stays(Path(folder, each))
+            if each not in PASSED_OVER
+            and not passed(Path(folder, each), folder=True)
+            and stays(Path(folder, each))
         )
-        shown = [Path(folder, each) for each in names if not each.startswith(".")]
-        files += filter(stays, shown)
+        inside = (Path(folder, each) for each in names)
+        files += [each for each in inside if not passed(each, folder=False) and stays(each)]
     notes.report(name)
     return sorted((f for f in files if f.is_file()), key=lambda file: file.relative_to(root).parts)
 
@@ -303,7 +318,7 @@ def documents_of_files(
             others[file.suffix.lower() or "without an ending"] += 1
         elif not is_installed(kind):
             lacking[kind] += 1
-            unread.add(_id(file, root))
+            unread.add(file_id(file, root))
         else:
             kinds[file] = kind
     if not kinds:
@@ -389,7 +404,7 @@ def _read(
     notes, reader = Notes(), MetadataReader()
     count = 0
     for file, kind in kinds.items():
-        path = _id(file, root)
+        path = file_id(file, root)
         try:
             read = read_text_file(file, kind)
         except Unreadable as error:
@@ -410,7 +425,8 @@ def _read(
         raise DataError(f"{name}: none of its {plural(len(kinds), 'file')} has a text to index")
 
 
-def _id(file: Path, root: Path) -> str:
+def file_id(file: Path, root: Path) -> str:
+    """Return a file's path below a folder, by which its documents are named."""
     path = file.relative_to(root).as_posix() if file.is_relative_to(root) else file.as_posix()
     # A name that is not valid UTF-8 holds half surrogates, which no id can.
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
