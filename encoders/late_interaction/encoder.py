@@ -28,6 +28,7 @@ from sluice.encoders.late_interaction.folder import (
 )
 from sluice.encoders.late_interaction.layout import TokenLayout, read_token_layout
 from sluice.encoders.late_interaction.pooling import pooled_tokens
+from sluice.encoders.late_interaction.pruning import VORONOI, PoolBy, pruned_tokens
 from sluice.encoders.model_files.adapters import cut_layers
 from sluice.encoders.model_files.loading import load, lowers, save
 from sluice.encoders.model_files.options import TextOptions, computing, takes_options
@@ -46,8 +47,9 @@ class TokenEncoder(TextEncoder):
     Queries and documents are scored by MaxSim. A marker token stands before each text. Queries are
     filled up to ``expand_to`` tokens with mask tokens, which have vectors too; unless ``attend``,
     no token sees them. Of documents, tokens of ``skip_words`` have no vectors, and with a
-    ``pool_factor`` above 1 like tokens share one. (Khattab and Zaharia, 2020, ColBERT; pooling:
-    Clavié et al., 2024, arXiv 2409.14683.)
+    ``pool_factor`` above 1 like tokens share one, or with ``pool_by`` voronoi some go, see
+    ``pruning``. (Khattab and Zaharia, 2020, ColBERT; pooling: Clavié et al., 2024, arXiv
+    2409.14683.)
     """
 
     kind = "tokens"
@@ -70,6 +72,7 @@ class TokenEncoder(TextEncoder):
         pool_factor: float = 1.0,
         protected_tokens: int = 1,
         normalize_pooled: bool = True,
+        pool_by: PoolBy = "ward",
         query_prompt: str = "",
         document_prompt: str = "",
         **options: Any,
@@ -92,7 +95,7 @@ class TokenEncoder(TextEncoder):
         self.skip_words = tuple(skip_words)
         self.pool_factor = finite_number(pool_factor, "pool_factor", 1.0)
         self.protected_tokens = whole_number(protected_tokens, "protected_tokens", 0)
-        self.normalize_pooled = normalize_pooled
+        self.normalize_pooled, self.pool_by = normalize_pooled, pool_by
         if self.pool_factor > 1 and not normalize:
             raise ConfigError("pool_factor: joins like tokens by their cosine; normalize: true")
         if self.expand_to > self.lengths["query"]:
@@ -151,6 +154,11 @@ class TokenEncoder(TextEncoder):
         protected_tokens: Annotated[
             int | None, "The first tokens of a document that are not pooled."
         ] = None,
+        pool_by: Annotated[
+            PoolBy | None,
+            "Whether like tokens share a vector (ward), or those go that MaxSim misses least "
+            "(voronoi).",
+        ] = None,
         seed: Annotated[
             int | None, "The seed of a new projection, and of new markers (13)."
         ] = None,
@@ -186,13 +194,15 @@ class TokenEncoder(TextEncoder):
             sides[f"{side}_prompt"] = layout.prompts.get(side, "") if prompt is None else prompt
         if pool_factor is not None:
             layout.pool_factor = pool_factor
-        if protected_tokens is not None:
+        layout.pool_by = pool_by or layout.pool_by
+        if (protected_tokens, pool_by) != (None, None):
             if layout.pool_factor == 1:
                 raise ConfigError(
-                    "protected_tokens: stay out of the pooling, and there is none; give a "
-                    "pool_factor above 1 too"
+                    "protected_tokens, pool_by: say how tokens are pooled, and there is none; "
+                    "give a pool_factor above 1 too"
                 )
-            layout.protected_tokens = protected_tokens
+            if protected_tokens is not None:
+                layout.protected_tokens = protected_tokens
         lengths = options["query_length"], options["document_length"]
         sides |= lengths_of(layout, network, tokenizer, *lengths)
         expand_to = expansion_of(layout, sides["query_length"], expand_queries)
@@ -214,6 +224,7 @@ class TokenEncoder(TextEncoder):
             pool_factor=layout.pool_factor,
             protected_tokens=layout.protected_tokens,
             normalize_pooled=layout.normalize_pooled,
+            pool_by=layout.pool_by,
             **computing(options),
             **sides,
         )
@@ -243,6 +254,8 @@ class TokenEncoder(TextEncoder):
         if self.pool_factor == 1:
             return values, counts
         protected, normalize = self.protected_tokens, self.normalize_pooled
+        if self.pool_by == VORONOI:
+            return pruned_tokens(values, counts, self.pool_factor, protected=protected)
         return pooled_tokens(
             values, counts, self.pool_factor, protected=protected, normalize=normalize
         )
@@ -250,7 +263,8 @@ class TokenEncoder(TextEncoder):
     def settings(self) -> Mapping[str, Any]:
         """Return what decides the vectors besides weights and tokenizer."""
         expansion = (self.expand_to, self.attend, self._mask_id) if self.expand_to else None
-        pooling = (self.pool_factor, self.protected_tokens, self.normalize_pooled)
+        way = (VORONOI,) if self.pool_by == VORONOI else ()
+        pooling = (self.pool_factor, self.protected_tokens, self.normalize_pooled, *way)
         return {
             **super().settings(),
             "normalize": self.normalize,
@@ -415,6 +429,7 @@ class TokenEncoder(TextEncoder):
                 pool_factor=self.pool_factor,
                 protected_tokens=self.protected_tokens,
                 normalize_pooled=self.normalize_pooled,
+                pool_by=self.pool_by,
             )
             write_token_folder(folder, layout, self.projection, lower_case=lowers(self.tokenizer))
             write_probes(folder, self)

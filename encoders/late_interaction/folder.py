@@ -12,6 +12,7 @@ from sluice.encoders.foundation.disk.files import write_json
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.late_interaction.layout import TokenLayout, know_markers, usual_markers
+from sluice.encoders.late_interaction.pruning import VORONOI
 from sluice.encoders.model_files.layout import SETTINGS, read_object, write_modules, write_sidecar
 from sluice.encoders.model_files.loading import lengths_of as model_lengths
 from sluice.encoders.model_files.router import PROMPTS
@@ -186,7 +187,8 @@ def write_token_folder(
     for place in () if says_all else places:
         path = place / "config.json"
         write_json(path, {**read_object(path), **_TOKENS})
-    write_sidecar(folder, {"type": "tokens"})
+    own = {"pool_factor": layout.pool_factor, "protected_tokens": layout.protected_tokens}
+    write_sidecar(folder, {"type": "tokens", **({VORONOI: own} if layout.prunes else {})})
 
 
 def _write_pylate(folder: Path, layout: TokenLayout, layers: int, lower_case: bool) -> None:
@@ -214,12 +216,13 @@ def _write_pylate(folder: Path, layout: TokenLayout, layers: int, lower_case: bo
 
 
 def _write_native(folder: Path, layout: TokenLayout, layers: int, lower_case: bool) -> None:
+    pools = layout.pool_factor > 1 and not layout.prunes  # theirs knows Ward's clusters alone
     names = [
         "Transformer",
         *["Dense"] * layers,
         "MultiVectorMask",
         *(["Normalize"] if layout.normalize else []),
-        *(["HierarchicalTokenPooling"] if layout.pool_factor > 1 else []),
+        *(["HierarchicalTokenPooling"] if pools else []),
     ]
     places = write_modules(folder, [(name, _NATIVE[name]) for name in names])
     mask = {
@@ -229,7 +232,7 @@ def _write_native(folder: Path, layout: TokenLayout, layers: int, lower_case: bo
     write_json(places["MultiVectorMask"] / "config.json", mask)
     if layout.normalize:
         write_json(places["Normalize"] / "config.json", _TOKENS)
-    if layout.pool_factor > 1:
+    if pools:
         pooling = {
             "pool_factor": layout.pool_factor,
             "num_protected_tokens": layout.protected_tokens,

@@ -19,6 +19,7 @@ from typing import Any
 from sluice.encoders.encoder import Side
 from sluice.encoders.foundation.disk.files import read_model_json
 from sluice.encoders.foundation.errors import ModelError
+from sluice.encoders.late_interaction.pruning import VORONOI, PoolBy
 from sluice.encoders.model_files.layout import (
     SETTINGS,
     VectorModule,
@@ -94,7 +95,13 @@ class TokenLayout:
     pool_factor: float = 1.0
     protected_tokens: int = 1
     normalize_pooled: bool = True
+    pool_by: PoolBy = "ward"
     sidecar: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def prunes(self) -> bool:
+        """Whether tokens of documents go, rather than share a vector."""
+        return self.pool_factor > 1 and self.pool_by == VORONOI
 
 
 def read_token_layout(folder: Path) -> TokenLayout:
@@ -113,6 +120,11 @@ def read_token_layout(folder: Path) -> TokenLayout:
         _read_modules(layout, folder)
     else:
         _read_other(layout, folder)
+    pruning = layout.sidecar.get(VORONOI)
+    if isinstance(pruning, dict):
+        layout.pool_by = VORONOI
+        layout.pool_factor = _factor(pruning.get("pool_factor", 1.0), folder)
+        layout.protected_tokens = length_in(pruning, "protected_tokens", folder) or 0
     return layout
 
 

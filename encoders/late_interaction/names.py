@@ -11,6 +11,7 @@ import torch
 
 from sluice.encoders.encoder import Side
 from sluice.encoders.late_interaction.pooling import pooled_labels
+from sluice.encoders.late_interaction.pruning import VORONOI, kept_tokens
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.tokens import token_offsets
 
@@ -87,6 +88,10 @@ def _by_vector(
     found = []
     for facts, text, row in zip(kept, vectors, scored, strict=True):
         values = np.ascontiguousarray(text[row].cpu().numpy())
+        if encoder.pool_by == VORONOI:
+            kept_places = kept_tokens(values, encoder.pool_factor, encoder.protected_tokens)
+            found.append([[facts[place]] for place in kept_places.tolist()])
+            continue
         labels = pooled_labels(values, encoder.pool_factor, encoder.protected_tokens)
         joined: dict[int, list[Fact]] = {}
         for fact, label in zip(facts, labels.tolist(), strict=True):

@@ -18,7 +18,9 @@ from typing import Literal, TypeAlias
 import Stemmer
 
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.encoders.lexical.detection import guess_language
 from sluice.encoders.lexical.languages import (
+    AUTO,
     BY_NAME,
     CODE,
     ENGLISH,
@@ -112,6 +114,8 @@ def analyzer(language: str) -> Analyzer:
     - ``code``: as ``en``, and beside each name of several words its parts: ``raw_decode`` and
       ``JSONDecoder`` are found by "decode", "JSON decoder" and by the whole name.
     - ``none``: lower-cased words.
+    - ``auto``: as the language of each text, English unless another is evident; of a query too,
+      which may be too short to tell.
 
     ``sluice.encoders.lexical.languages`` has them all. ``ConfigError`` for any other name.
     """
@@ -136,10 +140,26 @@ def _analyzer(algorithm: str) -> Analyzer:
         return Analyzer(algorithm, _grams(_SCRIPTS[algorithm], size, form), str)
     if algorithm == CODE:
         return Analyzer(algorithm, _code_words, _english(_stemmer("porter")))
+    if algorithm == AUTO:
+        return Analyzer(algorithm, _words_of_own, _term_of_own)
     if algorithm == NO_LANGUAGE:
         return _plain(algorithm, str.lower, str)
     lower = _turkish_lower if algorithm == "turkish" else str.lower
     return _plain(algorithm, lower, _snowball(_stemmer(algorithm)))
+
+
+MARK = "|"  # ends a word's language, and is in no word
+
+
+def _words_of_own(text: str) -> list[str]:
+    """Return the words of a text, each after the language that is guessed for all of it."""
+    language = guess_language([text], sure=False)
+    return [f"{language}{MARK}{word}" for word in analyzer(language).words(text)]
+
+
+def _term_of_own(word: str) -> str:
+    language, _, plain = word.partition(MARK)
+    return analyzer(language).term(plain)
 
 
 def _plain(language: str, lower: Term, term: Term) -> Analyzer:

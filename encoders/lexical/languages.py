@@ -12,6 +12,7 @@ STOP_WORDS = frozenset({  # Lucene's English ones
 ENGLISH: Final = "en"
 NO_LANGUAGE: Final = "none"
 CODE: Final = "code"
+AUTO: Final = "auto"  # each text's own, which is guessed
 WORDS: Final = "words"
 # How many characters are a term in runs of a script that writes no spaces, and which those are.
 GRAMS: Final = {"cjk": (2, "Han, Kana and Hangul"), "th": (3, "Thai"),
@@ -22,7 +23,7 @@ class Language(NamedTuple):
     """One or several languages that are analysed alike.
 
     ``algorithm`` is Snowball's name of the stemmer, or ours: ``en``, those of ``GRAMS``, ``code``,
-    ``none``.
+    ``none``, ``auto``.
     ``codes`` are what ``language`` may be beside it, ISO 639-1 codes and names.
     """
 
@@ -33,7 +34,7 @@ class Language(NamedTuple):
     @property
     def snowball(self) -> bool:
         """Whether a stemmer of Snowball's stands behind it."""
-        return self.algorithm not in (ENGLISH, CODE, NO_LANGUAGE, *GRAMS)
+        return self.algorithm not in (ENGLISH, CODE, NO_LANGUAGE, AUTO, *GRAMS)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -45,6 +46,8 @@ class Language(NamedTuple):
         """What the text is broken into."""
         if self.algorithm == CODE:
             return f"{WORDS}, and the parts of names (`raw_decode`, `JSONDecoder`) beside them"
+        if self.algorithm == AUTO:
+            return "as the language of each text, which is guessed"
         if self.algorithm not in GRAMS:
             return WORDS
         size, scripts = GRAMS[self.algorithm]
@@ -87,5 +90,6 @@ LANGUAGES: Final = (
     Language("Lao, Khmer, Burmese", "lo", ("lo", "lao", "km", "khmer", "my", "burmese")),
     Language("program code", CODE, ()),
     Language("any other", NO_LANGUAGE, ()),
+    Language("several", AUTO, ()),
 )  # fmt: skip
 BY_NAME: Final = {name: each for each in LANGUAGES for name in each.names}

@@ -71,23 +71,32 @@ def calibration(
             "and two without scale and bias; are the ids the same?"
         )
     if scale is None or bias is None:
-        scale, bias = _fitted(*_pairs(run, qrels, judged[::2], k, max_grade))
+        scale, bias = platt(*_pairs(run, qrels, judged[::2], k, max_grade))
         judged = judged[1::2]
     scores, grades = _pairs(run, qrels, judged, k, max_grade)
     scale, bias = finite_number(scale, "scale"), finite_number(bias, "bias")
-    with np.errstate(over="ignore"):  # an endless logit is a certainty
-        likely = _sigmoid(scale * scores + bias)
+    likely = probabilities(scores, scale, bias)
+    groups = reliability(likely, grades, bins)
+    return Calibration(error_of(groups), float(scale), float(bias), len(scores), groups)
+
+
+def reliability(likely: Values, grades: Values, bins: int = BINS) -> tuple[Bin, ...]:
+    """Return the bins of equal width that have hits, by their probabilities and grades 0 to 1."""
     places = np.minimum((likely * bins).astype(np.int64), bins - 1)
     counts = np.bincount(places, minlength=bins)
     predicted = np.bincount(places, weights=likely, minlength=bins)
     observed = np.bincount(places, weights=grades, minlength=bins)
-    groups = tuple(
+    return tuple(
         Bin(b / bins, (b + 1) / bins, int(n), float(predicted[b] / n), float(observed[b] / n))
         for b, n in enumerate(counts.tolist())
         if n
     )
-    error = float(np.abs(predicted - observed).sum() / len(scores))
-    return Calibration(error, float(scale), float(bias), len(scores), groups)
+
+
+def error_of(bins: tuple[Bin, ...]) -> float:
+    """Return the expected calibration error of bins with hits."""
+    hits = sum(each.hits for each in bins)
+    return sum(each.hits * abs(each.predicted - each.observed) for each in bins) / hits
 
 
 def _pairs(
@@ -100,7 +109,7 @@ def _pairs(
     return scores, np.clip(np.array(grades, np.float64) / max_grade, 0, 1)
 
 
-def _fitted(scores: Values, grades: Values) -> tuple[float, float]:
+def platt(scores: Values, grades: Values) -> tuple[float, float]:
     """Return the scale and bias of the largest likelihood, by Newton's method."""
     middle, spread = scores.mean(), scores.std() or 1.0
     inputs = np.stack([(scores - middle) / spread, np.ones(len(scores))], axis=1)
@@ -115,6 +124,12 @@ def _fitted(scores: Values, grades: Values) -> tuple[float, float]:
             break
     scale = float(weights[0] / spread)
     return scale, float(weights[1] - scale * middle)
+
+
+def probabilities(scores: Values, scale: float, bias: float) -> Values:
+    """Return ``sigmoid(scale * score + bias)``."""
+    with np.errstate(over="ignore"):  # an endless logit is a certainty
+        return _sigmoid(scale * scores + bias)
 
 
 def _sigmoid(logits: Values) -> Values:

@@ -26,7 +26,13 @@ from sluice.retrieval.datasets.source import Qrels, find_split
 from sluice.retrieval.experiments.output.folder import RETRIEVERS
 from sluice.retrieval.experiments.reuse import Dependencies
 from sluice.retrieval.experiments.training.tested_queries import untested
-from sluice.retrieval.pipelines.expression import FITTED, count_calls, texts_in
+from sluice.retrieval.pipelines.expression import (
+    FITTED,
+    PROBABILITY,
+    count_calls,
+    count_open,
+    texts_in,
+)
 from sluice.retrieval.pipelines.fitting.choice import FEWEST, QueryFit, Unfitted, fit_open, is_open
 from sluice.retrieval.pipelines.fitting.fitter import QueryFitter, closed, read_fit
 from sluice.retrieval.pipelines.stage import Stage
@@ -135,9 +141,20 @@ class FittedStages:
         return fit_open(stage, _OfPipeline(self, pipeline)) if is_open(stage) else stage
 
     def check(self) -> None:
-        """Raise, before any work, for dev queries that nothing may be fitted on."""
-        if any(self._count(name) for name in self.config.pipelines):
-            _ = self.queries
+        """Raise, before any work, for dev queries that nothing may be fitted on.
+
+        Without enough of them what is chosen has usual settings, but a probability has none.
+        """
+        for name, text in self.config.pipelines.items():
+            where = f"pipelines.{name}"
+            count = self._count(name)
+            likely = count > count_calls(text, FITTED, where=where)
+            if count and len(self.queries.qrels) < FEWEST and likely:
+                raise ConfigError(
+                    f"{where}: {PROBABILITY}=True is fitted on {FEWEST} judged dev queries or "
+                    f"more, and {self.queries.dataset.name} has {len(self.queries.qrels)}; give "
+                    f"the dataset a dev split, or {PROBABILITY}='p.json', the file of another fit"
+                )
 
     def file(self, pipeline: str, number: int) -> Path:
         """Return where the settings of a pipeline's ``number``th open stage are kept, from 1."""
@@ -227,7 +244,7 @@ class FittedStages:
 
     def _count(self, pipeline: str) -> int:
         text = self.config.pipelines[pipeline]
-        return count_calls(text, FITTED, where=f"pipelines.{pipeline}")
+        return count_open(text, where=f"pipelines.{pipeline}")
 
     def _pipelines_of(self, pipeline: str) -> list[str]:
         if pipeline not in self.config.pipelines:

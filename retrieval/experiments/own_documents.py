@@ -14,7 +14,8 @@ from sluice.encoders.foundation.bounded_input import expanded
 from sluice.encoders.foundation.disk.files import replaced_file
 from sluice.encoders.foundation.errors import ConfigError, DataError, ModelError
 from sluice.encoders.foundation.numbers import plural
-from sluice.encoders.lexical.languages import CODE
+from sluice.encoders.lexical.detection import guess_language
+from sluice.encoders.lexical.languages import CODE, ENGLISH
 from sluice.encoders.model_files.locate import local_folder
 from sluice.encoders.table import LEXICAL, USUAL
 from sluice.indexing.table import default_spec
@@ -24,7 +25,6 @@ from sluice.retrieval.documents.document import NOTHING, Document
 from sluice.retrieval.documents.readers.code.folder import FIELDS
 from sluice.retrieval.documents.readers.documents import Documents
 from sluice.retrieval.documents.readers.source import as_documents, documents_below
-from sluice.retrieval.documents.text import ENGLISH, guess_language
 from sluice.retrieval.experiments.output.folder import SETTINGS
 
 log = logging.getLogger("sluice")

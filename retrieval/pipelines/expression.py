@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.encoders.foundation.build import check_arguments, resolve
 from sluice.encoders.foundation.errors import ConfigError, suggest
+from sluice.retrieval.pipelines.fitting.probability_fit import ProbabilityFit, UnfittedProbability
 from sluice.retrieval.pipelines.fitting.rerank_fit import RERANKED, UnfittedRerank
 from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
@@ -28,6 +29,7 @@ Make = Callable[[], Any]  # opens the stage or scorer of a name
 
 NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"  # a valid name of a retriever, a reranker or a pipeline
 RERANK_OPTIONS = ("depth", "interpolate", "deadline_ms")
+PROBABILITY = "probability"  # of a reranker: True, to be fitted, or the file of a fit
 FITTED = "fitted"  # the function; as an option of a reranker the file of these
 MAX_PARTS = 200  # operators, calls and names in one expression
 SYMBOLS = {ast.Sub: "-", ast.Div: "/", ast.BitAnd: "&"}
@@ -116,6 +118,14 @@ def count_calls(text: str, function: str, *, where: str) -> int:
     """Return how often an expression calls a function of ``table.STAGES``."""
     calls = [n.func for n in ast.walk(_tree(text, where)) if isinstance(n, ast.Call)]
     return sum(isinstance(func, ast.Name) and func.id == function for func in calls)
+
+
+def count_open(text: str, *, where: str) -> int:
+    """Return how many stages of an expression are fitted on dev queries."""
+    options = [n for n in ast.walk(_tree(text, where)) if isinstance(n, ast.keyword)]
+    values = [each.value for each in options if each.arg == PROBABILITY]
+    likely = sum(isinstance(value, ast.Constant) and value.value is True for value in values)
+    return count_calls(text, FITTED, where=where) + likely
 
 
 def functions_in(text: str, *, where: str) -> set[str]:
@@ -337,7 +347,9 @@ class _Reader:
     def _reranker(
         self, scorer: Any, name: str, options: Mapping[str, Any], *, shown: Mapping[str, Any]
     ) -> Stage:
-        self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES, FITTED), name)
+        self._check(options, (*RERANK_OPTIONS, *DEPTH_RULES, FITTED, PROBABILITY), name)
+        options = dict(options)
+        likely = options.pop(PROBABILITY, False)
         if FITTED in options:
             fit = self._built(_fit_for, name, **options)
             chosen = {"depth": fit.depth, "interpolate": fit.interpolate}
@@ -352,7 +364,10 @@ class _Reader:
         own[FITTED] = options.get(FITTED)
         text = ", ".join(f"{key}={value}" for key, value in {"depth": 100, **shown}.items())
         rerank: Rerank = self._built(Rerank, scorer, **own, rules=rules, name=f"{name}({text})")
-        return rerank
+        if likely is False:
+            return rerank
+        stage: Stage = self._built(_with_probability, rerank, likely)
+        return stage
 
     def _built(self, kind: Callable[..., Any], /, *parts: Any, **options: Any) -> Any:
         try:
@@ -371,6 +386,18 @@ class _Reader:
             return ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError):
             raise self.fail(f"{_spelled(ast.unparse(node))!r} is not a constant") from None
+
+
+def _with_probability(rerank: Rerank, probability: Any) -> Stage:
+    """Return a reranker whose scores are probabilities: of a file, or to be fitted."""
+    if isinstance(probability, str):
+        fit = ProbabilityFit.load(probability)
+        return rerank.with_probability(fit.scale, fit.bias)
+    if probability is not True:
+        raise ConfigError(
+            f"probability: {probability!r}; expected True, or a file that a fitted one is kept in"
+        )
+    return UnfittedProbability(rerank)
 
 
 def _fit_for(name: str, *, fitted: str, **others: Any) -> RerankFit:

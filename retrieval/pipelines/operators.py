@@ -35,6 +35,11 @@ class Then(Stage):
         """Whether the first stage needs them; the second gets those of the first."""
         return self.first.needs_candidates
 
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether the second stage, which has the last word, gives them."""
+        return self.second.gives_probabilities
+
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return ``>>`` of two other stages."""
         return Then(*inner)
@@ -68,6 +73,11 @@ class Cut(Around):
     def least_score(self) -> float | None:
         """The least score of the stage that is cut."""
         return self.stage.least_score
+
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether the stage that is cut gives them."""
+        return self.stage.gives_probabilities
 
     def written(self, name_of: NameOf) -> str:
         """Return ``stage % k``."""

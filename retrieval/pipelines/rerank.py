@@ -13,9 +13,10 @@ import numpy as np
 
 from sluice.encoders.foundation.build import resolve
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.encoders.foundation.numbers import is_number, whole_number
+from sluice.encoders.foundation.numbers import finite_number, is_number, whole_number
 from sluice.encoders.foundation.tokens import TokenCounts, counting_tokens
 from sluice.encoders.objects import as_scorer
+from sluice.retrieval.evaluation.calibration_error import probabilities
 from sluice.retrieval.pipelines.hit import PartScore, Passage, TokenMatch
 from sluice.retrieval.pipelines.saving import NameOf, options_text
 from sluice.retrieval.pipelines.scorer import ScorerHooks, ScorerLike, Scores
@@ -78,9 +79,13 @@ class Rerank(Stage):
     that they were fitted over: ``check_first`` refuses another.
 
     The ``time_limit`` of a search stops it too, or a list scorer from starting.
+
+    ``with_probability`` makes its scores probabilities, in the same order. Documents that were not
+    scored then have less than the least of those that were, and 0 where none was.
     """
 
     needs_candidates = True
+    probability: tuple[float, float] | None = None  # scale and bias
 
     def __init__(
         self,
@@ -133,6 +138,28 @@ class Rerank(Stage):
         """The scorer alone: a reranker holds no other model."""
         return (self.scorer,)
 
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether its scores are fitted probabilities."""
+        return self.probability is not None
+
+    def with_probability(self, scale: float, bias: float) -> Rerank:
+        """Return the reranker with the scores ``sigmoid(scale * score + bias)``, 0 to 1.
+
+        ``ConfigError`` where a score is no longer the scorer's own, or not all are scored.
+        """
+        settings = {"interpolate": self.interpolate, "deadline_ms": self.deadline_ms,
+                    "the rule of its depth": self.rules}  # fmt: skip
+        for setting, value in settings.items():
+            if value:
+                raise ConfigError(
+                    f"{self.name}: a probability is that of the scorer's own score, of all "
+                    f"documents to the depth; leave {setting} out, or probability"
+                )
+        copied = copy.copy(self)
+        copied.probability = finite_number(scale, "scale", 0), finite_number(bias, "bias")
+        return copied
+
     def over(self, inner: Sequence[Stage]) -> Stage:
         """Return the reranker itself: a scorer keeps the retrievers it was made with."""
         return self
@@ -178,8 +205,9 @@ class Rerank(Stage):
             options["deadline_ms"] = self.deadline_ms
         names = (name for name in OF_STAGES if resolve(STAGES[name]) is type(self.scorer))
         function = next(names, None) if self.inner else ""
-        if self.rules or function is None:
+        if self.rules or self.probability or function is None:
             what = "a rule of its depth" if self.rules else "retrievers of its scorer"
+            what = "a fitted probability" if self.probability else what
             raise ConfigError(
                 f"{self.name}: cannot be saved with {what}; write it under pipelines: of an "
                 "experiment, which load_pipeline opens"
@@ -220,6 +248,8 @@ class Rerank(Stage):
                 mixed = (1 - self.interpolate) * z_scores(scores) + self.interpolate * earlier
                 scores = mixed.astype(np.float32)
             merged[query] = _merged(ranking, scores)
+            if self.probability is not None:
+                merged[query] = _likely(merged[query], len(scores), *self.probability)
         return Run(merged, name=self.name)
 
     @property
@@ -372,6 +402,14 @@ def z_scores(scores: np.ndarray) -> np.ndarray:
     centred = values - values.mean()
     scaled: np.ndarray = centred / np.sqrt(np.mean(centred**2))
     return scaled
+
+
+def _likely(ranking: Ranking, scored: int, scale: float, bias: float) -> Ranking:
+    """Return the ranking in its order with probabilities, of which some documents were scored."""
+    if not scored:
+        return Ranking(ranking.doc_ids, np.zeros(len(ranking), np.float32))
+    likely = probabilities(ranking.scores.astype(np.float64), scale, bias)
+    return Ranking(ranking.doc_ids, likely.astype(np.float32))
 
 
 def _merged(ranking: Ranking, scores: Scores) -> Ranking:

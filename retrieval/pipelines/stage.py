@@ -134,6 +134,11 @@ class Stage(FamiliarStage, ABC):
         return None
 
     @property
+    def gives_probabilities(self) -> bool:
+        """Whether its scores are chances that the documents are relevant, 0 to 1."""
+        return False
+
+    @property
     def lexical(self) -> bool:
         """Whether it ranks by words alone, as BM25 does; by default as its base retriever."""
         base = self.base_retriever

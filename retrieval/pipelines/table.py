@@ -100,7 +100,7 @@ READ: Final = (
     ("pair_head", "model"),
     ("synonyms", "file"),
 )
-READ_BY_ALL: Final = ("cut_off", "exit", "fitted")
+READ_BY_ALL: Final = ("cut_off", "exit", "fitted", "probability")
 
 # Those that name what may lie on a hub: (name, option), a model's or a dataset's.
 FETCHED: Final = (("pair_head", "model"), ("normalised", "bank"))

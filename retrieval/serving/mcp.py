@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -59,10 +59,15 @@ class SearchResult(BaseModel):
 
 
 class SearchResults(BaseModel):
-    """Documents, best first; ``left_out`` were found and did not fit."""
+    """Documents, best first; ``left_out`` were found and did not fit.
+
+    ``answer`` is none where no document settles the question, and ``note`` says why.
+    """
 
     results: list[SearchResult]
     left_out: int = 0
+    answer: Literal["none"] | None = None
+    note: str | None = None
 
 
 class Fetched(BaseModel):
@@ -112,7 +117,8 @@ def mcp_server(service: Service) -> MCPServer:
             k=min(limit, service.settings.depth), highlight=True,
         )  # fmt: skip
         (answer,) = await _asked(service, service.search(request))
-        return fitted(answer.hits, max_tokens)
+        results = fitted(answer.hits, max_tokens)
+        return results.model_copy(update={"answer": answer.answer, "note": answer.note})
 
     async def fetch(
         id: Annotated[str, Field(description="An id that search returned.")],

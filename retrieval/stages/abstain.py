@@ -34,6 +34,7 @@ from sluice.retrieval.stages.confidence import (
 )
 
 FILE = "no_answer"
+NO_ANSWER = "no answer"  # a fact of a search: query to the confidence that was too low
 
 
 class Abstain(Around):
@@ -43,7 +44,8 @@ class Abstain(Around):
 
     def __init__(self, stage: Stage, threshold: float, confidence: Confidence | Certainty) -> None:
         self.threshold = finite_number(threshold, "threshold")
-        if confidence.bounded and not 0 <= threshold <= 1:
+        likely = confidence.kind == "top" and stage.gives_probabilities
+        if (confidence.bounded or likely) and not 0 <= threshold <= 1:
             raise ConfigError(
                 f"abstain: threshold {threshold!r} refuses every query or none: {confidence.kind} "
                 "lies in 0 to 1; expected a threshold between, or another kind"
@@ -51,6 +53,11 @@ class Abstain(Around):
         self.confidence = confidence
         options = {"threshold": self.threshold, **asdict(confidence)}
         super().__init__(stage, "abstain", options=options)
+
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether the stage's scores, which it keeps, are such."""
+        return self.stage.gives_probabilities
 
     def _take(self, stage: Stage) -> None:
         super()._take(stage)
@@ -65,6 +72,7 @@ class Abstain(Around):
         known = certainty(queries, self.stage, "abstain") if isinstance(rule, Certainty) else None
         values = dict(zip(queries, confidences(rule, queries, run, known).tolist(), strict=True))
         note({"confidence": values})
+        note({NO_ANSWER: {q: value for q, value in values.items() if value < self.threshold}})
         return Run(
             {
                 query: run.get(query, EMPTY)[:depth] if value >= self.threshold else EMPTY
@@ -161,7 +169,8 @@ def abstain(
 
     ``fitted`` is a file of `sluice fit no-answer`. Or ``threshold`` is set, with the ``kind`` of
     confidence (energy), its ``width`` and ``temperature``, see ``Confidence``; ``variance``, of the
-    query, has neither, see ``confidence.certainty``.
+    query, has neither, see ``confidence.certainty``. Of a reranker with ``probability`` it is that
+    of the first document (top): ``threshold=0.5`` answers where it is more likely right than not.
     """
     if not isinstance(stage, Stage):
         raise ConfigError(
@@ -177,7 +186,7 @@ def abstain(
         )
     if fitted is None:
         own = signal(
-            "energy" if kind is None else kind,
+            ("top" if stage.gives_probabilities else "energy") if kind is None else kind,
             WIDTH if width is None else width,
             1.0 if temperature is None else temperature,
         )

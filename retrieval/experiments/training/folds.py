@@ -16,7 +16,7 @@ from sluice.retrieval.datasets.dataset import Dataset, training_splits
 from sluice.retrieval.datasets.source import Places, Qrels, Source
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.pipelines.stage import Stage, Texts
-from sluice.retrieval.runs.queries import Queries, SelfExcluding
+from sluice.retrieval.runs.queries import Queries, like
 from sluice.retrieval.runs.run import Run
 from sluice.retrieval.stages.ltr.reranker import query_folds
 
@@ -81,8 +81,7 @@ class FoldedLists(Stage):
             own = place if stage is not self._whole else None
             some = {q: text for q, text in queries.items() if self._fold.get(q) == own}
             if some:
-                asked = SelfExcluding(some) if isinstance(queries, SelfExcluding) else some
-                ranked |= stage.run(asked, given, k)
+                ranked |= stage.run(like(queries, some), given, k)
         return Run({query: ranked[query] for query in queries if query in ranked}, name=self.name)
 
 

@@ -32,13 +32,7 @@ from sluice.retrieval.experiments.experiment import Experiment
 from sluice.retrieval.experiments.training.tested_queries import without_tested
 from sluice.retrieval.experiments.tuning.pair_tasks import PairTasks, parts_of
 from sluice.retrieval.experiments.tuning.tuner import Trial, Tuner, Tuning, expanded, tuned
-from sluice.retrieval.pipelines.expression import (
-    FITTED,
-    count_calls,
-    names_in,
-    options_in,
-    parse,
-)
+from sluice.retrieval.pipelines.expression import count_open, names_in, options_in, parse
 from sluice.retrieval.pipelines.scorer import ScorerHooks
 from sluice.retrieval.retrievers.candidate_lists import asked, run_on
 from sluice.retrieval.retrievers.measurements import measure_latency
@@ -208,10 +202,11 @@ def check_tuning(config: TuneConfig) -> None:
 
 def _check_settings(config: TuneConfig, text: str) -> None:
     """Refuse ``deadline_ms``, since with remembered scores nothing runs out of time, and fits."""
-    if count_calls(text, FITTED, where="tune.pipelines"):
+    if count_open(text, where="tune.pipelines"):
         raise ConfigError(
             f"tune.pipelines: {text!r} leaves open what tuning would choose; write the weights and "
-            "depths as choices instead of fitted(...), or run the pipeline with sluice run"
+            "depths as choices instead of fitted(...), leave probability out, or run the pipeline "
+            "with sluice run"
         )
     if "deadline_ms" in options_in(text, where="tune.pipelines"):
         raise ConfigError(

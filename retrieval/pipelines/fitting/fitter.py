@@ -16,6 +16,7 @@ from sluice.retrieval.evaluation.measures import at_level, own_measure, parse_me
 from sluice.retrieval.evaluation.scores import Qrels
 from sluice.retrieval.pipelines.fitting.choice import FEWEST, QueryFit, Sample, Unfitted, fit_open
 from sluice.retrieval.pipelines.fitting.fusion_fit import METHODS_TRIED, FusionFit, UnfittedFusion
+from sluice.retrieval.pipelines.fitting.probability_fit import ProbabilityFit
 from sluice.retrieval.pipelines.fitting.rerank_fit import RERANKED, RerankFit, UnfittedRerank
 from sluice.retrieval.pipelines.fusion.fusion import METHODS
 from sluice.retrieval.pipelines.scorer import ScorerHooks
@@ -137,7 +138,10 @@ def read_fit(path: Path) -> QueryFit:
     """Read the file of a fit of any kind; ``ConfigError`` for another file."""
     values = read_json(path)
     kind = values.get("format") if isinstance(values, dict) else None
-    return RerankFit.load(path) if kind == f"sluice.{RerankFit.KIND}" else FusionFit.load(path)
+    for each in (RerankFit, ProbabilityFit):
+        if kind == f"sluice.{each.KIND}":
+            return each.load(path)
+    return FusionFit.load(path)
 
 
 def fitted(

@@ -29,6 +29,7 @@ from sluice.retrieval.serving.faults import Fault
 
 PAIR_TOKENS = 256  # that a reranker is taken to read of a query and a document
 CHARACTERS = 4  # of a token, about
+SIGMOID = (1.0, 0.0)  # the scale and the bias of a score that none were fitted to
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,16 @@ class Content:
         if name not in self.scorers:
             raise unknown("model", name, self.scorers)
         return name, self.scorers[name]
+
+    def probability(self, scorer: str) -> tuple[float, float]:
+        """Return scale and bias of the probability that a pipeline, the last, gives its scores."""
+        reranks = [
+            each
+            for stage in self.stages.values()
+            for each in stages_in(stage)
+            if isinstance(each, Rerank) and each.scorer is self.scorers[scorer]
+        ]
+        return next((each.probability for each in reversed(reranks) if each.probability), SIGMOID)
 
     @property
     def store(self) -> DocumentStore | None:

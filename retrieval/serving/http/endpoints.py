@@ -111,7 +111,9 @@ async def rerank(service: Service, call: Call) -> Reply:
     if not (request.texts is None if request.truncate is None else request.truncate):
         refuse_cut(scored, "documents" if request.texts is None else "texts", pairs=True)
     scores = [pair.values for pair in scored]
-    shown = scores if request.raw_scores else as_relevance(scores)
+    shown = scores
+    if not request.raw_scores:
+        shown = as_relevance(scores, *service.content.probability(model))
     order = best_first(scores, request.top_n)
     if request.texts is not None:
         with_text = request.return_text

@@ -110,7 +110,8 @@ class RerankRequest(Shape):
     return_text: bool = Field(default=False, description="TEI: whether results have their text.")
     raw_scores: bool = Field(
         default=False,
-        description="Whether scores are the model's own; otherwise its sigmoid, 0 to 1.",
+        description="Whether scores are the model's own; otherwise 0 to 1: the probability that a "
+        "pipeline fitted to them, else their sigmoid.",
     )
     truncate: bool | None = Field(
         default=None,
@@ -248,13 +249,15 @@ class StageTime(Shape):
 class SearchAnswer(Shape):
     """The hits of one query, best first.
 
+    ``answer`` is none where the pipeline abstains, as no document settles the question.
     ``complete`` is false where the deadline stopped a reranker or shards are missing, and ``note``
-    says what was left out. ``together`` counts the queries, of other requests too, that ``stages``
-    are the times of.
+    says why or what was left out. ``together`` counts the queries, of other requests too, that
+    ``stages`` are the times of.
     """
 
     query: str
     pipeline: str
+    answer: Literal["none"] | None = None
     hits: list[HitShape]
     complete: bool = True
     note: str | None = None

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from sluice.encoders.encoder import Side, hooks_of
 from sluice.encoders.foundation.errors import ModelError
 from sluice.encoders.foundation.tokens import TokenCounts, counting_tokens
+from sluice.retrieval.evaluation.calibration_error import probabilities
 from sluice.retrieval.serving.content.content import PAIR_TOKENS, tokens_of
 from sluice.retrieval.serving.faults import invalid, too_large
 from sluice.retrieval.serving.shapes.search import SparseValue
@@ -125,10 +126,10 @@ def pair_cost(pair: Pair) -> int:
     return min(2 * PAIR_TOKENS, tokens_of(pair[0]) + tokens_of(pair[1]))
 
 
-def as_relevance(scores: Sequence[float]) -> list[float]:
-    """Return the sigmoid of scores."""
-    values = np.asarray(scores, np.float64)
-    return [float(value) for value in 0.5 * (1 + np.tanh(values / 2))]
+def as_relevance(scores: Sequence[float], scale: float, bias: float) -> list[float]:
+    """Return the sigmoid of scores, or the probability that was fitted to them."""
+    relevance: list[float] = probabilities(np.asarray(scores, np.float64), scale, bias).tolist()
+    return relevance
 
 
 def best_first(scores: Sequence[float], most: int | None) -> list[int]:

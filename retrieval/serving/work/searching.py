@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from sluice.retrieval.serving.shapes.search import (
     StageTime,
     StepShape,
 )
+from sluice.retrieval.stages.abstain import NO_ANSWER
 
 SNIPPET = 320  # characters of a snippet
 QUICK_HITS = 100  # of a request, that are made into an answer in some milliseconds
@@ -42,7 +44,8 @@ QUICK_TEXT = 20_000  # characters that snippets of them are made of, in as littl
 class Found(NamedTuple):
     """The hits of a query; ``unscored`` are the candidates that rerankers had no time for.
 
-    ``partial`` names the shards whose documents were not searched.
+    ``partial`` names the shards whose documents were not searched. ``doubt`` is the confidence for
+    want of which the pipeline answers nothing.
     """
 
     hits: list[Hit]
@@ -50,6 +53,7 @@ class Found(NamedTuple):
     stages: list[StageTime]
     together: int
     partial: tuple[str, ...] = ()
+    doubt: float | None = None
 
 
 def search_all(
@@ -72,6 +76,7 @@ def search_all(
         documents = stage.documents
         times = [_time(span) for span in _working(spans[-1])]
         unscored = _unscored(spans[-1])
+        doubts = ChainMap(*(each.facts.get(NO_ANSWER, {}) for each in spans[-1].walk()))
         rankings = {place: run[place][:k] for place in texts}
         # Once for all queries: looking up a document costs less where there are many.
         shown = list(dict.fromkeys(doc for each in rankings.values() for doc in each.doc_ids))
@@ -87,7 +92,8 @@ def search_all(
                 for (doc_id, score), passage in zip(rankings[place], passages, strict=True)
                 for found in [by_id[doc_id]]
             ]
-            answers.append(Found(hits, unscored.get(place, 0), times, len(queries), run.partial))
+            missing, doubt = unscored.get(place, 0), None if hits else doubts.get(place)
+            answers.append(Found(hits, missing, times, len(queries), run.partial, doubt))
     return answers
 
 
@@ -103,9 +109,12 @@ def answer(
         )
     if found.partial:
         notes.append(f"without the documents of {', '.join(found.partial)}")
+    if found.doubt is not None:
+        notes.append(f"no document settles it: the confidence, {found.doubt:.3g}, is too low")
     return SearchAnswer(
         query=query,
         pipeline=pipeline,
+        answer=None if found.doubt is None else "none",
         hits=[_hit(rank, hit, request, query) for rank, hit in enumerate(found.hits, 1)],
         complete=not (found.unscored or found.partial),
         note="; ".join(notes) or None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import re
 import threading
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from sluice.encoders.dense.remote.http_json import HttpJson, in_threads
 from sluice.encoders.foundation.disk.files import fingerprint_of
 from sluice.encoders.foundation.errors import ConfigError, ModelError
-from sluice.encoders.foundation.numbers import whole_number
+from sluice.encoders.foundation.numbers import finite_number, whole_number
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.generative.list_order import spoken
 from sluice.encoders.rerankers.language_model import Prompt, fitted
@@ -25,6 +26,10 @@ from sluice.encoders.rerankers.language_model import Prompt, fitted
 PATH = "/chat/completions"
 TOP = 20  # alternatives to a token that are asked for
 ANSWER_TOKENS = 16  # of an answer in one word, where it is read from the text
+DECISION_TOKENS = 64  # of an answer in JSON
+STRUCTURED = (
+    '\n\nReply in JSON: {"choice": the answer, "probability": from 0 to 1, how likely it is right}.'
+)
 BYTES_A_TOKEN = 3  # fewer than most tokenizers need, so that what is cut by it fits
 AROUND = 32  # tokens that a server's chat template may put around a message
 SHOWN_FROM = 200  # prompts; fewer stay silent
@@ -46,7 +51,8 @@ class HttpLanguageModel:
     ``url`` is the base of an OpenAI-compatible endpoint, such as ``https://host/v1``, and
     ``api_key_env`` names the environment variable with its key, ``api_key_file`` a file.
     Probabilities come from the log-probabilities of the first token, where the endpoint returns
-    them (``logprobs``); else the answer is read from the text and has probability 1. Texts are cut
+    them (``logprobs``); else the answer is read from the text and has probability 1. A
+    ``structured`` answer is JSON by a schema: a choice, and how likely it is right. Texts are cut
     so that a prompt takes ``context_length`` tokens at most, counted as one for every three bytes.
     ``concurrency`` requests are under way at a time. ``body`` is added to each request, or takes
     from it what it gives as null. An endpoint that fails is ``ModelError``, see ``HttpJson``; an
@@ -61,6 +67,9 @@ class HttpLanguageModel:
         api_key_env: str | None = None,
         api_key_file: str | None = None,
         logprobs: Annotated[bool, "Whether the endpoint returns probabilities of tokens."] = True,
+        structured: Annotated[
+            bool, "Whether it answers in JSON, a choice with its probability."
+        ] = False,
         context_length: Annotated[int, "Tokens of a prompt that the model reads."] = 4096,
         document_length: int | None = None,
         concurrency: int = 4,
@@ -81,7 +90,7 @@ class HttpLanguageModel:
         if not model.strip():
             raise ConfigError("model: empty; expected the name the endpoint knows it by")
         self.model = model
-        self.logprobs = logprobs
+        self.logprobs, self.structured = logprobs, structured
         self.context_length = whole_number(context_length, "context_length", 128)
         self.document_length = document_length
         if document_length is not None:
@@ -92,17 +101,26 @@ class HttpLanguageModel:
     @property
     def fingerprint(self) -> str:
         """A hash of address, model name and settings; the server's weights cannot be hashed."""
-        settings = [self.logprobs, self.context_length, self.document_length, self.body]
+        settings: list[Any] = [
+            self.logprobs, self.context_length, self.document_length, self.body,
+            *([STRUCTURED] if self.structured else []),
+        ]  # fmt: skip
         return fingerprint_of("http", self.endpoint.url, self.model, settings)
 
     def answers(self, prompts: Sequence[Prompt], choices: Sequence[str]) -> NDArray[np.floating]:
         """Return log-probabilities ``[prompts, choices]``; NaN where no choice was named."""
-        options: dict[str, Any] = {"max_tokens": ANSWER_TOKENS}
-        if self.logprobs:
-            options |= {"logprobs": True, "top_logprobs": TOP}
+        tokens, shares_in = ANSWER_TOKENS, first_token_shares
+        options: dict[str, Any] = {}
+        if self.structured:
+            tokens, shares_in = DECISION_TOKENS, decided_shares
+            options = {"response_format": decision_format(choices)}
+            prompts = [Prompt((*p.frame[:-1], p.frame[-1] + STRUCTURED), p.slots) for p in prompts]
+        elif self.logprobs:
+            options = {"logprobs": True, "top_logprobs": TOP}
         shares_of = np.full((len(prompts), len(choices)), np.nan)
-        for row, choice in enumerate(self._asked(prompts, ANSWER_TOKENS, options)):
-            shares = first_token_shares(choice, choices)
+        options["max_tokens"] = tokens
+        for row, choice in enumerate(self._asked(prompts, tokens, options)):
+            shares = shares_in(choice, choices)
             if shares is not None:
                 shares_of[row] = shares
             elif (place := named_choice(_text_of(choice), choices)) is not None:
@@ -248,6 +266,38 @@ def first_token_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> lis
         rest = max(_RARE, min(1.0 - sum(chances), min(chances)))
         return [math.log(chance or rest) for chance in by_choice]
     return None
+
+
+def decision_format(choices: Sequence[str]) -> dict[str, Any]:
+    """Return the ``response_format`` by which an endpoint writes a choice with its probability."""
+    properties = {
+        "choice": {"type": "string", "enum": list(choices)},
+        "probability": {"type": "number", "minimum": 0, "maximum": 1},
+    }
+    schema = {"type": "object", "properties": properties, "required": list(properties),
+              "additionalProperties": False}  # fmt: skip
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "decision", "strict": True, "schema": schema},
+    }
+
+
+def decided_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> list[float] | None:
+    """Return log-probabilities of ``choices`` from an answer in JSON; None if it is no such answer.
+
+    The others share what the probability of the choice leaves.
+    """
+    said = spoken(_text_of(choice))
+    try:
+        decision = json.loads(said[said.index("{") : said.rindex("}") + 1])
+        names = [_folded(name) for name in choices]
+        place = names.index(_folded(str(decision["choice"])))
+        chance = finite_number(decision["probability"], "probability", 0, 1)
+    except (ValueError, KeyError, TypeError, RecursionError, ConfigError):
+        return None
+    rest = (1 - chance) / max(1, len(choices) - 1)
+    shares = [chance if n == place else rest for n in range(len(choices))]
+    return [math.log(max(share, _RARE)) for share in shares]
 
 
 def named_choice(text: str, choices: Sequence[str]) -> int | None:

@@ -17,7 +17,7 @@ from sluice.encoders.foundation.disk.files import OwnLock
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.foundation.progress import progress
 from sluice.encoders.lexical.analyzer import Analyzer, analyzer
-from sluice.encoders.lexical.languages import GRAMS
+from sluice.encoders.lexical.languages import AUTO, GRAMS
 from sluice.encoders.lexical.term_counts import counted
 from sluice.retrieval.documents.store import DocumentStore
 from sluice.retrieval.pipelines.search import TextsOf
@@ -149,6 +149,10 @@ class OfCorpus:
 
     def __init__(self, language: str, function: str) -> None:
         chosen = analyzer(language)
+        if chosen.language == AUTO:
+            raise ConfigError(
+                f"{function}: language {language!r} is another one for each text; name one language"
+            )
         if chosen.language in GRAMS:
             raise ConfigError(
                 f"{function}: language {language!r} is analysed into pieces of words, which have "

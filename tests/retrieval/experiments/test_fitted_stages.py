@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sluice.retrieval.experiments.tuning.depth_fitting import (
     fit_experiment_rerank,
 )
 from sluice.retrieval.pipelines.fitting.fusion_fit import FusionFit
+from sluice.retrieval.pipelines.fitting.probability_fit import ProbabilityFit
 from sluice.retrieval.pipelines.fitting.rerank_fit import RerankFit
 from sluice.retrieval.pipelines.operators import Then
 
@@ -83,6 +85,35 @@ def test_it_is_fitted_on_dev_kept_and_read(world: Path) -> None:
     assert shown["bm25"] == []
     assert len(shown["both"]) == 2
     assert set(table.rows) == {"bm25", "hybrid", "cascade", "both"}
+
+
+def test_a_probability_is_fitted_on_dev_kept_and_opened(world: Path) -> None:
+    own = {
+        "raw": "bm25 >> long(depth=10)",
+        "sure": "bm25 >> long(depth=10, probability=True)",
+        "none": "abstain(sure, threshold=0.99)",
+    }
+    table, _ = run(settings(world, **own))
+    fit = ProbabilityFit.load(world / "out" / "fitted" / "sure.json")
+    assert fit.queries == 8
+    assert fit.origin["split"] == "dev"
+    assert table.rows["sure"]["nDCG@10"] == table.rows["raw"]["nDCG@10"]
+    shutil.rmtree(world / "data")
+    hits = load_pipeline(world / "out", "sure", allow=OWN).search("gold river", k=3)
+    raw = load_pipeline(world / "out", "raw", allow=OWN).search("gold river", k=3)
+    assert [hit.doc_id for hit in hits] == [hit.doc_id for hit in raw]
+    for hit, other in zip(hits, raw, strict=True):
+        chance = 1 / (1 + math.exp(-(fit.scale * other.score + fit.bias)))
+        assert hit.score == pytest.approx(chance, abs=1e-6)
+    assert load_pipeline(world / "out", "none", allow=OWN).search("gold river", k=3) == []
+
+
+def test_without_dev_queries_a_probability_is_refused_before_any_work(world: Path) -> None:
+    for name in ("dev", "train"):
+        (world / "data" / "qrels" / f"{name}.tsv").unlink()
+    with pytest.raises(ConfigError, match=r"pipelines\.sure: probability=True .* has 0; give"):
+        run(settings(world, sure="bm25 >> long(probability=True)"))
+    assert not (world / "out" / "retrievers").exists()
 
 
 def test_it_is_reused_until_something_it_is_made_of_changes(world: Path) -> None:

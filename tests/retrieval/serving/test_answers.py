@@ -6,15 +6,19 @@ import asyncio
 import base64
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
+from serving import asker
 from small_world import SUBJECTS
 
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.text import matches
 from sluice.retrieval.experiments.experiment import Experiment
+from sluice.retrieval.pipelines.fitting.probability_fit import ProbabilityFit
 from sluice.retrieval.pipelines.hit import Hit
 from sluice.retrieval.retrievers.pipeline_explanation import explain_pipeline
 from sluice.retrieval.serving.http.call import unless_gone
@@ -209,6 +213,34 @@ def test_reranking_in_both_shapes(ask: Any, library: Experiment) -> None:
     np.testing.assert_allclose(got, chances[:2], atol=1e-6)
     assert answer["model"] == "cross"
     assert ask("POST", "/rerank", {"query": "gold", "texts": []}).json() == []
+
+
+def test_a_fitted_probability_is_the_relevance_and_no_answer_is_said(
+    own: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "world"
+    ProbabilityFit(0.25, -1.5, "cross", value=0.0).save(folder / "p.json")
+    saved = folder / "experiment.yaml"
+    config = yaml.safe_load(saved.read_text())
+    likely = f"bm25 >> cross(depth=5, probability='{folder / 'p.json'}')"
+    config["pipelines"] = {"sure": likely, "none": f"abstain({likely}, threshold=0.999)"}
+    saved.write_text(yaml.safe_dump(config, sort_keys=False))
+    ask = asker(own())
+    texts = ["gold in the river", "a stone", "x"]
+    ranked = ask("POST", "/rerank", {"query": "gold", "texts": texts, "raw_scores": True}).json()
+    raw = {each["index"]: each["score"] for each in ranked}
+    answer = ask("POST", "/v2/rerank", {"query": "gold", "documents": texts}).json()["results"]
+    assert [each["index"] for each in answer] == list(raw)
+    for each in answer:
+        chance = 1 / (1 + np.exp(-(0.25 * raw[each["index"]] - 1.5)))
+        assert each["relevance_score"] == pytest.approx(chance, abs=1e-6)
+    sure = ask("POST", "/search", {"query": "gold", "pipeline": "sure"}).json()
+    assert sure["answer"] is None
+    assert all(0 <= hit["score"] <= 1 for hit in sure["hits"])
+    none = ask("POST", "/search", {"query": "gold", "pipeline": "none"}).json()
+    assert (none["answer"], none["hits"]) == ("none", [])
+    top = sure["hits"][0]["score"]
+    assert none["note"] == f"no document settles it: the confidence, {top:.3g}, is too low"
 
 
 def test_long_texts_are_refused_or_cut_as_their_clients_expect(ask: Any) -> None:

@@ -343,3 +343,28 @@ def test_log_probabilities_of_another_form_are_none(logprobs: Any) -> None:
 def test_addresses_and_times_that_cannot_be_are_refused(url: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"url|timeout_s"):
         HttpLanguageModel(url, "m", **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ('{"choice": "yes", "probability": 0.8}', 0.8),
+        ('```json\n{"choice": "No", "probability": 0.9}\n```', 0.1),
+        ('<think>{"choice": "no"}</think> {"choice": "yes", "probability": 1}', 1.0),
+        ("Yes.", 1.0),  # an endpoint that knows no schema: the word alone
+        ('{"choice": "maybe", "probability": 0.8}', 0.5),
+        ('{"choice": "?", "probability": true}', 0.5),
+        ('{"choice": "?", "probability": 80}', 0.5),
+        ("[" * 100_000, 0.5),
+    ],
+)
+def test_a_decision_with_its_probability(serve: Any, text: str, share: float) -> None:
+    server = serve(lambda body: said(text))
+    llm = scorer(server, structured=True)
+    assert llm.score([("q", "d")]).tolist() == pytest.approx([share], abs=1e-6)
+    (body,) = server.requests
+    schema = body["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["choice"]["enum"] == ["yes", "no"]
+    assert "logprobs" not in body
+    assert "Reply in JSON" in body["messages"][0]["content"]
+    assert llm.model.fingerprint != scorer(server).model.fingerprint

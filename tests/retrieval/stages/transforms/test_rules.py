@@ -256,6 +256,7 @@ def test_filters_explanations_and_rerankers(stages: dict[str, Stage]) -> None:
         ({"edits": 3}, r"spelling: edits is 3"),
         ({"query_weight": -1}, r"spelling: query_weight is -1"),
         ({"language": "zh"}, r"spelling: language 'zh' is analysed into pieces of words"),
+        ({"language": "auto"}, r"spelling: language 'auto' is another one for each text"),
         ({"language": "klingon"}, r"language: unknown language 'klingon'"),
     ],
 )
