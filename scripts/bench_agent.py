@@ -12,15 +12,14 @@ this function. Each tool shows text in its own order until it is found or the bu
   case). Windows of ``--window`` lines around the hits of the five rarest are read, those with most
   of the question's words first (by their rarity), then by path and line. What grep itself prints
   is not charged.
-* bm25, dense, late, hybrid: whole functions, at most ``--window`` lines of each, in rank order.
-  ``sluice index --code`` makes the first two and the hybrid; late is MaxSim over the same model's
-  token states, untrained, among the 100 best of the hybrid.
-* budget: the hybrid's order, of each function the first ``--head`` lines.
+* bm25, dense, hybrid, late: whole functions, at most ``--window`` lines of each, in rank order; and
+  the first ``--head`` lines of each. ``sluice index --code`` makes the first three; late is MaxSim
+  over the same model's token states, untrained, among the 100 best of the hybrid.
 
 A token is a run of letters and digits, or another sign that is no space. Questions are drawn by
-``--seed``; everything else is deterministic, for one version of the packages (printed). With
-``--cosqa`` the same over the documents of CoSQA ($SLUICE_DATA/cosqa, test queries): there are no
-files, so grep reads documents.
+``--seed``; everything else is deterministic, for one version of the packages (printed). ``--share``
+keeps so much of the files, by a hash of their names. With ``--cosqa`` the same over the documents
+of CoSQA ($SLUICE_DATA/cosqa, test queries): there are no files, so grep reads documents.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ SKIPPED = {
 BUDGETS = (250, 500, 1000, 2000, 4000, 8000)
 RAREST = 5
 DEPTH = 100
-LENGTH = 128  # tokens of a function that the models read
+LENGTH = 64  # tokens of a function that the models read
 
 
 class Place(NamedTuple):
@@ -68,45 +67,52 @@ class Place(NamedTuple):
 
 
 Shown = Iterator[tuple[int, bool]]  # tokens of what is read next, and whether it is the answer
+Tool = Callable[..., Shown]  # of a question and the document that answers it
 
 
 def main() -> None:
     args = options(__doc__, {
         "--work": Path("runs/agent"), "--questions": 1000, "--seed": 13, "--window": 40,
-        "--head": 12, "--late": False, "--cosqa": False, "--output": Path("agent.json"),
+        "--head": 12, "--share": 1.0, "--no-models": False, "--late": False, "--cosqa": False,
+        "--output": Path("agent.json"),
     })  # fmt: skip
     world: Any = Cosqa(args) if args.cosqa else Library(args)
-    print(f"{len(world.questions):,} questions, {world.described}")
-    tools: dict[str, Callable[[str, str, int], Shown]] = {"grep": world.grep}
-    for name, rank in world.rankings(args.late).items():
-        tools[name] = lambda text, wanted, budget, rank=rank: world.read(rank[text], wanted)
-        if name == "hybrid":
-            tools["budget"] = lambda text, wanted, budget, rank=rank: world.read(
-                rank[text], wanted, head=args.head
-            )
-    table = {name: found_rates(tool, world.questions) for name, tool in tools.items()}
-    print("tokens  " + "".join(f"{budget:>8,}" for budget in BUDGETS))
-    for name, rates in table.items():
-        print(f"{name:<8}" + "".join(f"{rate:8.3f}" for rate in rates))
-    needed = {name: tokens_for(tools[name], world.questions, table["grep"]) for name in tools}
-    print("tokens that find as many as grep with " + ", ".join(f"{b:,}" for b in BUDGETS))
-    for name, tokens in needed.items():
-        print(f"{name:<8}" + "".join(f"{'-' if t is None else f'{t:,}':>8}" for t in tokens))
-    write_record(args.output, {"described": world.described, "budgets": BUDGETS, "found": table,
-                            "as_grep": needed, "times": world.times})  # fmt: skip
+    print(f"{len(world.questions):,} questions, {world.described}", flush=True)
+    print("tokens           " + "".join(f"{budget:>8,}" for budget in BUDGETS))
+    table = dict[str, dict[str, Any]]()
+    for name, tool in tools(world):
+        spent = spent_by(tool, world.questions)
+        found = [sum(each <= budget for each in spent) / len(spent) for budget in BUDGETS]
+        first = table["grep"]["found"] if table else found
+        table[name] = {"found": found, "tokens as grep": tokens_for(spent, first)}
+        print(f"{name:<17}" + "".join(f"{rate:8.3f}" for rate in found), flush=True)
+    print("tokens that find as many as grep does with the budgets above")
+    for name, row in table.items():
+        shown = ("-" if each is None else f"{each:,}" for each in row["tokens as grep"])
+        print(f"{name:<17}" + "".join(f"{each:>8}" for each in shown))
+    print(", ".join(f"{name} {value:.1f}" for name, value in world.times.items()))
+    write_record(
+        args.output, {"described": world.described, "budgets": BUDGETS, **table, **world.times}
+    )
 
 
-def found_rates(tool: Any, questions: Mapping[str, str]) -> list[float]:
-    spent = spent_by(tool, questions)
-    return [sum(each <= budget for each in spent) / len(spent) for budget in BUDGETS]
+def tools(world: Any) -> Iterator[tuple[str, Tool]]:
+    """Yield what the agent may search with, each by whole functions and by their heads."""
+    yield "grep", world.grep
+    for name, rank in ranked_by(world):
+        yield name, lambda text, wanted, rank=rank: world.read(rank[text], wanted)
+        yield (
+            f"{name}, heads",
+            lambda text, wanted, rank=rank: world.read(rank[text], wanted, head=world.args.head),
+        )
 
 
-@cache
-def _spent(tool: Any, questions: tuple[tuple[str, str], ...]) -> list[float]:
+def spent_by(tool: Tool, questions: Mapping[str, str]) -> list[float]:
+    """Return the tokens shown until each question is answered, infinite where it is not."""
     spent = []
-    for wanted, text in questions:
+    for wanted, text in questions.items():
         total, cost = 0, float("inf")
-        for tokens, answers in tool(text, wanted, max(BUDGETS)):
+        for tokens, answers in tool(text, wanted):
             total += tokens
             if answers:
                 cost = total
@@ -116,15 +122,10 @@ def _spent(tool: Any, questions: tuple[tuple[str, str], ...]) -> list[float]:
     return spent
 
 
-def spent_by(tool: Any, questions: Mapping[str, str]) -> list[float]:
-    """Return the tokens shown until each question is answered, infinite where it is not."""
-    return _spent(tool, tuple(questions.items()))
-
-
-def tokens_for(tool: Any, questions: Mapping[str, str], rates: Sequence[float]) -> list[int | None]:
-    """Return the least budgets with which a tool finds these shares of the answers."""
-    spent = sorted(spent_by(tool, questions))
-    least = [spent[max(0, round(rate * len(spent)) - 1)] for rate in rates]
+def tokens_for(spent: Sequence[float], rates: Sequence[float]) -> list[int | None]:
+    """Return the least budgets with which these shares of the questions are answered."""
+    ordered = sorted(spent)
+    least = [ordered[max(0, round(rate * len(spent)) - 1)] for rate in rates]
     return [None if each > max(BUDGETS) else int(each) for each in least]
 
 
@@ -159,6 +160,8 @@ class Library:
         candidates = dict[str, str]()
         for root, files in sources():
             for file in files:
+                if int(digest(file.name)[:8], 16) >= args.share * 16**8:
+                    continue
                 candidates |= hidden(file, self.folder / root / file.relative_to(files.root))
         from sluice.retrieval.documents.readers import as_documents
 
@@ -194,7 +197,7 @@ class Library:
     def _unseen(self, question: str) -> bool:
         return question.lower() not in self.text
 
-    def grep(self, question: str, wanted: str, budget: int) -> Shown:
+    def grep(self, question: str, wanted: str) -> Shown:
         """Read windows around the hits of the rarest words."""
         counts = {word: self._count(word) for word in stems(question)}
         rarest = sorted((count, word) for word, count in counts.items() if count)[:RAREST]
@@ -257,10 +260,6 @@ class Library:
             text = fit(document.text.split("\n"), head or self.args.window)
             line = f"{document.metadata['path']}:{document.metadata['line']} {document.title}"
             yield tokens(f"{line}\n{text}"), id == wanted
-
-    def rankings(self, late: bool) -> dict[str, dict[str, list[str]]]:
-        """Return what each system finds."""
-        return ranked_by(self, list(self.documents.values()), late)
 
 
 class Tree(list[Path]):
@@ -356,7 +355,7 @@ class Cosqa:
         self.questions = {wanted[query]: text for query, text in dataset.queries.items()}
         self.described = f"{len(self.documents):,} documents of CoSQA; {versions()}"
 
-    def grep(self, question: str, wanted: str, budget: int) -> Shown:
+    def grep(self, question: str, wanted: str) -> Shown:
         """Read the documents with most of the question's rarest words."""
         found = {word: [id for id, text in self.lower.items() if word in text]
                  for word in stems(question)}  # fmt: skip
@@ -373,50 +372,56 @@ class Cosqa:
             text = fit(self.documents[id].text.split("\n"), head or self.args.window)
             yield tokens(text), id == wanted
 
-    def rankings(self, late: bool) -> dict[str, dict[str, list[str]]]:
-        """Return what each system finds."""
-        return ranked_by(self, list(self.documents.values()), late)
-
 
 # Rankings, and what they cost.
 
 
-def ranked_by(world: Any, documents: list[Any], late: bool) -> dict[str, dict[str, list[str]]]:
-    """Return each system's documents for each question, best first."""
+Ranked = dict[str, list[str]]  # by question, best first
+
+
+def ranked_by(world: Any) -> Iterator[tuple[str, Ranked]]:
+    """Yield each system's documents for each question."""
     from sluice import BM25Encoder, DenseEncoder, Retriever
     from sluice.indexing import FlatIndex
     from sluice.retrieval.documents.readers.code.folder import FIELDS
 
-    work, code = world.args.work, isinstance(world, Library)
-    bm25 = BM25Encoder(language="code", fields=FIELDS if code else None)
-    dense = DenseEncoder.from_pretrained(MODEL, dtype="auto", document_length=LENGTH)
-    kinds = dict[str, Any]()
-    for name, encoder, index in (("bm25", bm25, None), ("dense", dense, FlatIndex())):
-        start = time.perf_counter()
-        kinds[name] = Retriever.build(encoder, documents, index=index, path=work / name)
-        world.times[f"{name} index s"] = time.perf_counter() - start
-    systems = {**kinds, "hybrid": kinds["bm25"] | kinds["dense"]}
-    if late:
-        systems["late"] = late_interaction(world, systems["hybrid"], documents)
-    asked = {text: text for text in world.questions.values()}
-    ranked = dict[str, dict[str, list[str]]]()
-    for name, system in systems.items():
-        run = (system % DEPTH).run(asked)
-        ranked[name] = {text: list(run[text].doc_ids) for text in asked}
-        taken = []
-        for text in [*asked][:60]:
-            start = time.perf_counter()
-            system.search(text, 10)
-            taken.append(1000 * (time.perf_counter() - start))
-        world.times[f"{name} p50 ms"] = statistics.median(taken[10:])
-        world.times[f"{name} p95 ms"] = sorted(taken[10:])[47]
-    print(", ".join(f"{name} {value:.1f}" for name, value in world.times.items()))
-    return ranked
+    code, documents = isinstance(world, Library), list(world.documents.values())
+
+    def built(name: str, encoder: Any, index: Any = None) -> Any:
+        start = time.process_time()
+        made = Retriever.build(encoder, documents, index=index, path=world.args.work / name)
+        world.times[f"{name} index, processor s"] = time.process_time() - start
+        return made
+
+    bm25 = built("bm25", BM25Encoder(language="code", fields=FIELDS if code else None))
+    yield "bm25", ranking(world, "bm25", bm25)
+    if world.args.no_models:
+        return
+    dense = built("dense", DenseEncoder.from_pretrained(
+        MODEL, dtype="auto", document_length=LENGTH
+    ), FlatIndex())  # fmt: skip
+    yield "dense", ranking(world, "dense", dense)
+    yield "hybrid", ranking(world, "hybrid", bm25 | dense)
+    if world.args.late:
+        late = late_interaction(built, (bm25 | dense) % DEPTH)
+        yield "late", ranking(world, "late", late)
 
 
-def late_interaction(world: Any, first: Any, documents: list[Any]) -> Any:
+def ranking(world: Any, name: str, system: Any) -> Ranked:
+    """Search for every question; then time sixty, one at a time, the first ten to warm up."""
+    run = (system % DEPTH).run({text: text for text in world.questions.values()})
+    taken = list[tuple[float, float]]()
+    for text in [*run][:60]:
+        start = time.perf_counter(), time.process_time()
+        system.search(text, 10)
+        taken.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+    wall, processor = (1000 * statistics.median(each) for each in zip(*taken[10:], strict=True))
+    world.times |= {f"{name} p50 ms": wall, f"{name} p50 processor ms": processor}
+    return {text: list(run[text].doc_ids) for text in run}
+
+
+def late_interaction(built: Callable[..., Any], first: Any) -> Any:
     """Return MaxSim over MiniLM's token states, of the first stage's best."""
-    from sluice import Retriever
     from sluice.encoders.late_interaction import TokenEncoder
     from sluice.indexing import TokenIndex
     from sluice.retrieval import Rerank
@@ -426,12 +431,8 @@ def late_interaction(world: Any, first: Any, documents: list[Any]) -> Any:
         MODEL, projection=False, query_marker="", document_marker="", expand_queries=False,
         document_length=LENGTH, dtype="auto",
     )  # fmt: skip
-    start = time.perf_counter()
-    tokens = Retriever.build(
-        encoder, documents, index=TokenIndex(store="int8"), path=world.args.work / "late"
-    )
-    world.times["late index s"] = time.perf_counter() - start
-    return first % DEPTH >> Rerank(StoredMaxSim(tokens), depth=DEPTH)
+    tokens = built("late", encoder, TokenIndex(store="int8"))
+    return first >> Rerank(StoredMaxSim(tokens), depth=DEPTH)
 
 
 def digest(text: str) -> str:

@@ -190,7 +190,7 @@ _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 
 def _code_words(text: str) -> list[str]:
     """Return the words of a text in lower case; behind a name of several words, its parts."""
-    composed = text if text.isascii() else unicodedata.normalize("NFC", text)
+    composed = unicodedata.normalize("NFC", text)
     return [part for word in words(composed) for part in _name_parts(word)]
 
 

@@ -58,9 +58,7 @@ def own_experiment(
     language: Annotated[str | None, "CODE", "The language BM25 stems.", Shown("guessed")] = None,
     model: Annotated[str | None, "The dense encoder.", Shown("all-MiniLM-L6-v2")] = None,
     bm25: Annotated[bool, "Index with BM25 alone, without a model."] = False,
-    code: Annotated[
-        bool, "The source is a folder of program code; its functions and classes are the documents."
-    ] = False,
+    code: Annotated[bool, "Index the functions and classes of a folder of code."] = False,
     dry_run: bool = False,
 ) -> dict[str, Any]:
     """Return the config of a hybrid over a source, and print what was read and what it will cost.
@@ -170,10 +168,9 @@ def index(
     into passages; the columns of tables (csv, tsv, JSON lines, Parquet, Arrow, SQLite) are chosen
     by their names, and one line says which.
 
-    With --code each function and class of a folder of program code is a document, found by its
-    name, the parts of its name, its signature, its documentation and its body; files that git
-    ignores are left out. BM25 searches alone where the dense encoder's model is not on this
-    machine. `sluice update OUTPUT FOLDER --sync` encodes again only what changed.
+    With --code each function and class in a folder is a document with path and line; files that git
+    ignores are left out, and BM25 searches alone where the dense model is not on this machine.
+    `sluice update OUTPUT FOLDER --sync` encodes again only what changed.
 
     A YAML file's retrievers go to OUTPUT/retrievers/NAME. Document vectors are cached by encoder
     and text, so a second index over the same corpus, or the same one after an interruption, encodes

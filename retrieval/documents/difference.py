@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +28,6 @@ class Difference(NamedTuple):
     gone: Rows
     in_order: bool
     same_text: Rows
-
-    def read(self, encoder: Any) -> Rows:
-        """Return the rows of documents that are the same to an encoder.
-
-        A function that moved down its file has another line among its metadata, and the vector
-        that it had.
-        """
-        from sluice.encoders.encoder import hooks_of
-
-        return self.same if hooks_of(encoder).fields else self.same_text
 
     @property
     def changed(self) -> Rows:

@@ -83,10 +83,8 @@ def _condition(key: str, operator: Any, value: Any) -> Condition:
     values = tuple(map(plain, value)) if several else (plain(value),)
     if operator == MATCHES:
         if key != TEXT or not isinstance(value, str):
-            raise ConfigError(
-                f"where.{key}.{MATCHES}: {value!r:.80}; expected one regular expression, of the "
-                f"documents' texts: {{'{TEXT}': {{'{MATCHES}': ...}}}}"
-            )
+            fault = f"{value!r:.80}; expected where.{TEXT}, and one regular expression"
+            raise ConfigError(f"where.{key}.{MATCHES}: {fault}")
         from sluice.retrieval.documents.pattern import check_pattern
 
         check_pattern(value, f"where.{TEXT}.{MATCHES}")
@@ -125,9 +123,7 @@ def _parted(
     """Return the conditions on ids and texts, and the others: keys and values are checked."""
     where = list(where)
     known = {key for _, columns in store.columns for key in columns}
-    own = [
-        each for each in where if each.operator == MATCHES or (each.key == ID and ID not in known)
-    ]
+    own = [c for c in where if c.operator == MATCHES or (c.key == ID and ID not in known)]
     others = [each for each in where if each not in own]
     if store.rows_total:
         _check(store, others)

@@ -33,6 +33,7 @@ MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 LENGTH = 200  # tokens of a passage: with a title, within the model's 256
 OVERLAP = 20  # 8 % fewer tokens to encode than with 50, and headings part most texts anyway
 ROOM = 0.75  # the part of what another model reads that a passage fills; the rest is for the title
+BEGINNING = 64  # tokens of a function that the model reads: ten thousand in a minute
 HEADED = ("markdown", "html")  # kinds of text that are cut at headings
 SAMPLE = 500  # documents that the language is guessed from
 CORPUS = "documents.jsonl"  # in the output: what came through a pipe
@@ -186,11 +187,11 @@ def hybrid_config(
         log.warning("%s is not on this machine: BM25 alone; or name one: --model", MODEL)
         return config
     length = _passage_length(model, ENGLISH if code else own.language)
-    dense = {
-        "encoder": {"type": USUAL, "model": model or MODEL, "dtype": "auto"},
-        "index": default_spec("dense"),
-    }
-    if not code:
+    encoder: dict[str, Any] = {"type": USUAL, "model": model or MODEL, "dtype": "auto"}
+    dense: dict[str, Any] = {"encoder": encoder, "index": default_spec("dense")}
+    if code:
+        encoder["document_length"] = BEGINNING
+    else:
         passages: dict[str, Any] = {"length": length, "overlap": OVERLAP}
         if any(kind in HEADED for kind in own.documents.parts):
             passages["headings"] = True

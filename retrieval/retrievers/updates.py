@@ -252,7 +252,8 @@ class Updatable(Stage):
                 state.store.replace(given)
                 if isinstance(state.store, ShardedStore):
                     index = ShardedIndex.split(index, state.store.shard_rows, state.store.names)
-                self._fill(state, index, found.read(state.encoder))
+                reads_all = hooks_of(state.encoder).fields  # else a line that moved is nothing new
+                self._fill(state, index, found.same if reads_all else found.same_text)
             else:
                 rows, replaced = state.store.update(given.streamed(found.changed))
                 forget_rows(state.encoder, state.store, state.index, replaced, state.passages)

@@ -197,8 +197,7 @@ def search(
     regex: Annotated[
         str | None,
         "PATTERN",
-        "Only documents whose text a regular expression matches, in RE2's syntax; ^ and $ are ends "
-        "of lines.",
+        "Only documents whose text a regular expression of RE2's matches, with ^ and $ for lines.",
     ] = None,
     param: Annotated[
         list[str] | None,

@@ -50,10 +50,7 @@ DATASET = keys(
             "object",
         ),
         "allow": key("Paths outside the corpus' folder that links in it may lead to.", "array"),
-        "code": key(
-            "Whether the corpus is a folder of program code, read by functions and classes.",
-            "boolean",
-        ),
+        "code": key("Whether the corpus is a folder of code, read by functions.", "boolean"),
     },
     "A collection: by name, or own files by key.",
     anyOf=[{"required": ["name"]}, {"required": ["corpus"]}],

@@ -16,7 +16,7 @@ from sluice.encoders.foundation.numbers import plural
 from sluice.encoders.foundation.trust import leads_out
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.ids import id_text
-from sluice.retrieval.documents.readers.code.folder import code_below, documents_of_code
+from sluice.retrieval.documents.readers.code.folder import documents_of_code
 from sluice.retrieval.documents.readers.documents import Documents, Placed, shown, size_of
 from sluice.retrieval.documents.readers.fields import SAMPLE, Asked, Fields, choose
 from sluice.retrieval.documents.readers.files.folder import (
@@ -229,8 +229,6 @@ def documents_below(root: Path, source: str, columns: Mapping[str, Any]) -> Docu
 
     Files of text that lie in ``root`` have the ids that they have there: their paths below it.
     """
-    if columns.get("code"):
-        return code_below(root, source, columns.get("allow") or ())
     if not is_source(source) or source == "-" or source.startswith("hf:"):
         return as_documents(source, **columns)
     folder = Path(os.path.abspath(root))  # noqa: PTH100  (`..` without links)
@@ -239,6 +237,8 @@ def documents_below(root: Path, source: str, columns: Mapping[str, Any]) -> Docu
         folder, path = folder.resolve(), path.resolve()
         if not path.is_relative_to(folder):
             return as_documents(source, **columns)
+    if columns.get("code"):
+        return documents_of_code(path, folder, columns.get("allow") or ())
     named = (columns.get(name) for name in Asked._fields)
     return _named_documents(str(path), Asked.of(*named), folder, columns.get("allow") or ())
 

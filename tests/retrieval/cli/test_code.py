@@ -70,9 +70,6 @@ def test_a_journey_over_code(
     assert shell("search", out, "listen")[1] == "no hits\n"
     (source / "c.py").write_text("def new_name(): return moon\n")
     assert "1 replaced" in shell("update", out, source / "c.py")[1]
-    code, _, err = shell("update", out, tmp_path / "elsewhere")
-    assert code == 2
-    assert "is not in" in err
     code, _, err = shell("index", tmp_path / "nothing", "--code")
     assert code == 2
     assert "no such file or folder" in err
@@ -132,14 +129,14 @@ def test_patterns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert matched([], "a").tolist() == []
     assert matched(["a" * 100_000 + "b", "", "x\na"], "(a+)+$").tolist() == [False, False, True]
     wrong = {
-        "": "empty", "(": "missing \\)", "(?=a)": "RE2", r"(a)\1": "RE2", "x" * 501: "501 states",
+        "": "0 states", "(": "missing \\)", "(?=a)": "RE2", r"(a)\1": "RE2", "x" * 501: "501 st",
         "((a?){30}){30}b": "states", "(a{2}[b-d]\\w){200}": "800 states", "a{1001}": "1,001 states",
     }  # fmt: skip
     for text, fault in wrong.items():
         with pytest.raises(ConfigError, match=fault):
             conditions({"text": {"matches": text}})
     for where in ({"path": {"matches": "a"}}, {"text": {"matches": ["a", "b"]}}):
-        with pytest.raises(ConfigError, match="expected one regular expression"):
+        with pytest.raises(ConfigError, match="and one regular expression"):
             conditions(where)
     monkeypatch.setattr(patterns, "SECONDS", -1.0)
     with pytest.raises(ConfigError, match="takes more than"):

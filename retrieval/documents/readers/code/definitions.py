@@ -44,17 +44,18 @@ class Definition(NamedTuple):
     text: str = ""
 
 
-class Unparsed(Exception):
-    """A text that its language's parser refuses."""
-
-
-def definitions(text: str, ending: str) -> list[Definition]:
-    """Return the parts of a source text in their order; raises ``Unparsed``."""
+def definitions(text: str, language: str) -> tuple[list[Definition], bool]:
+    """Return the parts of a source text in their order, and whether its parser took it."""
     lines = re.split(r"\r\n?|\n", text)
-    if LANGUAGES[ending] == PYTHON:
-        return _cut(lines, _of_python(text, lines))
-    parse = _parser(LANGUAGES[ending])
-    return paragraphs(text) if parse is None else _cut(lines, _of_tree(parse(text.encode()), lines))
+    if language == PYTHON:
+        try:
+            return _cut(lines, _of_python(text, lines)), True
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return paragraphs(lines), False
+    parse = _parser(language)
+    if parse is None:
+        return paragraphs(lines), True
+    return _cut(lines, _of_tree(parse(text.encode()), lines)), True
 
 
 def _cut(lines: Sequence[str], found: Iterator[Definition]) -> list[Definition]:
@@ -74,18 +75,14 @@ def _cut(lines: Sequence[str], found: Iterator[Definition]) -> list[Definition]:
     return sorted(cut, key=lambda each: (each.first, -each.last))
 
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def _of_python(text: str, lines: Sequence[str]) -> Iterator[Definition]:
     """Yield a module, its classes and functions; those inside functions are a part of these."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escape sequences
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Unparsed(type(error).__name__) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old escape sequences
+        tree = ast.parse(text)
     yield Definition("", "module", 1, len(lines), docstring=ast.get_docstring(tree) or "")
     stack: list[tuple[ast.AST, str, int]] = [(tree, "", 0)]
     count = 1
@@ -93,27 +90,20 @@ def _of_python(text: str, lines: Sequence[str]) -> Iterator[Definition]:
         node, prefix, within = stack.pop()
         for child in ast.iter_child_nodes(node):
             if isinstance(child, Node):
-                function = isinstance(child, FUNCTIONS)
+                function = not isinstance(child, ast.ClassDef)
                 kind = "class" if not function else "method" if prefix else "function"
                 first = min([child.lineno, *(each.lineno for each in child.decorator_list)])
+                end = max(child.body[0].lineno - 1, child.lineno)
+                head = " ".join(lines[child.lineno - 1 : end])
                 yield Definition(
                     prefix + child.name, kind, first, child.end_lineno or first,
-                    _signature(child, lines), ast.get_docstring(child) or "", within,
+                    " ".join(head.split()), ast.get_docstring(child) or "", within,
                 )  # fmt: skip
                 if not function:
                     stack.append((child, f"{prefix}{child.name}.", count))
                 count += 1
             elif isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
                 stack.append((child, prefix, within))
-
-
-def _signature(node: Node, lines: Sequence[str]) -> str:
-    """Return the lines before the body, on one line."""
-    body = node.body[0]
-    decorators = body.decorator_list if isinstance(body, Node) else []
-    end = min([body.lineno, *(each.lineno for each in decorators)])
-    head = lines[node.lineno - 1 : max(end - 1, node.lineno)]
-    return " ".join(" ".join(head).split())
 
 
 VARIANTS = {"typescript": "_tsx", "php": "_php"}  # grammars that have names of their own
@@ -155,7 +145,10 @@ def _of_tree(tree: Any, lines: Sequence[str]) -> Iterator[Definition]:
                 continue
             first, last = child.start_point[0] + 1, child.end_point[0] + 1
             head = child.text[: body.start_byte - child.start_byte].decode("utf-8", "replace")
-            name = prefix + _name(child)
+            named, inner = (child.child_by_field_name(each) for each in ("name", "declarator"))
+            while inner is not None:  # C's languages have the name inside of these
+                named, inner = inner, inner.child_by_field_name("declarator")
+            name = prefix + ("" if named is None else named.text.decode("utf-8", "replace"))
             before = child.prev_named_sibling
             comment = before is not None and before.type.endswith("comment")
             said = before.text.decode("utf-8", "replace") if comment else ""
@@ -166,27 +159,17 @@ def _of_tree(tree: Any, lines: Sequence[str]) -> Iterator[Definition]:
             count += 1
 
 
-def _name(node: Any) -> str:
-    """Return a definition's name, which C's languages have inside of declarators."""
-    named = node.child_by_field_name("name") or node.child_by_field_name("type")
-    inner = node.child_by_field_name("declarator")
-    while inner is not None:
-        named, inner = inner, inner.child_by_field_name("declarator")
-    return "" if named is None else str(named.text.decode("utf-8", "replace"))
-
-
 LEAST, MOST = 8, 60  # lines of a paragraph
 
 
-def paragraphs(text: str) -> list[Definition]:
+def paragraphs(lines: Sequence[str]) -> list[Definition]:
     """Return a text in parts of some lines, cut before lines at the margin behind a blank one."""
     parts, start = list[Definition](), 0
-    lines = re.split(r"\r\n?|\n", text)
-    for place in range(1, len(lines) + 1):
-        margin = place < len(lines) and lines[place][:1].strip() and not lines[place - 1].strip()
-        if place < len(lines) and not (margin and place - start >= LEAST) and place - start < MOST:
-            continue
-        if part := "\n".join(lines[start:place]).strip("\n"):
-            parts.append(Definition(str(len(parts) + 1), "part", start + 1, place, text=part))
-        start = place
+    for end in range(1, len(lines) + 1):
+        margin = end < len(lines) and lines[end][:1].strip() and not lines[end - 1].strip()
+        if end == len(lines) or end - start == MOST or (margin and end - start >= LEAST):
+            if part := "\n".join(lines[start:end]).strip("\n"):
+                name = str(len(parts) + 1)
+                parts.append(Definition(name, "part", start + 1, end, text=part))
+            start = end
     return parts

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
-import os
 import tokenize
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from sluice.encoders.foundation.bounded_input import expanded
-from sluice.encoders.foundation.errors import ConfigError, DataError
+from sluice.encoders.foundation.errors import DataError
 from sluice.encoders.foundation.numbers import plural
 from sluice.retrieval.documents.document import Document, Metadata
 from sluice.retrieval.documents.readers.code.definitions import (
     LANGUAGES,
     PYTHON,
     Definition,
-    Unparsed,
     definitions,
-    paragraphs,
 )
 from sluice.retrieval.documents.readers.code.ignored import GitIgnore
 from sluice.retrieval.documents.readers.documents import (
@@ -37,6 +35,7 @@ from sluice.retrieval.documents.readers.files.folder import (
     file_id,
     listed_files,
 )
+from sluice.retrieval.documents.readers.files.kinds import Unreadable
 
 LARGEST = 1 << 20  # bytes of a file; what people write is smaller
 LONGEST_LINE = 10_000  # characters; longer ones were made by programs
@@ -53,11 +52,9 @@ def documents_of_code(
 
     An id is the path below ``root``, which is the folder, ``::`` and the qualified name. The title
     is the name, the text the source as it stands; metadata are path, line (from 1), end_line, kind,
-    language, signature and docstring. Files that git ignores are left out, and so are links that
-    lead out of the folder to no path in ``allow``; what is too large, binary or made by programs is
-    counted in a warning. A file that does not parse is cut into paragraphs.
-
-    Raises ``DataError`` for a folder without code.
+    language, signature and docstring. Files that git ignores are left out; links out of the folder
+    to no path in ``allow``, and what is too large, binary or made by programs, are counted in a
+    warning. A file that does not parse is cut into paragraphs; ``DataError`` for no code at all.
     """
     path = expanded(source)
     name = shown(path)
@@ -65,19 +62,16 @@ def documents_of_code(
         raise DataError(f"{source}: no such file or folder; expected a folder of code")
     folder = path if path.is_dir() else path.parent
     notes, ignored = Notes(), GitIgnore(root or folder)
-    files = [path]
     if path.is_dir():
         files = listed_files(name, path, notes, allow, ignored=ignored.ignores)
+    else:
+        files = [path] if notes.stays(path, root or folder, allow) else []
     code = [file for file in files if file.suffix.lower() in LANGUAGES]
-    others = Counter(file.suffix.lower() or "without an ending" for file in files)
-    for file in code:
-        del others[file.suffix.lower()]
-    rest = ", ".join(f"{count:,} {ending}" for ending, count in others.most_common(6))
-    without = f"; {ignored.count:,} left out by .gitignore" if ignored.count else ""
+    without = f"; {len(files) - len(code):,} other files and {ignored.count:,} that git ignores"
     if not code:
         raise DataError(
-            f"{name}: no code in it, only {rest or 'nothing'}{without}; known endings are "
-            f"{' '.join(LANGUAGES)}; to index texts leave --code (code: true) out"
+            f"{name}: no code in it{without}; known endings are {' '.join(LANGUAGES)}; for texts "
+            "leave --code (code: true) out"
         )
     languages = Counter(LANGUAGES[file.suffix.lower()] for file in code)
     parts = ", ".join(f"{count:,} {language}" for language, count in languages.most_common(6))
@@ -86,10 +80,9 @@ def documents_of_code(
         name,
         lambda: _read(name, root or folder, code, unread),
         described=f"{name}: {plural(len(code), 'file')} of code ({parts}), a document for each "
-        f"function and class{f'; other files: {rest}' if rest else ''}{without}",
+        f"function and class{without} are left out",
         contents=lambda: contents_of(root or folder, code, "code"),
         guessed=True,
-        parts=tuple(languages),
         unread=unread,
     )
 
@@ -100,29 +93,19 @@ def line_of(metadata: Metadata) -> str | None:
     return f"{path}:{line}" if isinstance(path, str) and isinstance(line, int) else None
 
 
-def code_below(root: Path, source: str, allow: Collection[str] = ()) -> Documents:
-    """Return the code of a source to change an index over the folder ``root``."""
-    folder, path = (Path(os.path.abspath(expanded(each))) for each in (root, source))  # noqa: PTH100
-    if not path.is_relative_to(folder):
-        folder, path = folder.resolve(), path.resolve()
-        if not path.is_relative_to(folder):
-            raise ConfigError(f"{source}: is not in {root}, whose code is indexed")
-    return documents_of_code(path, folder, allow)
-
-
 def _read(name: str, root: Path, files: Sequence[Path], unread: set[str]) -> Placed:
     notes, unparsed, empty = Notes(), list[str](), True
     for file in files:
-        path, ending = file_id(file, root), file.suffix.lower()
-        text = _text(file, path, notes)
-        if text is None:
-            continue
+        path, language = file_id(file, root), LANGUAGES[file.suffix.lower()]
         try:
-            cut = definitions(text, ending)
-        except Unparsed:
-            unparsed.append(path)
-            cut = paragraphs(text)
-        for document in _documents(path, LANGUAGES[ending], cut):
+            text, encoding = _text(file, language)
+        except Unreadable as error:
+            notes.left_out[str(error)].append(path)
+            continue
+        notes.recoded += [path] * (encoding == FALLBACK)
+        cut, parsed = definitions(text, language)
+        unparsed += [path] * (not parsed)
+        for document in _documents(path, language, cut):
             yield str(file), document
             empty = False
     notes.report(name)
@@ -134,48 +117,36 @@ def _read(name: str, root: Path, files: Sequence[Path], unread: set[str]) -> Pla
         raise DataError(f"{name}: none of its {plural(len(files), 'file')} has code to index")
 
 
-def _text(file: Path, path: str, notes: Notes) -> str | None:
-    """Return the text of a file, None for one that is left out; both are noted."""
+def _text(file: Path, language: str) -> tuple[str, str]:
+    """Return the text of a file and its encoding; raises ``Unreadable`` for one that is left out.
+
+    A Python file may declare its encoding.
+    """
     try:
         with file.open("rb") as stream:
             data = stream.read(LARGEST + 1)
     except OSError as error:
-        notes.left_out[f"not readable ({error.strerror})"].append(path)
-        return None
+        raise Unreadable(f"not readable ({error.strerror})") from None
     if len(data) > LARGEST:
-        notes.left_out[f"larger than {LARGEST >> 20} MB"].append(path)
-        return None
-    text = _declared(data) if LANGUAGES[file.suffix.lower()] == PYTHON else None
-    if text is None:
-        read = decoded(data)
-        if read is None:
-            notes.left_out["binary"].append(path)
-            return None
-        text, encoding = read
-        if encoding == FALLBACK:
-            notes.recoded.append(path)
-    text = text.encode("utf-8", "replace").decode("utf-8")
+        raise Unreadable(f"larger than {LARGEST >> 20} MB")
+    read = decoded(data)
+    if read is None:
+        raise Unreadable("binary")
+    if language == PYTHON:
+        with contextlib.suppress(SyntaxError, UnicodeError, LookupError):
+            declared, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+            read = data.decode(declared), declared
+    text = read[0].encode("utf-8", "replace").decode("utf-8")
     if max(map(len, text.split("\n"))) > LONGEST_LINE:
-        notes.left_out[f"with lines of more than {LONGEST_LINE:,} characters"].append(path)
-        return None
-    return text
-
-
-def _declared(data: bytes) -> str | None:
-    """Return the text of a Python file in the encoding that it declares, None if it has another."""
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        return None if b"\0" in data else data.decode(encoding)
-    except (SyntaxError, UnicodeError, LookupError):
-        return None
+        raise Unreadable(f"with lines of more than {LONGEST_LINE:,} characters")
+    return text, read[1]
 
 
 def _documents(path: str, language: str, cut: Sequence[Definition]) -> Iterator[Document]:
     times: Counter[str] = Counter()
     for each in cut:
         times[each.name] += 1
-        again = f"#{times[each.name]}" if times[each.name] > 1 else ""
-        member = f"{each.name}{again}"
+        member = each.name if times[each.name] == 1 else f"{each.name}#{times[each.name]}"
         metadata: Metadata = {
             PATH: path, LINE: each.first, "end_line": each.last, "kind": each.kind,
             "language": language, "signature": each.signature,

@@ -109,7 +109,7 @@ def _matches(components: tuple[Component, ...], names: list[str]) -> bool:
 def _component(tokens: tuple[str, ...]) -> Component:
     """Return the expression of a pattern without slashes; ``ValueError`` for a broken one.
 
-    Of the text between two stars the first place is taken and kept: if any works, it does.
+    Of the text between two stars the first place is kept: if any works, it does.
     """
     if len(tokens) > 1 and set(tokens) == {"*"}:
         return None

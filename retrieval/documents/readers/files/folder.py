@@ -265,10 +265,9 @@ def listed_files(
     ``ignored(path, folder=...)`` says what else is passed over.
     """
 
-    def passed(path: Path, *, folder: bool) -> bool:
-        return path.name.startswith(".") or bool(ignored and ignored(path, folder=folder))
-
-    def stays(path: Path) -> bool:
+    def stays(path: Path, *, folder: bool = False) -> bool:
+        if path.name.startswith(".") or (ignored and ignored(path, folder=folder)):
+            return False
         return not path.is_symlink() or notes.stays(path, root, allow)
 
     def failed(error: OSError) -> None:
@@ -289,12 +288,9 @@ def listed_files(
         folders[:] = sorted(
             each
             for each in folders
-            if each not in PASSED_OVER
-            and not passed(Path(folder, each), folder=True)
-            and stays(Path(folder, each))
+            if each not in PASSED_OVER and stays(Path(folder, each), folder=True)
         )
-        inside = (Path(folder, each) for each in names)
-        files += [each for each in inside if not passed(each, folder=False) and stays(each)]
+        files += filter(stays, (Path(folder, each) for each in names))
     notes.report(name)
     return sorted((f for f in files if f.is_file()), key=lambda file: file.relative_to(root).parts)
 

@@ -88,10 +88,10 @@ def test_bad_input_is_counted_or_refused(tmp_path: Path, caplog: pytest.LogCaptu
     (outside / "secret.py").write_text("def secret(): ...")
     folder = tmp_path / "src"
     folder.mkdir()
-    with pytest.raises(DataError, match="no code in it, only nothing"):
+    with pytest.raises(DataError, match="no code in it; 0 other"):
         by_id(folder)
     (folder / "a.md").write_text("x")
-    with pytest.raises(DataError, match=r"no code in it, only 1 \.md.*leave --code"):
+    with pytest.raises(DataError, match=r"no code in it; 1 other files.*leave --code"):
         by_id(folder)
     with pytest.raises(DataError, match="no such file or folder"):
         by_id(folder / "gone")
@@ -127,6 +127,8 @@ def test_bad_input_is_counted_or_refused(tmp_path: Path, caplog: pytest.LogCaptu
         (folder / name).unlink()
     with pytest.raises(DataError, match="none of its 4 files"):
         by_id(folder)
+    with pytest.raises(DataError, match="no code in it"):
+        by_id(folder / "out.py")
     assert "outside/secret.py::secret" in by_id(folder, allow=[str(outside)])
 
 
@@ -186,7 +188,7 @@ def test_ignored_files_are_left_out(tmp_path: Path) -> None:
         (tmp_path / name).write_text("x = 1")
     (tmp_path / "src" / ".gitignore").write_text("!kept_*\n")
     assert list(by_id(tmp_path / "src")) == ["a.py", "kept_pb2.py"]  # those of the repository too
-    assert "2 left out by .gitignore" in as_documents(tmp_path, code=True).described
+    assert "2 that git ignores" in as_documents(tmp_path, code=True).described
 
 
 def test_a_hostile_pattern_of_files_is_quick() -> None:
@@ -222,7 +224,7 @@ def test_other_languages_by_tree_sitter(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(__import__("sys").modules, "tree_sitter", core)
     monkeypatch.setitem(__import__("sys").modules, "tree_sitter_c", grammar)
     cutting._parser.cache_clear()
-    found = cutting.definitions(text, ".c")
+    found, _ = cutting.definitions(text, "c")
     cutting._parser.cache_clear()
     assert [(each.name, each.kind, each.first, each.last) for each in found] == [
         ("A", "class", 1, 5), ("A.run", "method", 2, 4), ("add", "function", 6, 7),
@@ -234,8 +236,8 @@ def test_other_languages_by_tree_sitter(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_paragraphs_end_at_the_margin() -> None:
     text = "\n".join(["int a;", *["  x;"] * 9, "", "int b;", *["  y;"] * 70])
-    parts = cutting.paragraphs(text)
+    parts = cutting.paragraphs(text.split("\n"))
     assert [(each.name, each.first, each.last) for each in parts] == [
         ("1", 1, 11), ("2", 12, 71), ("3", 72, 82),
     ]  # fmt: skip
-    assert cutting.paragraphs("\n\n") == []
+    assert cutting.paragraphs(["", "", ""]) == []
