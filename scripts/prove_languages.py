@@ -81,8 +81,10 @@ def main() -> None:
     parser.add_argument("--xquad", type=Path, required=True)
     parser.add_argument("--queries", type=int, default=400, help="of each language, the first")
     parser.add_argument("--model", default="", help="a dense model; left out, BM25 alone")
+    parser.add_argument("--languages", nargs="*", default=LANGUAGES)
+    parser.add_argument("--dtype", default="float32", help="of the model")
     options = parser.parse_args()
-    worlds = {code: read(options.xquad, code) for code in LANGUAGES}
+    worlds = {code: read(options.xquad, code) for code in options.languages}
     worlds = {
         code: (documents, dict(list(queries.items())[: options.queries]), qrels)
         for code, (documents, queries, qrels) in worlds.items()
@@ -118,12 +120,12 @@ def main() -> None:
             cells.append(f"{code} {mean(measured(part, queries, names, own)):.4f}")
             start += len(queries)
         print(f"{name}: {', '.join(cells)} ({time.perf_counter() - begun:.1f} s)", flush=True)
-    print("queries of the row's language, documents of the column's:", ", ".join(LANGUAGES))
+    print("queries of the row's language, documents of the column's:", ", ".join(worlds))
     print_pairs("bm25 auto", worlds, lambda texts, queries: bm25("auto", texts, queries))
     if options.model:
         from sluice.encoders import DenseEncoder
 
-        encoder = DenseEncoder.from_pretrained(options.model)
+        encoder = DenseEncoder.from_pretrained(options.model, dtype=options.dtype)
         known: dict[tuple[str, ...], Any] = {}
 
         def dense(texts: Sequence[str], queries: Sequence[str]) -> Any:

@@ -147,9 +147,8 @@ class FittedStages:
         """
         for name, text in self.config.pipelines.items():
             where = f"pipelines.{name}"
-            count = self._count(name)
-            likely = count > count_calls(text, FITTED, where=where)
-            if count and len(self.queries.qrels) < FEWEST and likely:
+            count, others = self._count(name), count_calls(text, FITTED, where=where)
+            if count and len(self.queries.qrels) < FEWEST and count > others:
                 raise ConfigError(
                     f"{where}: {PROBABILITY}=True is fitted on {FEWEST} judged dev queries or "
                     f"more, and {self.queries.dataset.name} has {len(self.queries.qrels)}; give "

@@ -106,7 +106,7 @@ class ProbabilityFit(QueryFit):
 
     @property
     def shown(self) -> str:
-        """The choice in a few words."""
+        """The formula."""
         return f"{self.scorer}: sigmoid({self.scale:.4g} * score {self.bias:+.4g})"
 
     @classmethod
@@ -120,9 +120,8 @@ def fit_probability(by_query: list[tuple[Array, Array]], name: str = "") -> Prob
     """Fit the chance of relevance to (scores, 1 or 0) of each query's documents, as Platt does.
 
     The targets are his (1999, section 2.2): (relevant + 1) / (relevant + 2) and
-    1 / (others + 2), so that scores that part the two are no certainty. Scores that rise as
-    relevance falls get the same chance everywhere. ``DataError`` where all documents are relevant,
-    or none is.
+    1 / (others + 2), so that nothing is certain. Scores that rise as relevance falls get one chance
+    everywhere. ``DataError`` where all documents are relevant, or none is.
     """
     scores, hits = (np.concatenate(part) for part in zip(*by_query, strict=True))
     pairs, relevant = len(hits), int(hits.sum())

@@ -101,10 +101,8 @@ class HttpLanguageModel:
     @property
     def fingerprint(self) -> str:
         """A hash of address, model name and settings; the server's weights cannot be hashed."""
-        settings: list[Any] = [
-            self.logprobs, self.context_length, self.document_length, self.body,
-            *([STRUCTURED] if self.structured else []),
-        ]  # fmt: skip
+        own = [STRUCTURED] if self.structured else []
+        settings = [self.logprobs, self.context_length, self.document_length, self.body, *own]
         return fingerprint_of("http", self.endpoint.url, self.model, settings)
 
     def answers(self, prompts: Sequence[Prompt], choices: Sequence[str]) -> NDArray[np.floating]:
@@ -276,14 +274,12 @@ def decision_format(choices: Sequence[str]) -> dict[str, Any]:
     }
     schema = {"type": "object", "properties": properties, "required": list(properties),
               "additionalProperties": False}  # fmt: skip
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": "decision", "strict": True, "schema": schema},
-    }
+    named = {"name": "decision", "strict": True, "schema": schema}
+    return {"type": "json_schema", "json_schema": named}
 
 
 def decided_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> list[float] | None:
-    """Return log-probabilities of ``choices`` from an answer in JSON; None if it is no such answer.
+    """Return log-probabilities of ``choices`` from an answer in JSON; None for any other.
 
     The others share what the probability of the choice leaves.
     """
@@ -296,8 +292,7 @@ def decided_shares(choice: Mapping[str, Any], choices: Sequence[str]) -> list[fl
     except (ValueError, KeyError, TypeError, RecursionError, ConfigError):
         return None
     rest = (1 - chance) / max(1, len(choices) - 1)
-    shares = [chance if n == place else rest for n in range(len(choices))]
-    return [math.log(max(share, _RARE)) for share in shares]
+    return [math.log(max(chance if n == place else rest, _RARE)) for n in range(len(choices))]
 
 
 def named_choice(text: str, choices: Sequence[str]) -> int | None:
