@@ -18,8 +18,8 @@ from sluice.retrieval.datasets.beir import BeirFolder, LooseFiles
 from sluice.retrieval.datasets.dataset import load_dataset
 from sluice.retrieval.datasets.source import find_split
 
-CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")
-QUERIES = ("queries.jsonl", "queries.jsonl.gz")
+CORPUS = ("corpus.jsonl", "corpus.jsonl.gz", "collection.tsv")
+QUERIES = ("queries.jsonl", "queries.jsonl.gz", "queries.train.tsv", "queries.dev.tsv")
 
 
 class Keys(NamedTuple):

@@ -225,9 +225,9 @@ def load_dataset(name: str | Path | Mapping[str, Any], split: str | None = "test
     """Open a dataset by name; nothing but the list of splits is read before it is needed.
 
     A name is tried as, in this order: ``hf:owner/name`` (BEIR layout on the hub),
-    ``ir_datasets:id``, the built-in ``pydocs``, a folder in BEIR layout, a file of documents, a
-    folder of that name under ``$SLUICE_DATA``, an ir_datasets id (one that names a split,
-    ``beir/scifact/test``, selects its family). A mapping is the YAML form
+    ``ir_datasets:id``, the built-in ``pydocs``, a folder in BEIR layout or T2Ranking's, a file of
+    documents, a folder of that name under ``$SLUICE_DATA``, an ir_datasets id (one that names a
+    split, ``beir/scifact/test``, selects its family). A mapping is the YAML form
     ``{name: ..., split: ..., ignore_identical_ids: auto | true | false, level: 1}``, or
     ``{corpus: ..., queries: ..., qrels: ..., columns: ..., allow: ..., code: ...}`` for files of
     one's own, see ``sluice.retrieval.datasets.beir.LooseFiles``; only the corpus is needed.
@@ -293,6 +293,7 @@ def training_splits(
 def find_source(name: str | Path) -> Source:
     """Return the source of that name, tried in the order that ``load_dataset`` documents."""
     from sluice.retrieval.datasets.beir import BeirFolder, is_beir_folder
+    from sluice.retrieval.datasets.t2ranking import T2RankingFolder, t2ranking_folder
 
     text = str(name)
     if text.startswith("hf:"):
@@ -308,6 +309,9 @@ def find_source(name: str | Path) -> Source:
 
         return PydocsSource()
     path = expanded(text)
+    data = os.environ.get(DATA_FOLDER)
+    if text and (folder := t2ranking_folder(path)) is not None:
+        return T2RankingFolder(folder)
     if text and is_beir_folder(path):
         return BeirFolder(path)
     if text and path.is_file():
@@ -316,7 +320,8 @@ def find_source(name: str | Path) -> Source:
         return LooseFiles(path)
     if isinstance(name, Path) or path.is_absolute() or text.startswith(("./", "../", "~")):
         raise _not_a_folder(path)
-    data = os.environ.get(DATA_FOLDER)
+    if text and data and (folder := t2ranking_folder(expanded(data) / text)) is not None:
+        return T2RankingFolder(folder)
     if text and data and is_beir_folder(expanded(data) / text):
         return BeirFolder(expanded(data) / text)
     return _from_ir_datasets(text, data)

@@ -138,7 +138,8 @@ def _judgements(path: Path) -> Iterator[Judgement]:
     columns = 0
     for number, line in all_lines(path):
         fields = _qrels_fields(line)
-        if not fields or (columns == 0 and fields[0].lower() in ("query-id", "query_id")):
+        named = ("query-id", "query_id") if len(fields) == 3 else ("query-id", "query_id", "qid")
+        if not fields or (columns == 0 and fields[0].lower() in named):
             continue
         if len(fields) != (columns or len(fields)) or len(fields) not in (3, 4):
             raise DataError(

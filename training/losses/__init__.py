@@ -40,6 +40,7 @@ LOSSES: dict[str, str] = {
     "matryoshka_2d": "sluice.training.losses.composed.matryoshka:Matryoshka2D",
     "misfits": "sluice.training.losses.own.negatives:Misfits",
     "mixing": "sluice.training.losses.own.negatives:Mixing",
+    "mnr_plus": "sluice.training.losses.own.mnr_plus:MNRPlus",
     "momentum_queue": "sluice.training.losses.own.momentum_queue:MomentumQueue",
     "multi_similarity": "sluice.training.losses.own.multi_similarity:MultiSimilarity",
     "psl": "sluice.training.losses.contrastive.pairs:PSL",

@@ -17,11 +17,13 @@ from sluice.encoders.foundation.errors import ConfigError, ModelError
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.foundation.q_net import QNetShape
 from sluice.encoders.model_files.layout import (
+    Layout,
     read_layout,
     refuse_others,
     write_sidecar,
 )
 from sluice.encoders.model_files.loading import load, text_settings
+from sluice.encoders.model_files.locate import model_folder
 from sluice.encoders.model_files.options import TextOptions, takes_options
 from sluice.encoders.own.hypencoder.head import (
     HyperHead,
@@ -32,6 +34,7 @@ from sluice.encoders.own.hypencoder.head import (
     read_head,
     write_head,
 )
+from sluice.encoders.own.hypencoder.published import load_published, made_head, published_in
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -92,7 +95,7 @@ class Hypencoder(TextEncoder):
         seed: int = 13,
         **options: Unpack[TextOptions],
     ) -> Hypencoder:
-        """Load a saved Hypencoder, or start one from any dense encoder: train it.
+        """Load a saved Hypencoder, ours or the authors', or start one from any dense encoder.
 
         ``hidden_layers`` is the number of a q-net's hidden layers, 2 for a new one; 0 is an inner
         product with one vector made of the query. ``scaling`` is the divisor in the hyper-head's
@@ -105,6 +108,22 @@ class Hypencoder(TextEncoder):
         """
         from transformers import AutoModel
 
+        given = {
+            "hidden_layers": hidden_layers, "scaling": scaling, "product": product,
+            "projection": projection,
+        }  # fmt: skip
+        source = model_folder(str(model))
+        theirs = published_in(source)
+        if theirs is not None:
+            noted = Noted(theirs.hidden_layers, "repository", product=False)
+            _refuse_other({**given, "pooling": pooling, "normalize": normalize}, noted, source)
+            loaded, state = load_published(source, theirs)
+            return cls(
+                loaded.model,
+                loaded.tokenizer,
+                head=made_head(loaded.model, state, theirs, source),
+                **text_settings(loaded, Layout(), options),
+            )
         loaded = load(AutoModel, str(model))
         network, tokenizer, folder, _ = loaded
         refuse_two_stacks(network, folder, "Hypencoder")
@@ -117,10 +136,6 @@ class Hypencoder(TextEncoder):
             )
         saved = noted_in(layout, folder)
         if saved is not None:
-            given = {
-                "hidden_layers": hidden_layers, "scaling": scaling, "product": product,
-                "projection": projection,
-            }  # fmt: skip
             _refuse_other(given, saved, folder)
         layers = HIDDEN_LAYERS if hidden_layers is None else hidden_layers
         noted = saved or Noted(

@@ -146,7 +146,7 @@ def test_a_good_config_passes(tmp_path: Path) -> None:
         ("train/ft/trainer/optim", "adamx", r"ft.trainer.optim: .adamx., expected lamb"),
         ("train/ft/trainer/per_device_train_batch_size", 0, "batch_size: 0; expected 1 or more"),
         ("train/ft/loss", {"type": "bce"}, "ft.loss: bce trains cross_encoder; a dense "
-         "encoder takes info_nce, kl_div, .* and 25 more: sluice config list --all$"),
+         "encoder takes info_nce, kl_div, .* and 27 more: sluice config list --all$"),
         ("train/ft/loss", {"type": "localized_softmax"}, "ft.loss: localized_softmax trains"),
         ("train/ft/loss/temperature", -1.0, "temperature: -1.0"),
         ("train/ft/sparsity", {"query": {"type": "l1", "weight": 1.0}}, "sparsity: is for splade"),

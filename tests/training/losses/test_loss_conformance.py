@@ -29,6 +29,7 @@ SKIP: dict[str, tuple[str, ...]] = {
     # It aligns the layers of every text, judged or not, with a target that has no gradient.
     "matryoshka_2d": ("gradient", "mask", "row_alone"),
     "mixing": ("order",),  # it mixes by a draw for each place
+    "mnr_plus": ("row_alone",),  # a query is compared with every positive, and with the others
     "momentum_queue": ("row_alone",),  # a query is held against the others too
 }
 

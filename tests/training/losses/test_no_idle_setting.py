@@ -66,6 +66,8 @@ OTHER: dict[str, list[Any]] = {
     "metric_cut": [1],
     "modes": [[3], []],
     "momentum_queue.size": [0],
+    "simplex.classes": [3],
+    "simplex.slots": [4, 40],
     "similarity": ["dot"],  # the encoder's own is the cosine
     "soft_top_k.k": [2, "positives"],
     "weights": [[1.0, 0.3]],

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Interval
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
@@ -194,6 +194,7 @@ def _spread(values: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return count, mean, (distance**2).sum(1)
 
 
+MOST_SLOTS = 8192  # of a simplex
 MOST = 50_000  # texts that clusters are made of
 
 
@@ -202,8 +203,11 @@ MOST = 50_000  # texts that clusters are made of
 class Simplex(LossBase):
     """Mean over texts of the cross-entropy of ``softmax_k(cos(f(x), p_k) / t)`` with x's class.
 
-    The p_k are the d + 1 corners of a regular simplex in the d dimensions of a vector. They are the
-    same for every model and are not trained, so that models trained one after another, of whatever
+    The p_k are the corners of a regular simplex in the d dimensions of a vector: d + 1, or so many
+    ``slots``. Fewer lie in the first dimensions; more are projected into d (see ``corners_in``).
+    With ``classes`` texts have that many, the first; other slots only push texts away and are there
+    for classes that a later training adds, with a larger number. They are the same for every model
+    and are not trained, so that models trained one after another, of whatever
     size, lie alike in the space and can search each other's indexes. Classes are clusters of the
     teacher's vectors, less their mean: k-means by cosine that begins at the corners, cluster k
     being corner k, for ``rounds`` rounds at most. With 0 rounds a text's class is the corner that
@@ -225,25 +229,43 @@ class Simplex(LossBase):
         "Rounds of k-means that make the classes; 0: the corner that the teacher's vector "
         "is nearest to.",
     ] = 10
+    slots: Annotated[
+        int | None,
+        Interval(ge=2, le=MOST_SLOTS),
+        "Corners, of which some may wait for classes that come later; left out, the vector's "
+        "dimensions and 1.",
+    ] = None
+    classes: Annotated[
+        int | None, Ge(2), "Classes that texts have now, the first slots; left out, all."
+    ] = None
     sides: Annotated[Sides, "The texts that are drawn to the corners."] = "both"
 
     def __post_init__(self) -> None:
         self._classes: Classes | None = None
+        if self.slots is not None and self.classes is not None and self.classes > self.slots:
+            raise ConfigError(
+                f"simplex.classes: {self.classes}, and there are {self.slots} slots; expected at "
+                "most as many"
+            )
 
     def bind(self, encoder: Any, seed: int) -> None:
         """Place the corners in the encoder's dimensions; classes are then the nearest of them."""
-        corners = simplex(width_of(encoder) + 1)
+        width = width_of(encoder)
+        slots = width + 1 if self.slots is None else self.slots
+        if self.classes is not None and self.classes > slots:
+            raise ConfigError(f"simplex.classes: {self.classes}; set slots: {self.classes} or more")
+        corners = corners_in(slots, width)
         self._classes = Classes.from_arrays(
-            corners, np.zeros((1, corners.shape[1]), np.float32), corners
+            corners, np.zeros((1, width), np.float32), corners[: self.classes]
         )
 
     def bind_teacher(self, vectors: Callable[[], NDArray[np.float32]]) -> None:
         """Find the classes in the teacher's vectors of the training texts."""
-        corners = self._bound.corners.numpy()
+        corners = self._bound.corners.numpy()[: self.classes]
         every = vectors()
         self._check_width(every.shape[1])
         mean, centres = clusters(every[:: -(-len(every) // MOST)], corners, self.rounds)
-        self._classes = Classes.from_arrays(corners, mean, centres)
+        self._classes = Classes.from_arrays(self._bound.corners.numpy(), mean, centres)
 
     def over(self, batch: VectorBatch) -> Tensor:
         """Return the mean cross-entropy; a text weighs what its query weighs."""
@@ -257,11 +279,11 @@ class Simplex(LossBase):
 
         def entropy(side: Side) -> Tensor:
             logits = normalize(own[side], dim=1) @ corners.T / self.temperature
-            return cross_entropy(logits, self.classes(taught[side]), reduction="none")
+            return cross_entropy(logits, self.classes_of(taught[side]), reduction="none")
 
         return mean_over_texts(batch, self.sides, entropy)
 
-    def classes(self, taught: Tensor) -> Tensor:
+    def classes_of(self, taught: Tensor) -> Tensor:
         """Return the class ``[n]`` of texts by the teacher's vectors ``[n, dim]``."""
         self._check_width(taught.shape[1])
         centred = taught - self._bound.mean.to(taught)
@@ -283,7 +305,7 @@ class Simplex(LossBase):
 
 
 class Classes(NamedTuple):
-    """Corners ``[k, dim]``, and the mean and the centre of each corner's cluster of texts."""
+    """Corners ``[k, dim]``, the mean, and the centres of the classes in use, the first corners'."""
 
     corners: Tensor
     mean: Tensor
@@ -305,6 +327,23 @@ def simplex(corners: int) -> NDArray[np.float32]:
     points = np.concatenate([np.eye(dim), last])
     points -= points.mean(axis=0)
     units: NDArray[np.float64] = points / np.linalg.norm(points, axis=1, keepdims=True)
+    return units.astype(np.float32)
+
+
+def corners_in(slots: int, dim: int) -> NDArray[np.float32]:
+    """Return the corners ``[slots, dim]`` of length 1.
+
+    Up to ``dim`` + 1 they are a regular simplex in the first dimensions, the others being 0. More
+    have no such place: these are the regular simplex in ``slots`` - 1 dimensions, projected by an
+    orthonormal map that is the same everywhere; the mean cosine of two stays about
+    -1 / (``slots`` - 1), and single ones differ by about 1 / sqrt(``dim``).
+    """
+    points = simplex(slots)
+    if slots <= dim + 1:
+        return np.pad(points, ((0, 0), (0, dim + 1 - slots)))
+    drawn = np.random.default_rng(13).standard_normal((slots - 1, dim))
+    flat = points.astype(np.float64) @ np.linalg.qr(drawn)[0]
+    units: NDArray[np.float64] = flat / np.linalg.norm(flat, axis=1, keepdims=True)
     return units.astype(np.float32)
 
 

@@ -14,7 +14,7 @@ from vector_batches import examples, made, random_batch
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.training.batches.vector_batch import VectorBatch
-from sluice.training.losses.distillation.scores import Simplex, clusters, simplex
+from sluice.training.losses.distillation.scores import Simplex, clusters, corners_in, simplex
 
 
 class Eight:
@@ -100,7 +100,7 @@ def test_clusters_are_k_means_from_the_corners() -> None:
     np.testing.assert_allclose(mean[0], vectors.mean(axis=0), atol=1e-5)
     loss = bound(vectors, rounds=3)
     expected = (units @ centres.T).argmax(axis=1)
-    assert loss.classes(torch.from_numpy(vectors)).tolist() == expected.tolist()
+    assert loss.classes_of(torch.from_numpy(vectors)).tolist() == expected.tolist()
 
 
 def test_a_teacher_at_the_corners_keeps_its_classes_and_others_their_slots() -> None:
@@ -109,7 +109,7 @@ def test_a_teacher_at_the_corners_keeps_its_classes_and_others_their_slots() -> 
     rows = np.repeat(np.arange(6), 20)  # three corners have no text yet
     vectors = corners[rows] + 0.05 * rng.normal(size=(120, 8)).astype(np.float32)
     loss = bound(vectors.astype(np.float32))
-    assert loss.classes(torch.from_numpy(vectors)).tolist() == rows.tolist()
+    assert loss.classes_of(torch.from_numpy(vectors)).tolist() == rows.tolist()
     _, centres = clusters(vectors, corners, 10)
     np.testing.assert_array_equal(centres[6:], corners[6:])
     one = clusters(vectors[:1], corners, 10)  # a text that is the mean: no direction, no change
@@ -140,3 +140,45 @@ def test_what_does_not_fit_is_said() -> None:
         bound(np.ones((3, 4), np.float32))
     with pytest.raises(ConfigError, match="corners have 8 dimensions and these vectors 4; put it"):
         bound().over(batch.with_vectors(batch.queries[:, :4], batch.documents[:, :4]))
+
+
+@pytest.mark.parametrize(("slots", "dim"), [(2, 8), (5, 8), (9, 8), (40, 8), (300, 64)])
+def test_slots_of_any_number(slots: int, dim: int) -> None:
+    points = corners_in(slots, dim).astype(np.float64)
+    assert points.shape == (slots, dim)
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1.0, atol=1e-6)
+    cosines = (points @ points.T)[~np.eye(slots, dtype=bool)]
+    if slots <= dim + 1:
+        np.testing.assert_allclose(cosines, -1 / (slots - 1), atol=1e-6)
+    else:
+        assert abs(cosines.mean() + 1 / (slots - 1)) < 0.02
+        assert cosines.std() < 1.3 / np.sqrt(dim)
+        assert cosines.max() < 0.999  # no two are one
+    np.testing.assert_array_equal(corners_in(slots, dim), corners_in(slots, dim))
+
+
+def test_classes_added_later_keep_the_old_ones() -> None:
+    """Four classes now, six later: free slots push texts away, and have none before."""
+    corners = corners_in(20, 8)
+    rng = np.random.default_rng(4)
+    rows = np.repeat(np.arange(6), 20)
+    vectors = (corners[rows] + 0.01 * rng.normal(size=(120, 8))).astype(np.float32)
+    old = bound(vectors[:80], slots=20, classes=4)
+    assert old.classes_of(torch.from_numpy(vectors)).max() == 3
+    later = bound(vectors, slots=20, classes=6)
+    found = later.classes_of(torch.from_numpy(vectors))
+    assert found.tolist() == rows.tolist()
+    assert torch.equal(found[:80], old.classes_of(torch.from_numpy(vectors[:80])))
+    batch = taught()
+    assert batch.teacher_vectors is not None
+    value = 0.0
+    old = bound(vectors[:80], slots=20, classes=4, sides="query")
+    classes = old.classes_of(batch.teacher_vectors[0]).tolist()
+    for vector, own in zip(batch.queries.detach().double().numpy(), classes, strict=True):
+        logits = corners.astype(np.float64) @ vector / np.linalg.norm(vector) / 0.05
+        value += float(np.log(np.exp(logits).sum()) - logits[own]) / len(batch.queries)
+    assert old.over(batch).item() == pytest.approx(value, rel=1e-5)
+    with pytest.raises(ConfigError, match=r"simplex\.classes: 5, and there are 4 slots"):
+        made("simplex", slots=4, classes=5)
+    with pytest.raises(ConfigError, match="set slots: 50 or more"):
+        bound(vectors, classes=50)

@@ -84,7 +84,7 @@ def test_models_trained_apart_compare_only_at_the_corners(tiny: ModuleType) -> N
     taught = [OldModel().vectors([e.query for e in TEXTS], "query"),
               OldModel().vectors([e.documents[0] for e in TEXTS], "document")]  # fmt: skip
     loss.bind_teacher(lambda: np.concatenate(taught))
-    classes = loss.classes(torch.from_numpy(taught[1]))
+    classes = loss.classes_of(torch.from_numpy(taught[1]))
     assert len(classes.unique()) > 2
     found = {}
     for kind in (loss, made("info_nce", similarity="cosine")):
