@@ -69,6 +69,20 @@ def section_starts(text: str) -> list[int]:
     return starts
 
 
+PIECE = re.compile(r"\w+|[^\w\s]")
+CHARACTERS = 4  # of a token, about
+
+
+def word_pieces(text: str) -> int:
+    """Return the number of words and marks of a text: fewer than most models have tokens."""
+    return len(PIECE.findall(text))
+
+
+def tokens_of(text: str) -> int:
+    """Return about how many tokens a model reads: words and marks, or a quarter of characters."""
+    return max(word_pieces(text), -(-len(text) // CHARACTERS))
+
+
 LONGEST_QUERY, MOST_WORDS = 2_000, 100  # characters and words of a query that are looked for
 MOST_READ = 200_000  # characters of a line, in which a tenth of a second finds words
 MOST_MARKED = 20_000  # characters, from the first word that is found

@@ -1,12 +1,18 @@
-"""What may be asked beside a question: several as one, the reasoning so far, what was seen."""
+"""What may go with a question: several as one, the reasoning so far, what was seen, a budget."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError
+from sluice.encoders.foundation.numbers import whole_number
 from sluice.encoders.lexical.long_query import LongQuery
+from sluice.retrieval.documents.likeness import text_likeness, varied
+from sluice.retrieval.documents.text import CHARACTERS, best_part, matches, tokens_of
 from sluice.retrieval.pipelines.fusion.fusion import Fusion
 from sluice.retrieval.pipelines.hit import Hit, Passage
 from sluice.retrieval.pipelines.search import Several, several
@@ -15,7 +21,31 @@ from sluice.retrieval.pipelines.tracing import Span, passages_by_best
 from sluice.retrieval.runs.queries import DEPTH, Queries, Unseen, as_queries
 from sluice.retrieval.runs.run import Run, without
 
-APART = "\n\n"  # between a question and the context
+APART: Final = "\n\n"  # between a question and the context
+HITS: Final = 10  # unless another number is asked for
+LOOKED_AT: Final = 50  # documents, of which those are chosen that fill a budget
+PART: Final = 600  # characters of a document that is not indexed by passages
+WEIGHT, DUPLICATES = 0.7, 0.8  # of a filled budget: see ``diverse``
+PRICE: Final = 0.5  # the power of a passage's tokens that its worth is divided by
+
+
+class Dropped(NamedTuple):
+    """A document that a budget leaves out: no room, or so like another one, ``of``, that is in."""
+
+    doc_id: str
+    of: str | None = None
+    likeness: float | None = None
+
+
+class Filled(list[Hit]):
+    """Hits whose titles and passages have about ``tokens``, best first, and what was ``dropped``.
+
+    Each has a passage, which is what was counted: the text of a hit is the whole document's.
+    """
+
+    def __init__(self, hits: Sequence[Hit], tokens: int, dropped: Sequence[Dropped]) -> None:
+        super().__init__(hits)
+        self.tokens, self.dropped = tokens, tuple(dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +55,13 @@ class Asking:
     ``fuse`` answers several questions as one, by the reciprocal ranks in their lists. ``context``
     is read behind each question; BM25 weighs both as a document, see ``LongQuery``. ``seen`` are
     ids of documents that are left out, unknown ones too: as many others take their places.
+    ``budget_tokens`` fills so many tokens with passages, see ``filled``.
     """
 
     fuse: bool = False
     context: str | None = None
     seen: Collection[str] = ()
+    budget_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.fuse, bool):
@@ -42,11 +74,19 @@ class Asking:
             )
         if isinstance(self.seen, str) or not all(isinstance(each, str) for each in self.seen):
             raise ConfigError(f"seen: {self.seen!r:.60}; expected a list of documents' ids")
+        if self.budget_tokens is not None:
+            whole_number(self.budget_tokens, "budget_tokens", 1)
 
     @property
     def is_more(self) -> bool:
         """Whether there is more than a question."""
-        return self.fuse or self.context is not None or len(self.seen) > 0
+        beside = self.context is not None or self.budget_tokens is not None
+        return self.fuse or beside or len(self.seen) > 0
+
+    def depth(self, k: int | None) -> int:
+        """Return how many documents to look at for ``k`` hits."""
+        own = HITS if k is None else whole_number(k, "k", 1)
+        return own if self.budget_tokens is None else max(own, LOOKED_AT)
 
     def over(self, stage: Stage, query: str | Several) -> tuple[Stage, str | Several]:
         """Return the stage that answers, and what to ask it: of fused questions one text."""
@@ -61,10 +101,82 @@ class Asking:
             return Asked(stage, self), questions[0]
         return Asked(stage, self, questions), "\n".join(questions)
 
-    def hits(self, stage: Stage, query: str | Several, k: int) -> list[Hit] | list[list[Hit]]:
+    def hits(
+        self, stage: Stage, query: str | Several, k: int | None
+    ) -> list[Hit] | list[list[Hit]]:
         """Return the hits of one query, of fused ones, or of each of several."""
         asked, query = self.over(stage, query)
-        return asked._hits(query, k)
+        found: Any = asked._hits(query, self.depth(k))
+        if isinstance(query, str):
+            return self.chosen(query, found, k)
+        texts = several(query).values()
+        return [self.chosen(*each, k) for each in zip(texts, found, strict=True)]
+
+    def chosen(self, query: str, hits: list[Hit], k: int | None) -> list[Hit]:
+        """Return those of the hits that fill the budget, all without one."""
+        budget = self.budget_tokens
+        return hits if budget is None else filled(query, hits, budget, k)
+
+
+def filled(query: str, hits: Sequence[Hit], budget: int, k: int | None = None) -> Filled:
+    """Return the hits, at most ``k``, whose passages say most within a number of tokens.
+
+    Of a document without passages it is the part with most words of the query. Passages that repeat
+    a better one are dropped, the others weighed by what they add (``varied``), and taken by that
+    for the square root of their tokens (a power of the cost, as in Lin and Bilmes, 2010) as long as
+    they fit. Where none does, the best is cut between words.
+    """
+    cut = [hit if hit.passage else _with_part(hit, query, PART) for hit in hits]
+    scores = np.array([hit.score for hit in cut])
+    found = varied(scores, text_likeness([*map(_text, cut)]), WEIGHT, DUPLICATES)
+    sizes = [tokens_of(_shown(hit)) for hit in cut]
+    worths = np.array(found.worths)
+    worths = worths - worths.min(initial=np.inf) + 1e-3  # the least is worth a little
+    rates = worths / np.maximum(1, [sizes[place] for place in found.places]) ** PRICE
+    chosen, left = list[int](), budget
+    for number in np.argsort(-rates, kind="stable").tolist():
+        place = found.places[number]
+        if 0 < sizes[place] <= left and (k is None or len(chosen) < k):
+            chosen.append(place)
+            left -= sizes[place]
+    if not chosen and cut and (part := _fitting(cut[found.places[0]], query, budget)):
+        chosen, cut[found.places[0]] = [found.places[0]], part
+        left -= tokens_of(_shown(part))
+    like = {each.place: (hits[each.of].doc_id, round(each.likeness, 3)) for each in found.dropped}
+    dropped = [
+        Dropped(hit.doc_id, *like.get(place, ()))
+        for place, hit in enumerate(hits)
+        if place not in chosen
+    ]
+    return Filled([cut[place] for place in sorted(chosen)], budget - left, dropped)
+
+
+def _text(hit: Hit) -> str:
+    return hit.text if hit.passage is None else hit.passage.text
+
+
+def _shown(hit: Hit) -> str:
+    return f"{hit.title} {_text(hit)}".strip()
+
+
+def _with_part(hit: Hit, query: str, length: int) -> Hit:
+    """Return a hit with the part of its passage, or text, with most words of a query."""
+    text, number, start = hit.text, 1, 0
+    if hit.passage is not None:
+        number, start, _, text = hit.passage
+    first, last = best_part(text, matches(text, query), length)
+    return hit._replace(passage=Passage(number, start + first, start + last, text[first:last]))
+
+
+def _fitting(hit: Hit, query: str, budget: int) -> Hit | None:
+    """Return a hit with as large a part of its passage as fits, None where no word does."""
+    length = CHARACTERS * budget
+    while length > 0:
+        part = _with_part(hit, query, length)
+        if tokens_of(_shown(part)) <= budget:
+            return part if _text(part).strip() else None
+        length -= max(1, length // 8)
+    return None
 
 
 class Asked(Around):

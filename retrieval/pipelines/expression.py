@@ -324,6 +324,8 @@ class _Reader:
     def _part(self, node: ast.expr) -> Any:
         """Return the stage, or the scorer, that an argument of a call describes."""
         name = _spelled(node.id) if isinstance(node, ast.Name) else ""
+        if _is_number(node):
+            return self._constant(node)
         if name in self.names:
             return self.part(self.names[name]())
         if isinstance(node, ast.Call) and _of_table(node):

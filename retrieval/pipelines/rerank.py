@@ -240,17 +240,17 @@ class Rerank(Stage):
             left = {query: len(head) - len(scored.get(query, ())) for query, head in heads.items()}
             note({OUT_OF_TIME: {query: count for query, count in left.items() if count}})
         self._say_cuts(counts, sum(map(len, scored.values())), queries=len(heads))
-        merged = {}
+        results = {}
         for query, ranking in rankings.items():
             scores = scored.get(query, np.zeros(0, np.float32))
             if self.interpolate:
                 earlier = z_scores(ranking.scores[: len(scores)])
                 mixed = (1 - self.interpolate) * z_scores(scores) + self.interpolate * earlier
                 scores = mixed.astype(np.float32)
-            merged[query] = _merged(ranking, scores)
+            results[query] = merged(ranking, scores)
             if self.probability is not None:
-                merged[query] = _likely(merged[query], len(scores), *self.probability)
-        return Run(merged, name=self.name)
+                results[query] = _likely(results[query], len(scores), *self.probability)
+        return Run(results, name=self.name)
 
     @property
     def names_passages(self) -> bool:
@@ -412,7 +412,7 @@ def _likely(ranking: Ranking, scored: int, scale: float, bias: float) -> Ranking
     return Ranking(ranking.doc_ids, likely.astype(np.float32))
 
 
-def _merged(ranking: Ranking, scores: Scores) -> Ranking:
+def merged(ranking: Ranking, scores: Scores) -> Ranking:
     """Return the ranking with its head reordered by ``scores`` and its tail shifted under it."""
     depth = len(scores)
     if depth == 0:

@@ -229,45 +229,49 @@ class Stage(FamiliarStage, ABC):
     def search(
         self,
         query: str,
-        k: int = 10,
+        k: int | None = None,
         *,
         where: Where | None = None,
         fuse: bool = False,
         context: str | None = None,
         seen: Collection[str] = (),
+        budget_tokens: int | None = None,
     ) -> list[Hit]: ...
     @overload
     def search(
         self,
         query: Several,
-        k: int = 10,
+        k: int | None = None,
         *,
         where: Where | None = None,
         fuse: Literal[True],
         context: str | None = None,
         seen: Collection[str] = (),
+        budget_tokens: int | None = None,
     ) -> list[Hit]: ...
     @overload
     def search(
         self,
         query: Several,
-        k: int = 10,
+        k: int | None = None,
         *,
         where: Where | None = None,
         fuse: Literal[False] = False,
         context: str | None = None,
         seen: Collection[str] = (),
+        budget_tokens: int | None = None,
     ) -> list[list[Hit]]: ...
     @renamed(query=QUERY, k=K, where="filter filters")
     def search(
         self,
         query: str | Several,
-        k: int = 10,
+        k: int | None = None,
         *,
         where: Where | None = None,
         fuse: bool = False,
         context: str | None = None,
         seen: Collection[str] = (),
+        budget_tokens: int | None = None,
     ) -> list[Hit] | list[list[Hit]]:
         """Return the ``k`` best documents for one query, or a list of them for each of several.
 
@@ -275,12 +279,16 @@ class Stage(FamiliarStage, ABC):
         search: their lists are fused by reciprocal rank. ``context`` is the reasoning so far:
         dense encoders read it behind the question, and BM25 weighs both as a document. ``seen``
         are ids of documents that are left out; others take their places.
+
+        ``k`` is 10 unless given. With ``budget_tokens`` it is as many as fit: of the best 50
+        documents, or ``k``, the passages that add most for their tokens, without repetition. The
+        list, a ``Filled``, has their ``tokens`` and what was ``dropped``.
         """
         from sluice.retrieval.pipelines.asking import Asking
 
         stage = self if where is None else self.filtered(where)
         with one_state():
-            return Asking(fuse, context, seen).hits(stage, query, k)
+            return Asking(fuse, context, seen, budget_tokens).hits(stage, query, k)
 
     @renamed(queries="topics query", k=K)
     def run(

@@ -33,6 +33,7 @@ REMOTE: Final = frozenset({"http", "http_rerank"})
 # checked by calling these with stand-ins, so they may look into their parts only when they run.
 STAGES: Final[Mapping[str, str]] = {
     "abstain": "sluice.retrieval.stages.abstain:abstain",
+    "diverse": Core("sluice.retrieval.stages.diverse:diverse"),
     "cached": "sluice.retrieval.stages.rerankers.score_cache:cached",
     "dot": "sluice.retrieval.stages.rerankers.similarity:dot",
     "evidence": "sluice.retrieval.stages.rerankers.evidence:evidence",
@@ -76,7 +77,7 @@ OF_TRANSFORMS: Final = (
 )  # fmt: skip
 
 # What ``Stage.written`` writes. Other functions read and write files anywhere on the machine.
-WRITES: Final = frozenset({"abstain", FUSED, *OF_STAGES, *TRANSFORMS})
+WRITES: Final = frozenset({"abstain", "diverse", FUSED, *OF_STAGES, *TRANSFORMS})
 
 # The type of reranker that reads the vectors that the retriever it names has stored.
 STORED: Final = "max_sim"

@@ -397,12 +397,13 @@ class Retriever(FamiliarRetriever, Updatable):
     def search(
         self,
         query: str = "",
-        k: int = 10,
+        k: int | None = None,
         *,
         where: Where | None = None,
         fuse: bool = False,
         context: str | None = None,
         seen: Collection[str] = (),
+        budget_tokens: int | None = None,
         params: Mapping[str, Any] | None = None,
         vector: Any = None,
     ) -> list[Hit]: ...
@@ -410,55 +411,60 @@ class Retriever(FamiliarRetriever, Updatable):
     def search(
         self,
         query: Several,
-        k: int = 10,
+        k: int | None = None,
         *,
         where: Where | None = None,
         fuse: Literal[True],
         context: str | None = None,
         seen: Collection[str] = (),
+        budget_tokens: int | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> list[Hit]: ...
     @overload
     def search(
         self,
         query: Several,
-        k: int = 10,
+        k: int | None = None,
         *,
         where: Where | None = None,
         fuse: Literal[False] = False,
         context: str | None = None,
         seen: Collection[str] = (),
+        budget_tokens: int | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> list[list[Hit]]: ...
     @renamed(query=QUERY, k=K, where="filter filters", vector="embedding query_vector")
     def search(
         self,
         query: str | Several = "",
-        k: int = 10,
+        k: int | None = None,
         *,
         where: Where | None = None,
         fuse: bool = False,
         context: str | None = None,
         seen: Collection[str] = (),
+        budget_tokens: int | None = None,
         params: Mapping[str, Any] | None = None,
         vector: Any = None,
     ) -> list[Hit] | list[list[Hit]]:
         """Return the ``k`` best documents for one query, or a list of them for each of several.
 
         ``where`` filters by metadata and id, ``params`` are search parameters for this call, as in
-        ``run``. ``fuse``, ``context`` and ``seen`` are those of ``Stage.search``. ``vector``,
-        ``[dim]``, is the query's own in place of a text; ``[tokens, dim]`` where the index holds a
-        vector for each token.
+        ``run``. ``fuse``, ``context``, ``seen`` and ``budget_tokens`` are those of
+        ``Stage.search``. ``vector``, ``[dim]``, is the query's own in place of a text;
+        ``[tokens, dim]`` where the index holds a vector for each token.
         """
         state = self._state  # hits and texts come from the same one, whatever changes meanwhile
-        asking, given = Asking(fuse, context, seen), None
+        asking, given = Asking(fuse, context, seen, budget_tokens), None
         if getattr(getattr(query, "dtype", None), "kind", "") == "f":
             vector, query = query, ""
         if vector is not None:
             if query:
                 raise ConfigError("search: a query and a vector; expected one of the two")
             if asking.is_more:
-                raise ConfigError("search: a vector goes with neither fuse, context nor seen")
+                raise ConfigError(
+                    "search: a vector goes with neither fuse, context, seen nor budget_tokens"
+                )
             query, given = "(a vector)", one_query(vector, tokens=holds_tokens(state.index))
         elif asking.is_more:
             with one_state():
@@ -472,7 +478,7 @@ class Retriever(FamiliarRetriever, Updatable):
             return state.nearest(queries, list(queries), given, k, where=where, params=params)
 
         passages = state.passages_of if self.names_passages else None
-        return hits_of(partial(run, self), state.documents, query, k, passages)
+        return hits_of(partial(run, self), state.documents, query, asking.depth(k), passages)
 
     _asearch = awaited(search, lambda stage: stage.search)  # apart, or mypy takes the base's
     asearch = _asearch

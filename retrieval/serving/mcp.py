@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 import sluice
 from sluice.encoders.foundation.errors import needed_package
 from sluice.retrieval.documents.document import Document
-from sluice.retrieval.serving.content.content import CHARACTERS
+from sluice.retrieval.documents.text import CHARACTERS
 from sluice.retrieval.serving.faults import fault_of
 from sluice.retrieval.serving.service import Service
 from sluice.retrieval.serving.shapes.search import HitShape, SearchRequest

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from sluice.encoders.foundation.bounded_input import same_text_key
 from sluice.encoders.foundation.errors import ConfigError, DataError, suggest
 from sluice.encoders.foundation.numbers import whole_number
+from sluice.retrieval.documents.text import word_pieces
 from sluice.retrieval.documents.where import Where
 from sluice.retrieval.pipelines.hit import Hit
 from sluice.retrieval.pipelines.stage import Stage
@@ -18,7 +19,6 @@ Order = Literal["ends", "rank", "reversed"]
 ORDERS: Final[tuple[Order, ...]] = get_args(Order)
 DEPTH: Final = 50  # documents that are looked at
 APART: Final = "\n\n"  # between two documents
-_PIECES = re.compile(r"\w+|[^\w\s]")
 _WORDS = re.compile(r"\s*\S+")
 
 
@@ -63,11 +63,6 @@ class Context(NamedTuple):
 def ends_first(count: int) -> list[int]:
     """Return ranks from 0 in the order 0, 2, 4, ..., 5, 3, 1: the best at both ends."""
     return [*range(0, count, 2), *reversed(range(1, count, 2))]
-
-
-def word_pieces(text: str) -> int:
-    """Return the number of words and marks of a text: fewer than most models have tokens."""
-    return len(_PIECES.findall(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,11 @@ def search(
         "ID",
         "A document to leave out, repeatable; others take the places.",
     ] = None,
+    budget_tokens: Annotated[
+        int | None,
+        "N",
+        "Fill so many tokens with the passages that add most for theirs, without repetition.",
+    ] = None,
     queries: Queries = None,
     vectors: Annotated[
         Path | None,
@@ -222,6 +227,7 @@ def search(
       sluice search my "parse a date" --regex "^ *def .*date"
       sluice search runs/x/retrievers/bm25 "gold" --param alpha=0.9
       sluice search runs/x/retrievers/bm25 "gold rush" "river mining" --fuse --seen doc17
+      sluice search runs/x "who found gold" --budget-tokens 1000
       sluice search runs/x "a question" --pipeline cascade
       sluice search runs/x
       sluice search runs/x/retrievers/bm25 --queries q.jsonl -k 1000 --output run.trec
@@ -232,7 +238,8 @@ def search(
     if (queries is not None or vectors is not None) and output is None:
         source = "--queries" if vectors is None else "--vectors"
         raise ConfigError(f"search: {source} needs --output, the run file to write")
-    beside = {"fuse": fuse or None, "context": context, "seen": seen}
+    beside = {"fuse": fuse or None, "context": context, "seen": seen,
+              "budget_tokens": budget_tokens}  # fmt: skip
     if not query:
         refuse_options("for QUERY", **beside)
     if vectors is not None:
@@ -246,7 +253,7 @@ def search(
         _load_numpy_for_one_query()
     from sluice.retrieval.retrievers.retriever import Retriever
 
-    k = 10 if k is None else k
+    hits, k = k, 10 if k is None else k
     stage, name = opened(path, pipeline, allowed(allow), quick=queries is None)
     if param:
         if not isinstance(stage, Retriever):
@@ -266,8 +273,8 @@ def search(
         run.save(output)
         echo(f"{output}: {plural(len(run), 'query')}")
     elif query:
-        asking = {"fuse": fuse, "context": context, "seen": seen or ()}
-        _search_once(stage, query, k, asking, as_json=as_json)
+        asking = {**beside, "fuse": fuse, "seen": seen or ()}
+        _search_once(stage, query, hits, asking, as_json=as_json)
     elif sys.stdin is not None and sys.stdin.isatty():
         _prompt(stage, k, as_json=as_json)
     else:
@@ -275,15 +282,18 @@ def search(
 
 
 def _search_once(
-    stage: Stage, queries: list[str], k: int, asking: Mapping[str, Any], *, as_json: bool
+    stage: Stage, queries: list[str], k: int | None, asking: Mapping[str, Any], *, as_json: bool
 ) -> None:
     """Search with the queries of the command line: each by itself, or as one."""
-    if asking["fuse"] or len(queries) == 1:
-        asked: Any = queries if asking["fuse"] else queries[0]
-        print_hits(stage.search(asked, k, **asking), " ".join(queries), as_json=as_json)
-        return
-    for query, hits in zip(queries, stage.search(queries, k, **asking), strict=True):
-        print_hits(hits, query, as_json=as_json, several=True)
+    fused = asking["fuse"] or len(queries) == 1
+    found = stage.search(queries if asking["fuse"] or not fused else queries[0], k, **asking)
+    asked = [" ".join(queries)] if fused else queries
+    for query, hits in zip(asked, [found] if fused else found, strict=True):
+        print_hits(hits, query, as_json=as_json, several=not fused)
+        if asking["budget_tokens"] is not None:
+            like = [f"{each.doc_id} like {each.of}" for each in hits.dropped if each.of]
+            others = plural(len(hits.dropped) - len(like), "document")
+            echo(f"about {hits.tokens:,} tokens; left out: {', '.join([others, *like])}")
 
 
 def _filtered(stage: Stage, where: list[str] | None, regex: str | None) -> Stage:

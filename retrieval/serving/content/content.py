@@ -15,6 +15,7 @@ from sluice.encoders.lexical.bm25 import BM25Encoder
 from sluice.encoders.model_files.registry import open_encoder
 from sluice.retrieval.documents.document import Document
 from sluice.retrieval.documents.store import DocumentStore
+from sluice.retrieval.documents.text import CHARACTERS
 from sluice.retrieval.experiments.experiment import Experiment, load_pipeline, open_experiment
 from sluice.retrieval.experiments.output.changes import retrievers_of
 from sluice.retrieval.experiments.output.folder import RETRIEVERS, SETTINGS, open_built
@@ -28,7 +29,6 @@ from sluice.retrieval.retrievers.shards.workers.crew import ShardWorkers
 from sluice.retrieval.serving.faults import Fault
 
 PAIR_TOKENS = 256  # that a reranker is taken to read of a query and a document
-CHARACTERS = 4  # of a token, about
 SIGMOID = (1.0, 0.0)  # the scale and the bias of a score that none were fitted to
 
 

@@ -8,8 +8,9 @@ from small_world import WordEncoder
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
 from sluice.retrieval import Document, Hit, Passages, Retriever, pack
+from sluice.retrieval.documents.text import word_pieces
 from sluice.retrieval.pipelines.hit import Passage
-from sluice.retrieval.stages.context import ends_first, word_pieces
+from sluice.retrieval.stages.context import ends_first
 
 
 class Nothing(Retriever):
