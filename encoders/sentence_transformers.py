@@ -109,4 +109,4 @@ class OnlySluice(Module):  # type: ignore[misc]
         )
 
 
-Concepts = Experts = Gaussian = HyperHead = PseudoQueries = TopLayers = OnlySluice
+Concepts = Experts = Gaussian = HyperHead = PseudoQueries = TermHead = TopLayers = OnlySluice

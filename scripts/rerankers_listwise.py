@@ -33,9 +33,11 @@ class ListwiseHead(SimilarityHead):
         nn.init.zeros_(self.added.weight)
         nn.init.zeros_(self.added.bias)
 
-    def forward(self, states: Tensor, queries: Tensor, documents: Tensor) -> Tensor:
+    def forward(
+        self, states: Tensor, queries: Tensor, documents: Tensor, ids: Tensor | None = None
+    ) -> Tensor:
         """Return scores float32 ``[n]``, n a multiple of ``size``."""
-        scores = super().forward(states, queries, documents)
+        scores = super().forward(states, queries, documents, ids)
         with torch.autocast(states.device.type, enabled=False):
             means = [_mean(states.float(), side) for side in (queries, documents)]
             product = normalize(means[0] * means[1], dim=-1)

@@ -657,7 +657,7 @@ def test_searched_as_in_pyserini_and_langchain(world: World) -> None:
         assert [hit.doc_id for hit in stage.search("river", filter={"id": ["d3"]})] == ["d3"]
     with pytest.raises(TypeError, match="one argument twice"):
         bm25.search("gold", k=1, top_k=2)
-    with pytest.raises(TypeError, match=r"takes no fields; write: search\(query, k, where, params"):
+    with pytest.raises(TypeError, match=r"takes no fields; write: search\(query, k, where, fuse"):
         bm25.search("gold", fields={"title": 1})
     with pytest.raises(SluiceError, match="id '1' occurs twice"):
         bm25.batch_search(list(TOPICS.values()), ["1", "1"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Interval
@@ -110,7 +110,7 @@ class Diverse(Stage):
 
 def diverse(
     weight: Annotated[float, Interval(ge=0, le=1)] = 0.7,
-    retriever: Any = None,
+    retriever: Stage | None = None,
     /,
     *,
     duplicates: Annotated[

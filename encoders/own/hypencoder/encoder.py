@@ -34,7 +34,7 @@ from sluice.encoders.own.hypencoder.head import (
     read_head,
     write_head,
 )
-from sluice.encoders.own.hypencoder.published import load_published, made_head, published_in
+from sluice.encoders.own.hypencoder.published import made_head, published_in, with_published_weights
 from sluice.encoders.transformer.decoder_attention import with_positions
 from sluice.encoders.transformer.model import Features
 from sluice.encoders.transformer.packed.model import PackedTransformer
@@ -117,7 +117,7 @@ class Hypencoder(TextEncoder):
         if theirs is not None:
             noted = Noted(theirs.hidden_layers, "repository", product=False)
             _refuse_other({**given, "pooling": pooling, "normalize": normalize}, noted, source)
-            loaded, state = load_published(source, theirs)
+            loaded, state = with_published_weights(source, theirs)
             return cls(
                 loaded.model,
                 loaded.tokenizer,

@@ -16,6 +16,7 @@ from sluice.encoders.foundation.q_net import QNetShape
 from sluice.encoders.model_files.layout import read_object
 from sluice.encoders.model_files.loading import Loaded, load
 from sluice.encoders.model_files.locate import local_folder
+from sluice.encoders.model_files.remote_code import LOCAL
 from sluice.encoders.model_files.weights.files import INDEX, WEIGHTS, check_weights, shards_in
 from sluice.encoders.own.hypencoder.head import HyperHead
 
@@ -63,7 +64,7 @@ def published_in(folder: Path | None) -> Published | None:
     return Published(base, len(sizes) - 2, sizes[0], pooling)
 
 
-def load_published(folder: Path, noted: Published) -> tuple[Loaded, dict[str, Any]]:
+def with_published_weights(folder: Path, noted: Published) -> tuple[Loaded, dict[str, Any]]:
     """Return the base network with the folder's weights, and the state of its hyper-head."""
     from safetensors.torch import load_file
     from transformers import AutoModel, AutoTokenizer
@@ -92,7 +93,7 @@ def load_published(folder: Path, noted: Published) -> tuple[Loaded, dict[str, An
     loaded.model.load_state_dict({**own, **{n: v for n, v in network.items() if n in own}})
     tokenizer = loaded.tokenizer
     if (folder / "tokenizer_config.json").exists():
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **LOCAL)
     return loaded._replace(folder=folder, tokenizer=tokenizer), _head(state, noted, folder)
 
 

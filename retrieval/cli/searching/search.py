@@ -163,7 +163,9 @@ def _token_lines(matches: Sequence[TokenMatch]) -> Iterator[str]:
 def search(
     path: Searched,
     query: Annotated[
-        list[str] | None, "QUERY", "A query, or several; if left out, they are asked for, or read."
+        list[str] | None,
+        "QUERY",
+        "A query, with --fuse several; if left out, they are asked for, or read.",
     ] = None,
     *,
     fuse: Annotated[bool, "Take several queries as one search: their lists are fused."] = False,
@@ -240,8 +242,7 @@ def search(
         raise ConfigError(f"search: {source} needs --output, the run file to write")
     beside = {"fuse": fuse or None, "context": context, "seen": seen,
               "budget_tokens": budget_tokens}  # fmt: skip
-    if not query:
-        refuse_options("for QUERY", **beside)
+    _check_texts(query or [], beside)
     if vectors is not None:
         refuse_options("not for --vectors", pipeline=pipeline, where=where, regex=regex)
         depth = 1000 if k is None else k
@@ -281,19 +282,26 @@ def search(
         _search_lines(stage, k, as_json=as_json)
 
 
+def _check_texts(queries: list[str], beside: Mapping[str, Any]) -> None:
+    if not queries:
+        refuse_options("for QUERY", **beside)
+    if len(queries) > 1 and not beside["fuse"]:
+        raise ConfigError(
+            f"search: several texts: {', '.join(map(repr, queries))}; a text of several words goes "
+            "in quotes, and several questions that are one search go with --fuse"
+        )
+
+
 def _search_once(
     stage: Stage, queries: list[str], k: int | None, asking: Mapping[str, Any], *, as_json: bool
 ) -> None:
-    """Search with the queries of the command line: each by itself, or as one."""
-    fused = asking["fuse"] or len(queries) == 1
-    found = stage.search(queries if asking["fuse"] or not fused else queries[0], k, **asking)
-    asked = [" ".join(queries)] if fused else queries
-    for query, hits in zip(asked, [found] if fused else found, strict=True):
-        print_hits(hits, query, as_json=as_json, several=not fused)
-        if asking["budget_tokens"] is not None:
-            like = [f"{each.doc_id} like {each.of}" for each in hits.dropped if each.of]
-            others = plural(len(hits.dropped) - len(like), "document")
-            echo(f"about {hits.tokens:,} tokens; left out: {', '.join([others, *like])}")
+    """Search with the query of the command line, or with several as one."""
+    hits: Any = stage.search(queries if asking["fuse"] else queries[0], k, **asking)
+    print_hits(hits, " ".join(queries), as_json=as_json)
+    if asking["budget_tokens"] is not None:
+        like = [f"{each.doc_id} like {each.of}" for each in hits.dropped if each.of]
+        others = plural(len(hits.dropped) - len(like), "document")
+        echo(f"about {hits.tokens:,} tokens; left out: {', '.join([others, *like])}")
 
 
 def _filtered(stage: Stage, where: list[str] | None, regex: str | None) -> Stage:

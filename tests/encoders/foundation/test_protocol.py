@@ -25,6 +25,7 @@ INSIDE = {
     "encoders/lexical/vocabulary.py",
     "encoders/model_files/adapters.py",
     "encoders/model_files/fetching/get.py",
+    "encoders/model_files/weights/files.py",
     "encoders/splade/concepts/encoder.py",
     "encoders/splade/concepts/head.py",
     "encoders/own/csr.py",

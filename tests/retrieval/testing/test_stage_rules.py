@@ -127,6 +127,9 @@ def built(world: World, name: str) -> Stage:
             of_stages = "Stage" in str(parameter.annotation)
             sparse = name in ("rm3", "summarised")
             stage = world.tokens if name == "max_sim" else world.dense
+            if parameter.name == "weight":
+                parts.append(0.7)
+                continue
             if parameter.name == "writer":
                 parts += [] if name == "structured" else [Echo()]
                 continue
