@@ -22,6 +22,7 @@ from sluice.encoders.foundation.build import resolve
 from sluice.indexing import FlatIndex
 from sluice.retrieval import Document, Fuse, Rerank, Retriever, Run, Stage
 from sluice.retrieval.experiments.tuning.ranker_training import judged
+from sluice.retrieval.pipelines.asking import Asked, Asking
 from sluice.retrieval.pipelines.fitting.choice import Unfitted
 from sluice.retrieval.pipelines.fitting.fitter import fit_on
 from sluice.retrieval.pipelines.fusion.fusion import METHODS
@@ -152,6 +153,7 @@ OTHERS: dict[str, Callable[[World], Stage]] = {
     "fused": lambda world: world.bm25 | world.dense | world.bm25 % 3,
     "cascade": lambda world: (world.bm25 | world.dense) % 20 >> Rerank(Overlap(), 8) % 12,
     "feedback on a list": lambda world: world.bm25 % 9 >> resolve(STAGES["prf"])(world.dense),
+    "asked": lambda world: Asked(world.bm25, Asking(context="gold water", seen=["d02"])),
     "sources": lambda world: Sources([("bm25", world.bm25), ("dense", world.dense)]),
     "by score": lambda world: Fuse([world.bm25, world.dense], method="weighted"),
     "reranker": lambda world: Rerank(Overlap(), depth=5),
@@ -208,9 +210,9 @@ def test_other_stages(world: World, name: str) -> None:
 
 # Stages that are no part of a pipeline, and those that remember the queries of one study by name.
 NO_PARTS = {
-    "Unfitted", "UnfittedFusion", "UnfittedRerank",  # they refuse to run
+    "Unfitted", "UnfittedFusion", "UnfittedProbability", "UnfittedRerank",  # they refuse to run
     "_AnyStage", "Probe",  # stand-ins
-    "_Remembered", "Recalled", "RecalledRetriever", "AlteredRetriever",
+    "_Remembered", "Recalled", "RecalledRetriever", "AlteredRetriever", "FoldedLists",
 }  # fmt: skip
 
 
