@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt
 from torch import Tensor, zeros_like
 from torch.nn.functional import softplus
 
 from sluice.encoders.foundation.build import checked
+from sluice.encoders.table import Learnt as Form
 from sluice.training.batches.vector_batch import Negatives
 from sluice.training.losses.base import LossBase
 from sluice.training.losses.math.reduction import floor_of, weighted_mean
@@ -28,6 +29,8 @@ class MultiSimilarity(LossBase):
 
     summary = "positives above and negatives below a similarity, of pairs that mining leaves"
     paper = "Wang et al. 2019 (Multi-Similarity Loss, arXiv 1904.06627), eq. 7 to 10"
+
+    forms: ClassVar[tuple[Form, ...]] = ("dense",)  # what it trains: cosines lie about ``base``
 
     alpha: Annotated[float, Gt(0), "Steepness of the positives."] = 2.0
     beta: Annotated[float, Gt(0), "Steepness of the negatives."] = 50.0
