@@ -59,7 +59,7 @@ def cosines(vectors: Any) -> NDArray[np.float64]:
     """Return the cosines ``[n, n]`` of vectors, dense or sparse; 0 with a vector of length 0."""
     own = vectors.astype(np.float64)
     products = own @ own.T
-    products = products.toarray() if hasattr(products, "toarray") else products
+    products = products if isinstance(products, np.ndarray) else products.toarray()
     lengths = np.sqrt(np.diagonal(products))
     scale = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     found: NDArray[np.float64] = products * scale[:, None] * scale
