@@ -118,22 +118,22 @@ class TermHead(SimilarityHead):
 
     def __init__(self, hidden: int, network: Any = None) -> None:
         super().__init__(hidden)
-        head = vocabulary_head(network)
-        if head is None:
+        if vocabulary_head(network) is None:
             raise ModelError(
                 f"{type(network).__name__}: its masked-language-model head is not known here; "
                 f"write head: {SimilarityHead.NAME}"
             )
-        decoder = last_layer(network)
-        pass_through(network, decoder)
-        self._network = (head, decoder)  # not of this module: the network is saved with both
+        pass_through(network, last_layer(network))
+        self._network = (network,)  # in a tuple, no module of this one: it is saved by itself
 
     def likenesses(
         self, states: Tensor, queries: Tensor, documents: Tensor, ids: Tensor | None
     ) -> list[Tensor]:
         """Return what is scaled and added, ``[n]`` each."""
+        (network,) = self._network
+        head, decoder = vocabulary_head(network), last_layer(network)
         assert ids is not None
-        head, decoder = self._network
+        assert head is not None
         width = _width(queries)
         terms = ids[:, :width]
         logits = head(states) @ decoder.weight[terms].transpose(1, 2)  # [n, length, width]

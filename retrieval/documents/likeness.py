@@ -24,18 +24,14 @@ _PLUS: Final = _DRAW.integers(0, 2**63, HASHES, np.uint64)
 Hashes = NDArray[np.uint32]
 
 
-def shingles(text: str, words: int) -> Hashes:
-    """Return the distinct runs of so many words of a text as sorted hashes; case does not count.
-
-    A text of fewer words is one run.
-    """
+def word_hashes(text: str) -> Hashes:
+    """Return the distinct words of a text as sorted hashes; case does not count."""
     own = _WORD.findall(same_text_key(text))
-    runs = [own[place : place + words] for place in range(max(1, len(own) - words + 1))]
-    return np.unique(np.array([crc32(" ".join(run).encode()) for run in runs if run], np.uint32))
+    return np.unique(np.array([crc32(word.encode()) for word in own], np.uint32))
 
 
 def sketch(hashes: Hashes) -> Hashes:
-    """Return the MinHash sketch of a set of shingles, ``[HASHES]`` (Broder, 1997).
+    """Return the MinHash sketch of a set of hashes, ``[HASHES]`` (Broder, 1997).
 
     The share of equal places of two sketches estimates the sets' Jaccard similarity.
     """
@@ -50,7 +46,7 @@ def sketch(hashes: Hashes) -> Hashes:
 
 def text_likeness(texts: Sequence[str]) -> NDArray[np.float64]:
     """Return how alike texts are, 0 to 1, ``[n, n]``: the estimated Jaccard of their words."""
-    sketches = np.array([sketch(shingles(text, 1)) for text in texts]).reshape(-1, HASHES)
+    sketches = np.array([sketch(word_hashes(text)) for text in texts]).reshape(-1, HASHES)
     rows = [(sketches == each).mean(axis=1) for each in sketches]
     return np.array(rows, np.float64).reshape(len(texts), len(texts))
 

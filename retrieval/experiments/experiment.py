@@ -120,6 +120,7 @@ class Experiment:
         self._models: dict[str, Path] = {}
         self._models_of: Experiment | None = None  # the experiment that trains its models
         self._data: Dataset | None = None  # in place of the dataset that the config names
+        self._folds: list[Experiment] = []  # the first stages of a reranker's folds
         self._scorers: dict[str, Any] = {}
         self._warned: set[str] = set()
         self.needs = Dependencies(config)
@@ -131,7 +132,12 @@ class Experiment:
             config, self.needs, file=file, dataset=self.dataset, model=self.model,
             executor=self.executor, only_open=only_open, quick=self._quick, rebuild=rebuild,
         )  # fmt: skip
-        self.let_go = self._retrievers.let_go
+
+    def let_go(self) -> None:
+        """Give back the memory of opened retrievers, those of folds too; a search opens them."""
+        self._retrievers.let_go()
+        for each in self._folds:
+            each.let_go()
 
     @property
     def systems(self) -> list[str]:
@@ -302,6 +308,7 @@ class Experiment:
             config = self.config.model_copy(update={"output": str(output)})
             other = Experiment(config, file=self.file, allow=self.allow, rebuild=self.rebuild)
             other._data = data
+            self._folds.append(other)
             return other.stage(str(named))
 
         return folded_lists(whole, self.dataset(None), folds, self.config.seed, searched)

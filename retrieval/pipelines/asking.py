@@ -18,7 +18,7 @@ from sluice.retrieval.pipelines.hit import Hit, Passage
 from sluice.retrieval.pipelines.search import Several, several
 from sluice.retrieval.pipelines.stage import Around, Stage
 from sluice.retrieval.pipelines.tracing import Span, passages_by_best
-from sluice.retrieval.runs.queries import DEPTH, Queries, Unseen, as_queries
+from sluice.retrieval.runs.queries import DEPTH, Queries, Unseen, as_queries, like
 from sluice.retrieval.runs.run import Run, without
 
 APART: Final = "\n\n"  # between a question and the context
@@ -205,10 +205,11 @@ class Asked(Around):
     def _ranked(self, queries: Queries, given: Run | None, k: int | None) -> Run:
         context, seen = self.asking.context, self.asking.seen
         if context is not None:
-            queries = {
+            long = {
                 name: LongQuery(text + APART + context) if text.strip() else text
                 for name, text in queries.items()
             }
+            queries = like(queries, long)
         if not len(seen):
             return self.stage.rank(queries, given, k)
         run = self.stage.rank(Unseen(queries, seen), given, k)

@@ -301,7 +301,8 @@ def _search_once(
     if asking["budget_tokens"] is not None:
         like = [f"{each.doc_id} like {each.of}" for each in hits.dropped if each.of]
         others = plural(len(hits.dropped) - len(like), "document")
-        echo(f"about {hits.tokens:,} tokens; left out: {', '.join([others, *like])}")
+        said = f"about {hits.tokens:,} tokens; left out: {', '.join([others, *like])}"
+        echo(said, err=as_json)  # lines of JSON stay alone
 
 
 def _filtered(stage: Stage, where: list[str] | None, regex: str | None) -> Stage:

@@ -1,7 +1,9 @@
 """Cross-encoders whose head compares the texts' states."""
 
+import copy
 import logging
 import math
+import pickle
 from functools import partial
 from pathlib import Path
 
@@ -298,6 +300,20 @@ def test_terms_are_the_product_of_both_texts_word_weights(
     )
     with pytest.raises(ModelError, match="only Sluice runs its TermHead"):
         sentence_transformers.CrossEncoder(str(tmp_path / "m"), trust_remote_code=True)
+
+
+def test_copies_of_a_head_of_terms_read_their_own_network(
+    masked_bert: Path, pairs: list[tuple[str, str]]
+) -> None:
+    encoder = CrossEncoder.from_pretrained(masked_bert, head="terms", max_length=40)
+    scores = encoder.score(pairs)
+    copied, sent = copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))
+    with torch.no_grad():
+        for parameter in encoder.model.parameters():
+            parameter.mul_(0.5)
+    assert not np.allclose(encoder.score(pairs), scores)
+    for other in (copied, sent):
+        np.testing.assert_allclose(other.score(pairs), scores, atol=1e-5)
 
 
 def test_terms_need_a_head_that_knows_words(bert: Path) -> None:

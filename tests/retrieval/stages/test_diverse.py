@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from small_world import WordEncoder
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.encoders.lexical.bm25 import BM25Encoder
 from sluice.retrieval import Document, Retriever, Run
-from sluice.retrieval.documents.likeness import cosines, shingles, text_likeness, varied
+from sluice.retrieval.documents.likeness import cosines, text_likeness, varied, word_hashes
 from sluice.retrieval.documents.text import tokens_of
 from sluice.retrieval.pipelines.asking import Filled
 from sluice.retrieval.stages.diverse import diverse
@@ -45,8 +46,8 @@ def test_likeness_estimates_the_share_of_common_words() -> None:
     assert np.array_equal(np.diagonal(alike), np.ones(len(texts)))
     assert alike[5, 6] == 1  # two texts without words
     assert text_likeness([]).shape == (0, 0)
-    assert len(shingles("Gold GOLD gold", 1)) == 1
-    assert len(shingles("", 3)) == 0
+    assert len(word_hashes("Gold GOLD gold")) == 1
+    assert len(word_hashes("")) == 0
 
 
 def test_cosines_with_nothing_are_0() -> None:
@@ -151,5 +152,10 @@ def test_the_command_says_what_is_left_out(bm25: Retriever, tmp_path: Path, slui
     code, out, _ = sluice("search", tmp_path / "r", "gold river mill", "--budget-tokens", "1000")
     assert code == 0
     assert "left out: 0 documents, b like a" in out
+    code, out, err = sluice(
+        "search", tmp_path / "r", "gold river mill", "--budget-tokens", "1000", "--json"
+    )
+    assert {json.loads(line)["doc_id"] for line in out.splitlines()} == {"a", "c", "d"}
+    assert "b like a" in err
     code, _, err = sluice("search", tmp_path / "r", "gold", "--budget-tokens", "0")
     assert (code, "budget_tokens" in err) == (2, True)

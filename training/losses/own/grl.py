@@ -57,7 +57,7 @@ class GRL(LossBase):
     what is written, and not the other way round. ``writing_weight`` and ``agreement_weight`` weigh
     the second and the third part; the third needs negatives, and so ``preference``.
     (Man et al. 2024, "ULLME: A unified framework for large language model embeddings with
-        generation-augmented learning", arXiv 2408.03402; Rafailov et al. 2023, DPO.)
+    generation-augmented learning", arXiv 2408.03402; Rafailov et al. 2023, DPO.)
     """
 
     summary = "a decoder that embeds and writes: contrast, preference and their divergence"
