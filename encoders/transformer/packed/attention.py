@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -206,7 +207,7 @@ class TextAttention:
         if self._sight.causal:
             hidden = self._sight.hidden(range(length), range(seen))
             by_head.masked_fill_(hidden, float("-inf"))
-        softmax_halves(scores.view(torch.int16).numpy().view(np.uint16).reshape(-1, seen))
+        softmax_halves(bits_of(scores).reshape(-1, seen))
         mixed = torch.bmm(scores, value)
         return mixed.view(texts, heads, length, size)
 
@@ -237,6 +238,12 @@ class TextAttention:
                 _added(bias, hidden, query),
             )  # fmt: skip
         return mixed
+
+
+def bits_of(halves: Tensor) -> NDArray[np.uint16]:
+    """Return the bits of bfloat16 numbers, not copied."""
+    bits: NDArray[np.uint16] = halves.view(torch.int16).numpy().view(np.uint16)
+    return bits
 
 
 def _added(bias: Tensor | None, hidden: Tensor, like: Tensor) -> Tensor:

@@ -11,14 +11,8 @@ from torch import Tensor
 from sluice.encoders.model_files.identity import modules_of
 from sluice.encoders.transformer.packed.attention import Heads, Sight
 from sluice.encoders.transformer.packed.families import Embed, is_changed, is_linear, typed
-from sluice.encoders.transformer.packed.linear import (
-    Activation,
-    Layer,
-    Norm,
-    Norms,
-    activation_of,
-    norm_of,
-)
+from sluice.encoders.transformer.packed.linear import Activation, Layer, activation_of
+from sluice.encoders.transformer.packed.norms import Norm, Norms, norm_of
 
 # Kinds of rotation whose angles do not depend on the longest text of a batch.
 _ROTATIONS = ("default", "linear", "llama3", "yarn")

@@ -61,6 +61,45 @@ def softmax_halves(rows: NDArray[np.uint16]) -> None:
 
 
 @njit(cache=True, nogil=True, fastmath=_ANY_ORDER, error_model="numpy")  # type: ignore[untyped-decorator]
+def add_norm_halves(
+    states: NDArray[np.float32],
+    branch: NDArray[np.uint16],
+    weight: NDArray[np.float32],
+    bias: NDArray[np.float32],
+    eps: float,
+    halves: NDArray[np.uint16],
+) -> None:
+    """Add ``branch``, bits of bfloat16 ``[n, size]``, to each row of states, and norm the sum.
+
+    In place; ``halves`` becomes the same in bfloat16, to the nearest, ties to even.
+    """
+    size = states.shape[1]
+    total = np.empty(size, np.float32)
+    bits = total.view(np.int32)
+    share = np.float32(1) / np.float32(size)
+    for row in range(len(states)):
+        own, added, into = states[row], branch[row], halves[row]
+        for i in range(size):
+            bits[i] = np.int32(added[i]) << np.int32(16)
+        mean = np.float32(0)
+        for i in range(size):
+            total[i] += own[i]
+            mean += total[i]
+        mean *= share
+        variance = np.float32(0)
+        for i in range(size):
+            total[i] -= mean
+            variance += total[i] * total[i]
+        scale = np.float32(1) / np.sqrt(variance * share + np.float32(eps))
+        for i in range(size):
+            total[i] = total[i] * scale * weight[i] + bias[i]
+            own[i] = total[i]
+        for i in range(size):
+            odd = (bits[i] >> np.int32(16)) & np.int32(1)
+            into[i] = np.uint16((bits[i] + np.int32(0x7FFF) + odd) >> np.int32(16))
+
+
+@njit(cache=True, nogil=True, fastmath=_ANY_ORDER, error_model="numpy")  # type: ignore[untyped-decorator]
 def code_rows(
     x: NDArray[np.float32],
     apart: NDArray[np.int64],

@@ -1,4 +1,4 @@
-"""A packed transformer's layers: linear with packed weights (oneDNN's or torch's), and norms.
+"""A packed transformer's layers, with packed weights (oneDNN's or torch's).
 
 On CPUs that MKL does not tune for, oneDNN's float32 product is up to twice as fast as the one
 behind ``torch.nn.functional.linear``; its bfloat16 product gains about a fifth from weights that
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,66 +17,7 @@ from torch.nn import functional
 
 from sluice.encoders.model_files.weights.quantised import Codes, QuantisedLinear
 from sluice.encoders.transformer.packed.attention import Attention, Heads
-
-# Those that multiply by their weight, and those that multiply by 1 more than it.
-_ROOT_MEAN_SQUARES = {
-    "T5LayerNorm": 0.0, "LlamaRMSNorm": 0.0, "MistralRMSNorm": 0.0, "Qwen2RMSNorm": 0.0,
-    "Qwen3RMSNorm": 0.0, "Gemma3RMSNorm": 1.0,
-}  # fmt: skip
-
-
-class Norm(Protocol):
-    """A norm over the last dimension."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return ``x`` ``[..., size]`` normalised, float32."""
-        ...
-
-
-class LayerNorm:
-    """Layer norm (Ba et al., 2016, arXiv 1607.06450)."""
-
-    def __init__(self, norm: nn.LayerNorm) -> None:
-        self._shape, self._eps = norm.normalized_shape, norm.eps
-        self._weight, self._bias = (
-            None if part is None else part.detach().float() for part in (norm.weight, norm.bias)
-        )
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return ``x`` ``[..., size]`` normalised."""
-        return functional.layer_norm(x.float(), self._shape, self._weight, self._bias, self._eps)
-
-
-class RootMeanSquare:
-    """``x / sqrt(mean(x^2) + eps) * weight`` (Zhang and Sennrich, 2019, arXiv 1910.07467)."""
-
-    def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight, self._eps = weight, eps
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return ``x`` ``[..., size]`` normalised."""
-        x = x.float()
-        # Of the ways to sum squares this is the fastest by far: one pass, nothing in between.
-        squares: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
-        return (x * squares.div_(x.shape[-1]).add_(self._eps).rsqrt_()).mul_(self._weight)
-
-
-def norm_of(module: Any) -> Norm | None:
-    """Return what a norm module of ``transformers`` or torch computes; None for no norm.
-
-    Raises ``TypeError`` for one that is not known here.
-    """
-    if module is None or type(module) is nn.Identity:
-        return None
-    if type(module) is nn.LayerNorm:
-        return LayerNorm(module)
-    name = type(module).__name__
-    if name not in _ROOT_MEAN_SQUARES:
-        raise TypeError(f"unknown norm {name}")
-    eps = getattr(module, "variance_epsilon", None)
-    weight = module.weight.detach().float() + _ROOT_MEAN_SQUARES[name]
-    return RootMeanSquare(weight, module.eps if eps is None else eps)
-
+from sluice.encoders.transformer.packed.norms import LayerNorm, Norm, Norms
 
 Activation = Literal["none", "gelu", "gelu_tanh", "relu", "silu"]
 
@@ -270,14 +211,6 @@ def activation_of(module: Any) -> Activation | None:
     return names.get(kind.__name__) if kind.__module__ == "transformers.activations" else None
 
 
-class Norms(NamedTuple):
-    """The norms around one half of a layer: ``after(x + inside(half(before(x))))``."""
-
-    before: Norm | None = None
-    inside: Norm | None = None
-    after: Norm | None = None
-
-
 class Layer(NamedTuple):
     """One transformer layer, as its model has it.
 
@@ -342,14 +275,43 @@ class PackedLayer:
             packed_linear(self._layer.projections, self._dtype, slice(width, None)),
         )
 
-    def __call__(self, states: Tensor, attend: Attention) -> Tensor:
-        """Return the next states ``[tokens, hidden]``."""
-        projected = self._by_blocks(self._project, states)
+    @functools.cached_property
+    def _fused(self) -> bool:
+        """Whether a half's sum and norm are one kernel, in place."""
+        both = self._layer.attention_norms, self._layer.output_norms
+        return self._dtype is torch.bfloat16 and all(
+            norms.before is norms.inside is None
+            and isinstance(norms.after, LayerNorm) and norms.after.adds_halves
+            for norms in both
+        )  # fmt: skip
+
+    def __call__(
+        self, states: Tensor, attend: Attention, ready: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the next states ``[tokens, hidden]``, and in bfloat16 where they are at hand.
+
+        ``ready`` are such states of the layer before. What is given may be written over.
+        """
+        if ready is None:
+            projected = self._by_blocks(self._project, states)
+        else:
+            projected = self._projections(ready)
         width = self._heads.queries * self._heads.size
         self._norm_heads(projected[:, :width], self._layer.query_norm)
         end = width + self._heads.keys * self._heads.size
         self._norm_heads(projected[:, width:end], self._layer.key_norm)
-        return self._by_blocks(self._forward, states, attend(projected))
+        mixed = attend(projected)
+        if self._fused and states.device.type == "cpu":
+            return states, self._add_halves(states, mixed)
+        return self._by_blocks(self._forward, states, mixed), None
+
+    def _add_halves(self, states: Tensor, mixed: Tensor) -> Tensor:
+        """Make states the next ones, in place; return them in bfloat16."""
+        first, second = self._layer.attention_norms.after, self._layer.output_norms.after
+        assert isinstance(first, LayerNorm)
+        assert isinstance(second, LayerNorm)
+        ready = first.add_halves(states, self._attended(mixed))
+        return second.add_halves(states, self._outer(self._within(ready)))
 
     def _project(self, states: Tensor) -> Tensor:
         ready = self._before(states, self._layer.attention_norms)
@@ -394,12 +356,13 @@ class PackedLayer:
         norms = self._layer.output_norms
         mixed = mixed.to(self._dtype)
         states = self._added(states, mixed, self._attended, self._layer.attention_norms)
-        ready = self._before(states, norms)
-        if self._gate is None:
-            inner = self._inner(ready)
-        else:
-            inner = self._inner.multiplied_with(self._gate(ready), ready)
+        inner = self._within(self._before(states, norms))
         return self._added(states, inner, self._outer, norms)
+
+    def _within(self, ready: Tensor) -> Tensor:
+        if self._gate is None:
+            return self._inner(ready)
+        return self._inner.multiplied_with(self._gate(ready), ready)
 
     def _added(self, states: Tensor, x: Tensor, linear: PackedLinear, norms: Norms) -> Tensor:
         """Return the sum of states and a half's result, which ``linear`` makes of ``x``."""

@@ -28,7 +28,8 @@ from sluice.encoders.transformer.packed.attention import (
 )
 from sluice.encoders.transformer.packed.blocks import Blocks, blocks_of
 from sluice.encoders.transformer.packed.families import LayerParts, Parts, parts_of
-from sluice.encoders.transformer.packed.linear import Layer, Norms, PackedLayer, norm_of
+from sluice.encoders.transformer.packed.linear import Layer, PackedLayer
+from sluice.encoders.transformer.packed.norms import Norms, norm_of
 from sluice.encoders.transformer.packed.packing import Packing, packing_of
 from sluice.encoders.transformer.packed.training_layers import Dropout, added_norm, attended, linear
 
@@ -104,10 +105,11 @@ class PackedTransformer:
         attend = self._attentions(lengths, ids.device, seen)
         states = self._embedded(ids, lengths, types)
         kept: list[Tensor] = []
+        ready = None
         for left, layer in zip(range(len(self._layers), 0, -1), self._layers, strict=True):
-            states = layer(states, attend[layer.kind])
-            if left <= top:
-                kept.insert(0, self._ended(states))
+            states, ready = layer(states, attend[layer.kind], ready)
+            if left <= top:  # a layer may write over what it is given
+                kept.insert(0, self._ended(states if left == 1 else states.clone()))
         return kept[0] if top == 1 else torch.cat(kept, dim=1)
 
     def single_states(
@@ -123,9 +125,9 @@ class PackedTransformer:
         The last layer computes no other.
         """
         attend = self._attentions(lengths, ids.device)
-        states = self._embedded(ids, lengths, types)
+        states, ready = self._embedded(ids, lengths, types), None
         for layer in self._layers[:-1]:
-            states = layer(states, attend[layer.kind])
+            states, ready = layer(states, attend[layer.kind], ready)
         sizes = torch.tensor(lengths)
         ends = sizes.cumsum(0)
         places = (ends - 1 if last else ends - sizes).to(ids.device)

@@ -13,7 +13,7 @@ from sluice.encoders.transformer.packed.attention import (
     Sight,
     TextAttention,
 )
-from sluice.encoders.transformer.packed.linear import RootMeanSquare, norm_of
+from sluice.encoders.transformer.packed.norms import RootMeanSquare, norm_of
 
 HEADS = Heads(queries=4, keys=2, size=6)
 LONG = 2 * BLOCK + 42
