@@ -199,7 +199,9 @@ class TextAttention:
         texts, heads, length, size = query.shape
         asked = texts * self._heads.keys
         key, value = key.flatten(0, 1)[:, :seen], value.flatten(0, 1)[:, :seen]
-        query = query.reshape(asked, -1, size) * self._scale
+        query, scale = query.reshape(asked, -1, size), self._scale
+        if self._bias is not None:  # it is added to what is scaled already
+            query, scale = query * scale, 1.0
         scores = torch.bmm(query, key.transpose(1, 2))
         by_head = scores.view(texts, heads, length, seen)
         if self._bias is not None:
@@ -207,7 +209,7 @@ class TextAttention:
         if self._sight.causal:
             hidden = self._sight.hidden(range(length), range(seen))
             by_head.masked_fill_(hidden, float("-inf"))
-        softmax_halves(bits_of(scores).reshape(-1, seen))
+        softmax_halves(bits_of(scores).reshape(-1, seen), scale)
         mixed = torch.bmm(scores, value)
         return mixed.view(texts, heads, length, size)
 

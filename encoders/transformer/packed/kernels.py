@@ -23,14 +23,17 @@ def _turned(bits: int) -> int:
 
 
 @njit(cache=True, nogil=True, fastmath=_ANY_ORDER, error_model="numpy")  # type: ignore[untyped-decorator]
-def softmax_halves(rows: NDArray[np.uint16]) -> None:
-    """Replace each row of bfloat16 numbers ``[n, length]``, given as their bits, by its softmax."""
+def softmax_halves(rows: NDArray[np.uint16], scale: float) -> None:
+    """Replace each row of bfloat16 numbers ``[n, length]``, given as their bits, by its softmax.
+
+    They are multiplied by ``scale``, above 0, first.
+    """
     length = rows.shape[1]
     values = np.empty(length, np.float32)
     bits = values.view(np.int32)
     single = np.empty(1, np.int32)
     as_float = single.view(np.float32)
-    log2e = np.float32(1.44269504)
+    log2e = np.float32(1.44269504 * scale)
     for row in range(len(rows)):
         own = rows[row]
         most = np.int32(-(2**31))

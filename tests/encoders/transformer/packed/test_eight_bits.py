@@ -70,14 +70,15 @@ def test_inputs_that_stand_out_cost_the_others_nothing() -> None:
     assert off(ByteProduct(weight, None)(x), x @ weight.T) < 1.5 * plain
 
 
+@pytest.mark.parametrize("scale", [1.0, 32**-0.5])
 @pytest.mark.parametrize("length", [1, 7, 200])
-def test_the_softmax_of_halves_is_torchs(length: int) -> None:
+def test_the_softmax_of_halves_is_torchs(length: int, scale: float) -> None:
     torch.manual_seed(2)
     scores = (4 * torch.randn(5, 3, length)).bfloat16()
     scores[0, 0], scores[1, 0, 1:] = -70, float("-inf")
     scores[2] += 300
-    expected = torch.softmax(scores.float(), dim=-1)
-    softmax_halves(scores.view(torch.int16).numpy().view(np.uint16).reshape(-1, length))
+    expected = torch.softmax(scale * scores.float(), dim=-1)
+    softmax_halves(scores.view(torch.int16).numpy().view(np.uint16).reshape(-1, length), scale)
     assert torch.allclose(scores.float(), expected, atol=1e-6, rtol=2**-8)
 
 
