@@ -41,10 +41,11 @@ def gate(
         "An output folder, a run (with --qrels), or a recorded .json; or the word record.",
     ],
     candidate: Annotated[
-        list[str],
+        list[str] | None,
         "CANDIDATE",
-        "A YAML file, which is run, with KEY=VALUE after it; an output folder; a run.",
-    ],
+        "A YAML file, which is run, with KEY=VALUE after it; an output folder; a run. If left out, "
+        "the experiment of BASELINE is run again, in BASELINE/gated, with KEY=VALUE.",
+    ] = None,
     *,
     budget: Annotated[
         list[str] | None,
@@ -62,7 +63,8 @@ def gate(
     test: Annotated[Literal["t-test", "fisher"], "t-test or fisher (random signs)."] = "t-test",
     alpha: Annotated[float, "P", "Chance of a wrong verdict."] = 0.05,
     form: Annotated[
-        Literal["text", "markdown", "json", "junit"], "text, markdown, json or junit."
+        Literal["text", "markdown", "html", "json", "junit"],
+        "text, markdown, html (a page of the report), json or junit.",
     ] = "text",
     measure: Measures = None,
     output: Annotated[Path | None, "The .json file that record writes."] = None,
@@ -81,15 +83,17 @@ def gate(
     Examples:
       sluice gate record runs/main --output baseline.json -m nDCG@10,R@100
       sluice gate baseline.json search.yaml --budget nDCG@10=.01 --budget p95_ms=20%
+      sluice gate runs/main --budget nDCG@10=.01 --format html > gate.html
       sluice gate old.trec new.trec --qrels qrels.tsv --budget nDCG@10=2% --undecided pass
     """
     from sluice.retrieval.evaluation.comparison import SignificanceTest
+    from sluice.retrieval.studies.gate.opening import system_of
     from sluice.retrieval.studies.gate.record import record
-    from sluice.retrieval.studies.gate.showing import as_junit, as_markdown
-    from sluice.retrieval.studies.gate.verdict import gate as decided, measure_of, system_of
+    from sluice.retrieval.studies.gate.showing import as_html, as_junit, as_markdown
+    from sluice.retrieval.studies.gate.verdict import gate as decided, measure_of
 
     names, overrides = split_overrides(candidate)
-    if len(names) != 1:
+    if len(names) > 1 or (baseline == RECORD and not names):
         raise ConfigError(f"gate: {plural(len(names), 'candidate')}; expected BASELINE CANDIDATE")
     taken: dict[str, Any] = {"qrels": qrels, "system": system, "overrides": overrides}
     taken["allow"] = allowed(allow)
@@ -104,7 +108,7 @@ def gate(
             return
         refuse_options("for gate record", output=output, measure=measure)
         testing = SignificanceTest(test, alpha=alpha)
-        result = decided(baseline, names[0], budgets=budget or [], testing=testing, **taken)
+        result = decided(baseline, *names, budgets=budget or [], testing=testing, **taken)
     except (SluiceError, OSError, MemoryError):
         raise
     except Exception:  # Python's own exit code would mean worse
@@ -116,7 +120,7 @@ def gate(
         elif form == "json":
             typer.echo(json.dumps(asdict(result), indent=2, ensure_ascii=False))
         else:
-            echo(as_markdown(result) if form == "markdown" else as_junit(result))
+            echo({"markdown": as_markdown, "html": as_html, "junit": as_junit}[form](result))
     told = result.verdict != "cannot tell" or undecided is None
     raise typer.Exit(STATUS[result.verdict if told else UNDECIDED[str(undecided)]])
 

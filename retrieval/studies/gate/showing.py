@@ -1,4 +1,4 @@
-"""Shows a gate's verdict: as text, Markdown, JSON and JUnit's XML."""
+"""Shows a gate's verdict: as text, Markdown, a page of the report, and JUnit's XML."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from xml.sax.saxutils import escape, quoteattr
 from sluice.retrieval.evaluation.non_inferiority import FEW
 from sluice.retrieval.evaluation.table import Table, escaped_markdown
 from sluice.retrieval.studies.gate.verdict import Checked, Gate
+from sluice.retrieval.studies.report.compared import Cell, html_table
+from sluice.retrieval.studies.report.page import escaped, file_text, script_free_page
 from sluice.retrieval.studies.report.queries import cut
 
 QUERY = 60  # characters of a query's text
@@ -73,7 +75,8 @@ def lost_lines(gate: Gate) -> list[str]:
         ranks = ["?" if rank is None else str(rank or "none") for rank in each.first_relevant]
         lines.append(
             f"{each.query}: {each.values[0]:.4f} to {each.values[1]:.4f}; first relevant rank "
-            f"{' to '.join(ranks)}; {before} to {after}; {cut(each.text, QUERY)}".rstrip("; ")
+            f"{' to '.join(ranks)}; {before} to {after}; "
+            f"{'; '.join(filter(None, (each.stages, cut(each.text, QUERY))))}".rstrip("; ")
         )
     return lines
 
@@ -85,6 +88,25 @@ def as_markdown(gate: Gate) -> str:
     lines += [f"- {line}" for line in sentences(gate)]
     page = "\n".join([*lines, "", *(lost if gate.lost else [])])
     return f"## {escaped_markdown(page)}\n\n{table_of(gate).to_markdown()}"
+
+
+def as_html(gate: Gate) -> str:
+    """Return a page as ``sluice report`` writes them: the verdict, the figures, what lost most."""
+    parts = [f'<p class="lead">{escaped(gate.verdict)}</p>']
+    parts += [f"<p>{escaped(line)}</p>" for line in sentences(gate)]
+    parts += ['<div class="scroll">', table_of(gate).to_html(), "</div>"]
+    if gate.lost:
+        head = ["query", "text", "before", "after", "first documents before", "after", "stages"]
+        rows = [
+            [Cell(each.query, "mono"), Cell(cut(each.text, QUERY), "text"),
+             *(f"{value:.4f}" for value in each.values),
+             *(Cell(" ".join(ids), "text mono") for ids in each.documents),
+             Cell(each.stages, "text")]
+            for each in gate.lost
+        ]  # fmt: skip
+        parts += ["<h2>What lost most</h2>", html_table(head, rows)]
+    title = f"{gate.candidate} against {gate.baseline}"
+    return script_free_page(title, "\n".join(parts), file_text("page.css"))
 
 
 def as_junit(gate: Gate) -> str:

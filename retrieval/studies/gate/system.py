@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,7 +16,9 @@ from sluice.encoders.foundation.numbers import is_number
 from sluice.retrieval.evaluation.measures import Measure, at_level
 from sluice.retrieval.evaluation.scores import Qrels, evaluate
 from sluice.retrieval.experiments.evaluation import qrels_hash
+from sluice.retrieval.experiments.experiment import open_experiment
 from sluice.retrieval.experiments.training.summary import KEY
+from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.runs.run import Ranking, Run
 from sluice.retrieval.studies.report.evaluated import EvaluatedSet, open_sets
 
@@ -60,7 +62,8 @@ class System:
     """One system on one set of queries.
 
     ``values`` are by measure and query; ``first`` has the best documents of a query, as far as
-    known. ``run`` and ``qrels`` are None where the values were recorded.
+    known. ``run`` and ``qrels`` are None where the values were recorded, ``stage`` where what
+    ranked the documents is not at hand.
     """
 
     where: str
@@ -71,6 +74,7 @@ class System:
     qrels: Qrels | None = None
     level: int = 1
     texts: Mapping[str, str] = field(default_factory=dict)
+    stage: Callable[[], Stage] | None = None
 
     def scored(self, measures: Sequence[Measure], qrels: Qrels | None = None) -> System:
         """Return the system with the values of its run, by its own judgements or by others.
@@ -152,7 +156,7 @@ def open_folder(folder: Path, system: str | None = None, allow: Collection[str] 
     dataset = evaluated.dataset
     return System(
         str(folder), known, run=evaluated.runs[name], qrels=dataset.qrels, level=dataset.level,
-        texts=dataset.queries,
+        texts=dataset.queries, stage=lambda: open_experiment(folder, allow=allow).stage(name),
     )  # fmt: skip
 
 

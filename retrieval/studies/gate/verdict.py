@@ -11,28 +11,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.retrieval.config.trust import named_in
-from sluice.retrieval.config.yaml_file import SUFFIXES, recipe_or_file
-from sluice.retrieval.datasets.dataset import judgements
 from sluice.retrieval.evaluation.comparison import SignificanceTest
 from sluice.retrieval.evaluation.measures import Measure, entry_of, parse_measure
 from sluice.retrieval.evaluation.non_inferiority import Decision, Verdict, decide
-from sluice.retrieval.evaluation.scores import Qrels
-from sluice.retrieval.jobs import run as run_experiment
-from sluice.retrieval.runs.run import Run
-from sluice.retrieval.studies.gate.record import SUFFIX, open_record
-from sluice.retrieval.studies.gate.system import (
-    COSTS,
-    LATENCIES,
-    Facts,
-    System,
-    open_folder,
-)
+from sluice.retrieval.studies.gate.lost import LostQuery, lost_queries
+from sluice.retrieval.studies.gate.opening import given_judgements, is_run, run_again, system_of
+from sluice.retrieval.studies.gate.system import COSTS, LATENCIES, System
 from sluice.retrieval.studies.report.failures import judges_few
 
 WORST_FIRST: Final[tuple[Verdict, ...]] = ("worse", "cannot tell", "not worse")
 PARTS: Final = {"queries": "queries", "judged": "judgements", "corpus": "documents"}
-SHOWN: Final = 5  # queries that lost most
 EXAMPLE: Final = "as nDCG@10=.01, R@100=2%, p95_ms=20% or bytes=10%"
 
 
@@ -61,17 +49,6 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class LostQuery:
-    """A query before and after; a rank is None where it is unknown, 0 where there is none."""
-
-    query: str
-    text: str
-    values: tuple[float, float]
-    documents: tuple[tuple[str, ...], tuple[str, ...]]
-    first_relevant: tuple[int | None, int | None]
-
-
-@dataclass(frozen=True, slots=True)
 class Gate:
     """The verdict on all budgets, notes to read before the figures, and what it rests on.
 
@@ -90,7 +67,7 @@ class Gate:
 
 def gate(
     baseline: Any,
-    candidate: Any,
+    candidate: Any = None,
     *,
     budgets: Mapping[str, float | str] | Sequence[str],
     qrels: Any = None,
@@ -102,9 +79,11 @@ def gate(
     """Decide whether ``candidate`` is worse than ``baseline`` by more than ``budgets`` allow.
 
     Either is an output folder of ``sluice run``, a run (or its file) with ``qrels``, a ``.json``
-    that ``sluice gate record`` wrote, or an experiment's YAML file, which is run. ``budgets`` are
-    losses by measure or cost: ``{"nDCG@10": 0.01, "p95_ms": "20%"}``, or texts ``NAME=LOSS``.
-    ``qrels`` are judgements, or their file or dataset; a run without takes those of the other side.
+    that ``sluice gate record`` wrote, or an experiment's YAML file, which is run. Without a
+    candidate the experiment of the baseline's folder is run again. ``overrides``, texts
+    ``key.path=value``, change settings of what is run. ``budgets`` are losses by measure or cost:
+    ``{"nDCG@10": 0.01, "p95_ms": "20%"}``, or texts ``NAME=LOSS``. ``qrels`` are judgements, or
+    their file or dataset; a run without takes those of the other side.
     Raises ``ConfigError`` and ``DataError`` for what cannot be compared.
     """
     pairs = budgets.items() if isinstance(budgets, Mapping) else ()
@@ -114,14 +93,19 @@ def gate(
         raise ConfigError(f"--budget: {wrong}; give what may be lost, {EXAMPLE}")
     if isinstance(baseline, str | Path) and str(baseline) == str(candidate):
         raise ConfigError(f"{baseline}: is baseline and candidate; give two")
+    if candidate is None and not (isinstance(baseline, str | Path) and Path(baseline).is_dir()):
+        raise ConfigError(f"{baseline}: has no experiment to run again; give a candidate")
     measures = [measure_of(each.name) for each in parsed if each.name not in COSTS]
-    truth = _judgements(qrels)
-    before = None if truth is None and _is_run(baseline) else system_of(
+    truth = given_judgements(qrels)
+    before = None if truth is None and is_run(baseline) else system_of(
         baseline, truth, system, allow=allow)  # fmt: skip
     if before is not None and before.run is None:  # recorded: faults are found before any work
         before, system = before.scored(measures), system or before.facts.system or None
     own = before.qrels if truth is None and before is not None else truth
-    after = system_of(candidate, own, system, overrides, allow)
+    if candidate is None:
+        after = run_again(Path(baseline), system, overrides, allow)
+    else:
+        after = system_of(candidate, own, system, overrides, allow, beside=baseline)
     before = before or system_of(baseline, after.qrels, system, allow=allow)
     after = after.scored(measures, truth)
     others = before.qrels is not None and after.qrels is not None and before.qrels != after.qrels
@@ -134,46 +118,8 @@ def gate(
         min((each.verdict for each in checked.values()), key=WORST_FIRST.index),
         before.where, after.where, len(queries), tuple(checked[each.name] for each in parsed),
         tuple(_notes(before, after, rescored=others and truth is None)),
-        tuple(_lost(before, after, queries)), testing,
+        tuple(lost_queries(before, after, queries)), testing,
     )  # fmt: skip
-
-
-def system_of(
-    source: Any,
-    qrels: Any = None,
-    system: str | None = None,
-    overrides: Sequence[str] = (),
-    allow: Collection[str] = (),
-) -> System:
-    """Open one side of a gate; ``system`` chooses among several."""
-    if _is_run(source):
-        run = Run.load(source) if isinstance(source, str | Path) else source
-        run = run if isinstance(run, Run) else Run(run)
-        where = str(source) if isinstance(source, str | Path) else run.name
-        if (truth := _judgements(qrels)) is None:
-            raise ConfigError(f"{where}: a run needs judgements; give them with --qrels")
-        return System(where, Facts(), run=run, qrels=truth)
-    if (path := Path(source)).is_dir():
-        return open_folder(path, system, allow)
-    if path.suffix == SUFFIX:
-        return open_record(path)
-    if recipe_or_file(source).suffix in SUFFIXES:
-        _, experiment = run_experiment(source, overrides)
-        return open_folder(experiment.output, system, named_in(experiment.config))
-    raise DataError(
-        f"{source}: no such file or folder; expected an output folder, a run, a recorded baseline "
-        "or the YAML file of an experiment"
-    )
-
-
-def _is_run(source: Any) -> bool:
-    if not isinstance(source, str | Path):
-        return True
-    return Path(source).is_file() and Path(source).suffix not in (SUFFIX, *SUFFIXES)
-
-
-def _judgements(qrels: Any) -> Qrels | None:
-    return judgements(str(qrels)) if isinstance(qrels, str | Path) else qrels
 
 
 def _budget(text: str) -> Budget:
@@ -304,16 +250,3 @@ def _notes(before: System, after: System, *, rescored: bool) -> Iterator[str]:
         )
     dates = {each.where: each.facts.written for each in (before, after)}
     yield from (f"{where}: evaluated {written}" for where, written in dates.items() if written)
-
-
-def _lost(before: System, after: System, queries: Sequence[str]) -> Iterator[LostQuery]:
-    """Yield the queries that lost most by the first measure, the largest loss first."""
-    measure = next(iter(after.values), "")
-    values = {q: (before.values[measure][q], after.values[measure][q]) for q in queries}
-    for query in sorted(queries, key=lambda q: values[q][1] - values[q][0])[:SHOWN]:
-        if values[query][1] < values[query][0]:
-            yield LostQuery(
-                query, {**before.texts, **after.texts}.get(query, ""), values[query],
-                (tuple(before.first.get(query, ())), tuple(after.first.get(query, ()))),
-                (before.first_relevant(query), after.first_relevant(query)),
-            )  # fmt: skip

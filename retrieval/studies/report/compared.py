@@ -124,7 +124,7 @@ def _set_parts(pair: Pair, names: tuple[str, str]) -> Iterator[str]:
     for note in _notes(pair, names):
         yield f'<p class="quiet small">{escaped(note)}</p>'
     if comparisons:
-        yield _table(
+        yield html_table(
             ["system", "measure", *names, "difference", "confidence interval", "p corrected",
              "wins / ties / losses"],
             (_row(each, *scores) for each in comparisons),
@@ -135,11 +135,11 @@ def _set_parts(pair: Pair, names: tuple[str, str]) -> Iterator[str]:
         )
     yield "<h3>Costs</h3>"
     head = [f"{cost}, {name}" for cost, _ in COSTS for name in names]
-    yield _table(["system", *head], _costs(pair))
+    yield html_table(["system", *head], _costs(pair))
     yield "<h3>What was changed</h3>"
     changes = list(_changes(pair))
     yield (
-        _table(["what", *names], changes)
+        html_table(["what", *names], changes)
         if changes
         else '<p class="quiet">Configuration, machine and versions are the same.</p>'
     )
@@ -299,7 +299,7 @@ def _queries(
     ]
     yield f"<details><summary>{escaped(name)}: the queries that changed most in {escaped(measure)}"
     yield "</summary>"
-    yield _table(["query", "text", *names, "difference"], rows)
+    yield html_table(["query", "text", *names, "difference"], rows)
     yield "</details>"
 
 
@@ -308,7 +308,7 @@ def _signed(value: float) -> str:
     return "0.0000" if text[1:] == "0.0000" else text
 
 
-def _table(head: Sequence[str], rows: Iterable[Row]) -> str:
+def html_table(head: Sequence[str], rows: Iterable[Row]) -> str:
     """Return an HTML table; every text in it is escaped."""
     named = "".join(f'<th scope="col">{escaped(name)}</th>' for name in head)
     lines = []

@@ -1,11 +1,13 @@
 """``sluice gate``: its verdicts, exit codes and files, what it says first, and what it refuses."""
 
+import html
 import json
 import re
 import shlex
 import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +21,13 @@ from sluice import Run, gate
 from sluice.encoders.foundation.errors import DataError
 from sluice.retrieval.evaluation.scores import evaluate
 from sluice.retrieval.retrievers.measurements import _bounds
+from sluice.retrieval.retrievers.pipeline_explanation import DocumentPath, Place
+from sluice.retrieval.studies.gate.lost import _missed, lost_at
+from sluice.retrieval.studies.gate.showing import as_html
+from sluice.retrieval.studies.gate.system import Facts, System
 
 COUNT = 80
+CUT = "pipelines.found=bm25 >> rm3(bm25, documents=1) % 1"
 QRELS = {f"q{n}": {f"d{n}": 1, f"x{n}": 0} for n in range(COUNT)}
 
 
@@ -211,6 +218,80 @@ def test_an_experiment_is_run(sluice: Call, tmp_path: Path) -> None:
     assert (code, out.splitlines()[-1]) == (0, "not worse")
     code, out, _ = sluice("gate", base, file, f"output={output}-3", "dataset.level=9", *words)
     assert code == 2
+    words = ["gate", output, "--budget", "nDCG@10=.01"]
+    assert sluice(*words)[0] == 0
+    results = output / "gated" / "results.json"
+    results.write_text("damaged: never read again")
+    code, out, _ = sluice(*words, "retrievers.bm25.encoder.k1=9")
+    assert (code, json.loads(results.read_text())["systems"][0]["name"]) == (3, "bm25")
+    assert f"{output}/gated: evaluated" in " ".join(out.split())
+    for more in ([f"output={output}"], [file, f"output={output}/../out"]):
+        code, _, err = sluice(*words, *more)
+        assert (code, "is the baseline, whose parts would be reused" in err) == (2, True)
+    code, _, err = sluice(*words, output / "gated", "retrievers.bm25.encoder.k1=9")
+    assert (code, "and " in err, "is none that is run" in err) == (2, True, True)
+    code, _, err = sluice("gate", base, "--budget", "nDCG@10=.01")
+    assert (code, "has no experiment to run again" in err) == (2, True)
+
+
+@pytest.mark.thorough
+def test_the_stage_that_lost_a_document(sluice: Call, tmp_path: Path) -> None:
+    folder = world(tmp_path)
+    settings = yaml.safe_load((folder / "experiment.yaml").read_text())
+    file, runs = tmp_path / "search.yaml", tmp_path / "runs"
+    settings |= {"output": str(runs), "pipelines": {"found": "bm25 % 30"}}
+    settings["evaluate"] = {"measures": ["R@100"], "report": False}
+    file.write_text(yaml.safe_dump(settings))
+    code, _, err = sluice("run", file)
+    assert code == 0, err
+    found = gate(runs, budgets={"R@100": 0.01}, system="found", overrides=[CUT])
+    first, relevant = found.lost[0], _relevant(folder)
+    assert found.verdict == "worse"
+    assert first.stages.split()[0] in relevant[first.query]
+    assert " lost by rm3(bm25, documents=1, … (bm25 " in first.stages
+    page = as_html(found)
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<script>" not in page
+    assert all(each.stages in html.unescape(page) for each in found.lost)
+
+
+def _relevant(folder: Path) -> dict[str, list[str]]:
+    data = folder.with_name(folder.name.removesuffix("-out"))
+    rows = [line.split("\t") for line in (data / "qrels" / "test.tsv").read_text().splitlines()[1:]]
+    relevant: dict[str, list[str]] = {}
+    for query, document, grade in rows:
+        if int(grade) > 0:
+            relevant.setdefault(query, []).append(document)
+    return relevant
+
+
+def _path(*ranks: tuple[str, int | None], found_by: str = "a", moved: Any = None) -> DocumentPath:
+    places = [Place(step, rank, None) for step, rank in ranks]
+    return DocumentPath("d1", ranks[-1][1], None, places, [found_by] * bool(found_by), moved)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (_path(("a", None), ("b", None), found_by=""), "d1 not found by a, b"),
+        (_path(("a", 3), ("b", None), ("c", None)), "d1 lost by b (a 3, b none, c none)"),
+        (_path(("a", 3), ("b", 9), moved=("b", 3, 9)), "d1 moved down by b, 3 to 9 (a 3, b 9)"),
+        (_path(("a", 9), ("b", 3), moved=("b", 9, 3)), "d1 a 9, b 3"),
+        (_path(("a", 4)), "d1 a 4"),
+    ],
+)
+def test_what_is_said_of_stages(path: DocumentPath, said: str) -> None:
+    assert lost_at(path) == said
+
+
+def test_the_document_that_is_followed_lost_most_of_dcg() -> None:
+    old = Run({"q": {f"d{n}": 9.0 - n for n in range(4)}})
+    new = Run({"q": {"d0": 4.0, "d2": 3.0, "d1": 2.0}})
+    judged = {"q": {"d0": 3, "d1": 1, "d3": 2, "d8": 3, "x": 0}}
+    # d0 stays, d1 falls from 2 to 3 (.131), d3 from 4 to nowhere (2 x .431)
+    before, after = (System("", Facts(), run=run, qrels=judged) for run in (old, new))
+    assert _missed(before, after, "q") == "d3"
+    assert _missed(before, after, "other") is None
 
 
 def test_bounds_of_percentiles_cover_them() -> None:
