@@ -93,7 +93,9 @@ def gate(
     from sluice.retrieval.studies.gate.verdict import gate as decided, measure_of
 
     names, overrides = split_overrides(candidate)
-    if len(names) > 1 or (baseline == RECORD and not names):
+    if baseline == RECORD and not names:
+        raise ConfigError("gate record: nothing to record; give a folder, a run or a YAML file")
+    if len(names) > 1:
         raise ConfigError(f"gate: {plural(len(names), 'candidate')}; expected BASELINE CANDIDATE")
     taken: dict[str, Any] = {"qrels": qrels, "system": system, "overrides": overrides}
     taken["allow"] = allowed(allow)
