@@ -212,22 +212,23 @@ def simulated(
 def at_the_edge(
     sizes: Values, count: int, changes: int, rng: np.random.Generator
 ) -> tuple[float, float, float]:
-    """Return how often the t-test passes a loss as large as the budget, as the gate uses it.
+    """Return how often the gate's t-test passes a loss as large as the budget.
 
-    Behind it the same with Johnson's correction for skewness (1978, equation 2.9) if that is more
-    careful; and how often equal systems pass.
+    Behind it the same without Johnson's correction for skewness; and how often equal systems pass.
     """
     rates = []
     for loss in (BUDGET, 0.0):
         losses = change(sizes, loss, (changes, count), rng)
         largest = np.maximum(UNSEEN, np.abs(losses).max(axis=1, keepdims=True))
-        plain, careful = _p_values(losses)
         few = (losses != 0).sum(axis=1) < FEW
-        plain = np.where(few, np.maximum(plain, _p_values(np.hstack([losses, largest]))[0]), plain)
+        added = _p_values(np.hstack([losses, largest]))[0]
+        plain, careful = _p_values(losses)
+        plain = np.where(few, np.maximum(plain, added), plain)
+        careful = np.where(few, plain, np.maximum(plain, careful))
         ours = decided(losses[0], SignificanceTest()).p_within
-        if abs(ours - plain[0]) > 1e-9:
-            raise AssertionError(f"the gate has p {ours}, this simulation {plain[0]}")
-        rates += [float((plain < 0.05).mean()), float((np.maximum(plain, careful) < 0.05).mean())]
+        if abs(ours - careful[0]) > 1e-9:
+            raise AssertionError(f"the gate has p {ours}, this simulation {careful[0]}")
+        rates += [float((careful < 0.05).mean()), float((plain < 0.05).mean())]
     return rates[0], rates[1], rates[2]
 
 
@@ -237,9 +238,11 @@ def _p_values(losses: Values) -> tuple[Values, Values]:
     left, spread = BUDGET - losses.mean(axis=1), np.maximum(losses.std(axis=1, ddof=1), 1e-12)
     centred = losses - losses.mean(axis=1, keepdims=True)
     third = -(centred**3).sum(axis=1) * count / ((count - 1) * (count - 2))
-    error = spread / np.sqrt(count)
+    top = np.divide(-1.5 * spread**4, third, out=np.full_like(left, np.inf), where=third < 0)
+    error, left = spread / np.sqrt(count), np.minimum(left, top)
     moved = left + third / (6 * spread**2 * count) + third * left**2 / (3 * spread**4)
-    return stats.t.sf(left / error, count - 1), stats.t.sf(moved / error, count - 1)
+    plain = (BUDGET - losses.mean(axis=1)) / error
+    return stats.t.sf(plain, count - 1), stats.t.sf(moved / error, count - 1)
 
 
 def edge_lines(pools: Mapping[str, Values], changes: int) -> Iterator[str]:
@@ -247,18 +250,18 @@ def edge_lines(pools: Mapping[str, Values], changes: int) -> Iterator[str]:
     rng = np.random.default_rng(45)
     edges = {name: sizes for name, sizes in pools.items() if sizes.mean() >= BUDGET}
     yield f"\n{len(edges)} pools, {changes} changes each, their mean with its 95 % interval"
-    yield "| queries | passes at the edge | worst pool | with Johnson's correction | equal passed |"
+    yield "| queries | passes at the edge | worst pool | without Johnson's | equal passed |"
     yield "|---:|---:|---|---:|---:|"
     for count in QUERIES:
         rates = {name: [at_the_edge(sizes, count, 500, rng) for _ in range(changes // 500)]
                  for name, sizes in edges.items()}  # fmt: skip
         means = {name: np.mean(each, axis=0) for name, each in rates.items()}
-        edge, careful, equal = np.mean(list(means.values()), axis=0)
+        edge, plain, equal = np.mean(list(means.values()), axis=0)
         wide = 1.96 * np.sqrt(edge * (1 - edge) / (changes * len(edges)))
         worst = max(means, key=lambda name: float(means[name][0]))
         yield (
             f"| {count:,} | {edge:.4f} ± {wide:.4f} | {means[worst][0]:.4f} {worst} "
-            f"| {careful:.4f} | {equal:.3f} |"
+            f"| {plain:.4f} | {equal:.3f} |"
         )
 
 

@@ -6,7 +6,7 @@ import scipy.stats
 
 from sluice.encoders.foundation.errors import ConfigError
 from sluice.retrieval.evaluation.comparison import SignificanceTest
-from sluice.retrieval.evaluation.non_inferiority import FEW, UNSEEN, Decision, decide
+from sluice.retrieval.evaluation.non_inferiority import FEW, UNSEEN, Decision, decide, skewed
 from sluice.retrieval.evaluation.significance import power, smallest_difference
 
 T_TEST, FISHER = SignificanceTest(), SignificanceTest("fisher")
@@ -24,6 +24,7 @@ def decided(losses: np.ndarray, budget: float, testing: SignificanceTest = T_TES
 
 def test_p_values_and_bounds_are_scipys(rng: np.random.Generator) -> None:
     losses = rng.normal(0.01, 0.2, 80)
+    losses = 0.02 - losses if scipy.stats.skew(losses) > 0 else losses
     found = decided(losses, 0.05)
     within = scipy.stats.ttest_1samp(losses, 0.05, alternative="less")
     assert found.p_within == pytest.approx(within.pvalue)
@@ -31,6 +32,26 @@ def test_p_values_and_bounds_are_scipys(rng: np.random.Generator) -> None:
     lost = scipy.stats.ttest_1samp(losses, 0.0, alternative="greater")
     assert found.p_loss == pytest.approx(lost.pvalue)
     assert found.low == pytest.approx(lost.confidence_interval(0.95).low)
+
+
+@pytest.mark.parametrize("shape", [0.3, 2.0])
+def test_skewed_losses_as_johnson_has_them(shape: float, rng: np.random.Generator) -> None:
+    losses = rng.gamma(shape, 0.1, 90) - 0.08 * shape
+    n, mean, spread = 90, losses.mean(), losses.std(ddof=1)
+    for budget in mean + np.array([0.005, 0.01, 0.3]):
+        # Johnson's statistic as printed, of the values budget - loss
+        third = -scipy.stats.skew(losses, bias=False) * spread**3
+        moved = (budget - mean) + third / (6 * spread**2 * n)
+        moved += third * (budget - mean) ** 2 / (3 * spread**4)
+        p, bound = skewed(losses, budget, 0.05)
+        if budget - mean < -1.5 * spread**4 / third:  # below the statistic's top
+            assert p == pytest.approx(scipy.stats.t.sf(moved / (spread / n**0.5), n - 1))
+        found = decided(losses, budget)
+        assert found.p_within >= scipy.stats.ttest_1samp(losses, budget, alternative="less").pvalue
+        assert (found.p_within < 0.05) == (found.high < budget)
+        assert found.high == pytest.approx(bound)
+    assert skewed(-losses, 0.0, 0.05) == (0.0, -1.0)
+    assert skewed(np.append(np.zeros(60), 1.0), 0.5, 0.05)[1] == 1.0
 
 
 def test_random_signs_are_scipys(rng: np.random.Generator) -> None:
