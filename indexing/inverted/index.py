@@ -17,7 +17,7 @@ from sluice.encoders.foundation.errors import ConfigError, DataError, IndexForma
 from sluice.encoders.foundation.numbers import whole_number
 from sluice.indexing.checks import checked_sparse
 from sluice.indexing.hits import LARGEST_SCORE, Hits, Mask, Rows
-from sluice.indexing.index import Index, SearchParameters
+from sluice.indexing.inverted.approximate import ApproximateIndex, joined_notes
 from sluice.indexing.inverted.search.numpy_engine import expected_work, search_query
 from sluice.indexing.inverted.search.record import BLOCKS, LAZY_BLOCKS, RECORD
 from sluice.indexing.inverted.segment_list import (
@@ -28,16 +28,11 @@ from sluice.indexing.inverted.segment_list import (
     write_segments,
 )
 from sluice.indexing.inverted.segments.segment import LAST_ROW
-from sluice.indexing.inverted.settings import (
-    SEARCH_PARAMETERS,
-    USUAL,
-    SearchSettings,
-    SegmentSettings,
-    search_settings,
-)
+from sluice.indexing.inverted.settings import SearchSettings, SegmentSettings
 from sluice.indexing.inverted.spooling.spool import Spool
-from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics, Plan, plan_of
+from sluice.indexing.inverted.statistics import Contribution, InvertedStatistics
 from sluice.indexing.kernels.calls import in_pieces, kernels_loaded, notice_once, numpy_suffices
+from sluice.indexing.recall import NOTE
 from sluice.indexing.storage.rows import fact
 
 Sparse: TypeAlias = "sparse.csr_array[Any]"  # a text: scipy below 1.15 has no [Any]
@@ -49,7 +44,7 @@ NUMPY_SECONDS = 6e-9  # for each posting and document of a search without kernel
 TASKS_PER_THREAD = 4  # parts of a batch: few enough to be cheap, enough to even out the threads
 
 
-class InvertedIndex(Index):
+class InvertedIndex(ApproximateIndex):
     """Documents by the terms they carry, with their impacts; vectors are scipy CSR arrays.
 
     With ``fidelity="exact"`` a score is the float32 sum over the shared terms in ascending term
@@ -68,7 +63,8 @@ class InvertedIndex(Index):
 
     ``search`` takes the parameters ``engine`` (``"auto"``, ``"blocks"``, ``"terms"``), ``alpha``
     (0 to 1: below 1 blocks are left out whose bound, times alpha, is below the k-th score) and
-    ``beta`` (0 to 1: the share of the query's terms that is searched, heaviest first).
+    ``beta`` (0 to 1: the share of the query's terms that is searched, heaviest first). With
+    ``loss`` both are chosen by ``measure_recall``, at the latest when the index is saved.
 
     The index is a list of immutable segments. Added documents become a segment before the next
     search, ``save`` or ``compact``, or once they are many, and small segments are merged. Changes
@@ -91,10 +87,14 @@ class InvertedIndex(Index):
             str, "How documents are arranged inside: input, or by what they share."
         ] = "input",
         top_terms: int | None = None,
+        loss: Annotated[
+            float | None,
+            "The share of the best hits that searches may miss, by sample queries; left out, none.",
+        ] = None,
     ) -> None:
         super().__init__()
         self.n_terms = None if n_terms is None else whole_number(n_terms, "n_terms", 1)
-        self.settings = SegmentSettings(fidelity, block_size, order, top_terms)
+        self.settings = SegmentSettings(fidelity, block_size, order, top_terms, loss)
         self._segments: Segments = ()
         self._spool = Spool()  # added, not yet in a segment
         self._changing = OwnLock()
@@ -162,20 +162,6 @@ class InvertedIndex(Index):
                 if term in impacts
             ]
 
-    def plan(
-        self, queries: Sparse, k: int, *, params: Mapping[str, Any] | None = None
-    ) -> list[Plan]:
-        """Search, and return what the planner chose for each query, why, and what it did."""
-        self._parameters.check(params or {})
-        settings = search_settings(params)
-        reader = self._reader()
-        matrix = self._checked(queries, "queries")
-        places = min(whole_number(k, "k", 1), max(len(reader), 1))
-        work = np.zeros((matrix.shape[0], RECORD), dtype=np.int64)
-        reader._run(matrix, places, reader._live.allowed(), settings, work)
-        blocks = sum(placed.segment.blocks for placed in reader._segments)
-        return [plan_of(line, settings.engine, blocks) for line in work]
-
     def compact(self) -> Rows:
         """Drop deleted rows and close the gaps; return old row -> new row (-1 where deleted).
 
@@ -216,7 +202,14 @@ class InvertedIndex(Index):
         made = parts[0].empty()
         made._segments = joined([part._reader()._segments for part in parts], rows)
         made._frozen = True
+        chosen = [note for part in parts if (note := part.recall_note) is not None]
+        if len(chosen) == len(parts):  # else exact: one of them may not leave anything out
+            made.notes[NOTE] = joined_notes(chosen).as_dict()
         return made
+
+    @property
+    def _blocks(self) -> int:
+        return sum(placed.segment.blocks for placed in self._segments)
 
     def _checked(self, vectors: Any, what: str) -> Sparse:
         matrix = checked_sparse(vectors, what)
@@ -287,23 +280,6 @@ class InvertedIndex(Index):
     def _stored_rows(self) -> int:
         return sum(placed.segment.documents for placed in self._segments)
 
-    @property
-    def _parameters(self) -> SearchParameters:
-        return SearchParameters(SEARCH_PARAMETERS, search_settings)
-
-    def _search(
-        self, queries: Sparse, k: int, allowed: Mask | None, parameters: dict[str, Any]
-    ) -> Hits:
-        settings = search_settings(parameters)
-        hits = self._run(queries, k, allowed, settings)
-        if settings.approximate and settings not in self._logged:
-            from sluice.indexing.inverted.spooling.approximation import SAMPLED, log_overlap
-
-            self._logged.add(settings)
-            exact = self._run(queries[:SAMPLED], k, allowed, USUAL)
-            log_overlap(f"alpha={settings.alpha:g}, beta={settings.beta:g}", hits.rows, exact.rows)
-        return hits
-
     def _run(
         self,
         queries: Sparse,
@@ -363,6 +339,7 @@ class InvertedIndex(Index):
             self._segments = rebuilt(self._segments, allowed, self.width, self.settings)
 
     def _write(self, folder: Path) -> dict[str, Any]:
+        self._measure_before_saving()
         reader = self._reader()
         described, written = write_segments(reader._segments, folder)
         with self._changing:
@@ -384,6 +361,7 @@ class InvertedIndex(Index):
             for name in ("n_terms", "block_size", "top_terms")
         }
         options |= {name: fact(facts, name, str, folder) for name in ("fidelity", "order")}
+        options["loss"] = facts.get("loss")
         try:
             index = cls(**options)
         except ConfigError as error:

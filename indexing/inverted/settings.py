@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, NamedTuple
 
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 
 from sluice.encoders.foundation.build import checked
 from sluice.encoders.foundation.errors import ConfigError, suggest
@@ -21,12 +21,13 @@ MOST_BLOCK_SIZE: Final = 256
 @dataclass(frozen=True, slots=True)
 @checked()
 class SegmentSettings:
-    """How segments are built; ``ConfigError`` for invalid values."""
+    """How segments are built, and what searches may miss; ``ConfigError`` for invalid values."""
 
     fidelity: str = "exact"
     block_size: int | None = None
     order: str = "input"
     top_terms: Annotated[int | None, Ge(1)] = None
+    loss: Annotated[float | None, Ge(0), Lt(1)] = None
 
     def __post_init__(self) -> None:
         choice("fidelity", self.fidelity, FIDELITIES)

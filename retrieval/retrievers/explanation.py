@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,9 @@ from sluice.retrieval.retrievers.corpus.vectors.index_tasks import holds_tokens
 if TYPE_CHECKING:
     from sluice.indexing.inverted.statistics import Plan
     from sluice.retrieval.retrievers.state import RetrieverState
+
+FEW = 10  # hits whose loss is shown
+EXACT = {"alpha": 1.0, "beta": 1.0}  # parameters that leave nothing out
 
 
 class TermPart(NamedTuple):
@@ -39,8 +42,8 @@ class Explanation(NamedTuple):
     index's planner chose for the query and why, None for an index that has no planner.
 
     Of token vectors ``matches`` are the parts, in the order of the query's tokens, and there are no
-    ``terms``; ``recall`` says what was measured of an index that gathers candidates, empty for one
-    that is exact.
+    ``terms``; ``recall`` says what was measured of an index that gathers candidates or has a loss,
+    or what parameters leave out for this query; empty for a search that is exact.
 
     Of a document that is searched by its passages the best one is explained, and the plan is that
     of searching passages; ``passage`` is its number, from 1.
@@ -108,7 +111,8 @@ def explained(
         exact = exact_params(searched) if tokens else None
         hits = searched.search(vector, 1, keep=np.array([row]), params=exact)
     found = int(hits.rows[0, 0])
-    recall = measured_recall(index) if tokens else ""
+    left_out = "" if tokens else _left_out(index, searched, vector, params)
+    recall = left_out or measured_recall(index)
     if not query.strip() or found < 0:
         return Explanation(doc_id, 0.0, None, [], plan, recall=recall)
     terms: list[TermPart] = []
@@ -124,6 +128,19 @@ def explained(
         passage = found - int(searched.first_passages([row])[0]) + 1
     score = float(hits.scores[0, 0])
     return Explanation(doc_id, score, rank, terms, plan, passage, matches, recall)
+
+
+def _left_out(index: Any, searched: Any, vector: Any, params: Mapping[str, Any]) -> str:
+    """Return what parameters of a search leave out of one query's exact best; empty for none."""
+    from sluice.indexing import InvertedIndex
+
+    setting = index.leaves_out(params) if isinstance(index, InvertedIndex) else ""
+    if not setting or not {"alpha", "beta"} & params.keys():  # what an index chose is measured
+        return ""
+    best = searched.search(vector, FEW, params={**params, **EXACT}).rows[0]
+    found = searched.search(vector, FEW, params=params).rows[0]
+    count = int(np.isin(found, best[best >= 0]).sum())
+    return f"{setting}: {count} of the exact best {int((best >= 0).sum())} for this query"
 
 
 def _terms(encoder: Any, parts: Sequence[Any]) -> list[TermPart]:

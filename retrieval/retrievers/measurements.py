@@ -17,12 +17,12 @@ from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.retrievers.corpus.token_scores import exact_params
-from sluice.retrieval.retrievers.retriever import retriever_of
+from sluice.retrieval.retrievers.retriever import Retriever, retriever_of
 from sluice.retrieval.runs.queries import DEPTH, Queries, SelfExcluding
 from sluice.retrieval.runs.run import Ranking, Run
 
 if TYPE_CHECKING:
-    from sluice.indexing import GraphIndex, TokenIndex
+    from sluice.indexing import GraphIndex, InvertedIndex, TokenIndex
 
 
 CUTS = (10, 100)
@@ -46,7 +46,7 @@ class GatherRecall:
     note: str = ""
 
     @classmethod
-    def of_index(cls, name: str, index: TokenIndex | GraphIndex) -> Self | None:
+    def of_index(cls, name: str, index: TokenIndex | GraphIndex | InvertedIndex) -> Self | None:
         """Return what is noted of an index, None for one that is exact or was not measured.
 
         One that has outgrown its exact search says so.
@@ -94,9 +94,10 @@ def gather_recalls(
     of themselves comes first.
     """
     noted = _noted(stage)
+    asked = sampled(queries, sample, seed)
+    noted += [approximate_recall(each, asked) for each in approximate(stage).values()]
     if not gathers(stage):
         return noted
-    asked = sampled(queries, sample, seed)
     with tracing() as spans:
         stage.run(asked, None, max(DEPTH, *CUTS))
     found = noted
@@ -111,23 +112,53 @@ def gather_recalls(
 
 def _noted(stage: Stage) -> list[GatherRecall]:
     """Return what the indexes of a pipeline's retrievers have noted, each once."""
-    from sluice.indexing import GraphIndex, TokenIndex
+    from sluice.indexing import GraphIndex, InvertedIndex, TokenIndex
     from sluice.indexing.wrappers.sharded import ShardedIndex
 
     found: dict[str, GatherRecall] = {}
     for part in [*map(_noted, stage.inner)]:
         found |= {each.stage: each for each in part}
     retriever = retriever_of(stage)
-    if retriever is None or retriever.params.get("mode") == "exhaustive":  # not what was measured
+    if (
+        retriever is None
+        or retriever.params.get("mode") == "exhaustive"
+        or ({"alpha", "beta"} & retriever.params.keys())
+    ):  # not what was measured
         return list(found.values())
     own, name = retriever.index, retriever.name
     shards = own.present if isinstance(own, ShardedIndex) else {"": own}
     for shard, one in shards.items():
         index = one.innermost
-        if isinstance(index, TokenIndex | GraphIndex):
+        if isinstance(index, TokenIndex | GraphIndex | InvertedIndex):
             noted = GatherRecall.of_index(f"{name}/{shard}" if shard else name, index)
             found |= {} if noted is None else {noted.stage: noted}
     return list(found.values())
+
+
+def approximate(stage: Stage) -> dict[str, Retriever]:
+    """Return a pipeline's retrievers whose inverted index leaves documents out, by name."""
+    from sluice.indexing import InvertedIndex
+    from sluice.indexing.wrappers.sharded import ShardedIndex
+
+    found: dict[str, Retriever] = {}
+    for part in stage.inner:
+        found |= approximate(part)
+    retriever = retriever_of(stage)
+    if retriever is not None:
+        own = retriever.index
+        index = (own.first if isinstance(own, ShardedIndex) else own).innermost
+        if isinstance(index, InvertedIndex) and index.leaves_out(retriever.params):
+            found[retriever.name] = retriever
+    return found
+
+
+def approximate_recall(retriever: Retriever, asked: Mapping[str, str]) -> GatherRecall:
+    """Measure what a retriever's search finds of its exact best."""
+    name, k = retriever.name, max(CUTS)
+    run = retriever.run(asked, None, k)
+    exact = retriever.run(asked, None, k, params={"alpha": 1.0, "beta": 1.0})
+    recall = {str(cut): _mean_recall(run, exact, cut) for cut in CUTS}
+    return GatherRecall(name, name, len(asked), recall)
 
 
 def sampled(queries: Queries, sample: int, seed: int) -> dict[str, str]:

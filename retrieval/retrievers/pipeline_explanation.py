@@ -13,7 +13,11 @@ from sluice.retrieval.pipelines.rerank import Rerank
 from sluice.retrieval.pipelines.stage import Stage
 from sluice.retrieval.pipelines.tracing import Span, tracing
 from sluice.retrieval.retrievers.corpus.token_scores import measured_recall
-from sluice.retrieval.retrievers.measurements import found_text
+from sluice.retrieval.retrievers.measurements import (
+    approximate,
+    approximate_recall,
+    found_text,
+)
 from sluice.retrieval.retrievers.retriever import retriever_of
 from sluice.retrieval.runs.queries import DEPTH
 from sluice.retrieval.runs.run import Ranking
@@ -109,8 +113,12 @@ def explain_pipeline(
         if found := found_text(span, {QUERY: query}, k):
             span.facts["of the exact best"] = found
         base = retriever_of(span.stage) if _finds(span) else None
-        if base is not None and (recall := measured_recall(base.index)):
+        if base is None:
+            continue
+        if recall := measured_recall(base.index):
             span.facts["recall"] = recall
+        if approximate(base):
+            span.facts["of the exact best"] = str(approximate_recall(base, {QUERY: query}))
     steps = [
         Step(
             span.stage.name,

@@ -20,6 +20,8 @@ from sluice.indexing.inverted.search.record import (
     ENGINE,
     GAVE_UP,
     PLANNED,
+    SCORED,
+    SPENT,
     TERMS,
     TERMS_COST,
 )
@@ -334,10 +336,12 @@ def _search_segment(
         record[PLANNED] = choice
         if choice == BLOCKS:
             budget = blocks if engine == BLOCKS else np.int64(terms_cost / block_cost)
+            before = record[SCORED]
             size, low = search_blocks(
                 segment, first_row, allowed, terms, weights, exact, np.float32(alpha), lazy,
                 budget, bar, heap, sizes[query - first], record,
             )  # fmt: skip
+            record[SPENT] += np.int64(bound_cost + (record[SCORED] - before) * block_cost)
             if record[GAVE_UP] == 0:
                 sizes[query - first] = size
             else:
@@ -345,6 +349,7 @@ def _search_segment(
                 record[GAVE_UP] = 0
         record[ENGINE] |= choice
         if choice == TERMS:
+            record[SPENT] += np.int64(terms_cost)
             sizes[query - first] = search_terms(
                 segment.first_run, segment.run_numbers, segment.run_starts, segment.offsets,
                 segment.impacts, segment.impact_codes, segment.scales, segment.order, documents,

@@ -7,4 +7,4 @@ ENGINES = {"auto": AUTO, "blocks": BLOCKS, "terms": TERMS}
 LAZY_BLOCKS = 1 << 15  # from here on dense rows are bounded by groups first
 # Places in the record: those of the block engine, then those of the planner.
 SCORED, RESCORED, POSTINGS, GAVE_UP = 0, 1, 2, 3
-ENGINE, PLANNED, TERMS_COST, BLOCKS_COST, RECORD = 4, 5, 6, 7, 8
+ENGINE, PLANNED, TERMS_COST, BLOCKS_COST, SPENT, RECORD = 4, 5, 6, 7, 8, 9  # the costs: ns

@@ -25,7 +25,7 @@ def pruned_queries(queries: sparse.csr_array[Any], beta: float) -> Queries:
     if beta >= 1:
         return starts, terms, weights
     counts = np.diff(starts)
-    kept = _heaviest(starts, weights, np.ceil(beta * counts).astype(np.int64))
+    kept = heaviest_places(starts, weights, np.ceil(beta * counts).astype(np.int64))
     starts = np.concatenate([[0], np.cumsum(np.ceil(beta * counts).astype(np.int64))])
     return starts, terms[kept], weights[kept]
 
@@ -47,12 +47,12 @@ def heaviest(documents: Documents, most: int) -> Documents:
     """Return documents with at most ``most`` terms each; of equal impacts the lower term stays."""
     starts, terms, impacts = documents
     counts = np.minimum(np.diff(starts), most)
-    kept = _heaviest(starts, impacts, counts)
+    kept = heaviest_places(starts, impacts, counts)
     return np.concatenate([[0], np.cumsum(counts)]), terms[kept], impacts[kept]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _heaviest(
+def heaviest_places(
     starts: NDArray[np.int64], weights: NDArray[np.float32], counts: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Mark the ``counts`` heaviest entries of each row, earlier ones first."""

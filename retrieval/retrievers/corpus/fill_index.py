@@ -109,7 +109,9 @@ def filled_index(
         check_one_way(index, "index")
     if vectors is None and hooks.learner is not None:
         begin_alone("index", executor, LEARNS)
-        return _fitted(hooks.learner.fit_in_parts, encoder, documents, index, work)
+        fitted = _fitted(hooks.learner.fit_in_parts, encoder, documents, index, work)
+        measure_by_queries(fitted, encoder, queries)
+        return fitted
     if vectors is not None:
         _begin_given(encoder, executor)
     if index is None:

@@ -108,10 +108,12 @@ def chooses(index: Any) -> bool:
 
 def measures(index: Any) -> bool:
     """Return whether an index, or a recipe for one, measures itself with queries."""
-    from sluice.indexing import GraphIndex, TokenIndex
+    from sluice.indexing import GraphIndex, InvertedIndex, TokenIndex
 
     if isinstance(index, GraphIndex):
         return index.mode == "graph"
+    if isinstance(index, InvertedIndex):
+        return bool(index.settings.loss)
     return chooses(index) or (isinstance(index, TokenIndex) and index.mode != "exact")
 
 
@@ -177,15 +179,17 @@ def learnt_queries(index: Index, encoder: Any, queries: Mapping[str, str]) -> Ma
 def measure_by_queries(index: Index, encoder: Any, queries: Mapping[str, str] | None) -> None:
     """Let an index that scores some of its documents measure itself by real queries.
 
-    Without any, one of token vectors does so by its documents, when it is saved.
+    Without any, one of token vectors or terms does so by its documents, when it is saved.
     """
-    from sluice.indexing import GraphIndex, TokenIndex
+    from sluice.indexing import GraphIndex, InvertedIndex, TokenIndex
     from sluice.indexing.wrappers.sharded import ShardedIndex
 
     for part in index.parts if isinstance(index, ShardedIndex) else [index]:
-        if queries and isinstance(part, TokenIndex | GraphIndex) and measures(part):
-            most = GRAPH_QUERIES if isinstance(part, GraphIndex) else QUERIES
-            part.measure_recall(_asked(encoder, queries, most))
+        inner = part.innermost  # of passages, for which a loss is measured without the documents
+        own = inner if isinstance(inner, InvertedIndex) else part
+        if queries and isinstance(own, TokenIndex | GraphIndex | InvertedIndex) and measures(own):
+            most = GRAPH_QUERIES if isinstance(own, GraphIndex) else QUERIES
+            own.measure_recall(_asked(encoder, queries, most))
 
 
 def _asked(encoder: Any, queries: Mapping[str, str], most: int = QUERIES) -> Any:

@@ -108,14 +108,16 @@ def exact_params(index: Index) -> Mapping[str, Any]:
 
 
 def measured_recall(index: Index) -> str:
-    """Return what was measured of an index that gathers candidates.
+    """Return what was measured of an index that gathers candidates, or has a loss.
 
     Of an exact one it is empty, or what to do to have it gather.
     """
-    from sluice.indexing import TokenIndex
+    from sluice.indexing import InvertedIndex, TokenIndex
     from sluice.indexing.wrappers.sharded import ShardedIndex
 
     inner = index.first.innermost if isinstance(index, ShardedIndex) else index.innermost
+    if isinstance(inner, InvertedIndex):
+        return "" if inner.recall_note is None else f"loss: {inner.recall_note}"
     if not isinstance(inner, TokenIndex):
         return ""
     if inner.searches == "exact":

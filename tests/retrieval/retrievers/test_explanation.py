@@ -9,7 +9,7 @@ from small_world import WordEncoder, documents
 
 from sluice.encoders import BM25Encoder, SpladeEncoder
 from sluice.encoders.foundation.errors import ConfigError, DataError
-from sluice.indexing import InvertedIndex
+from sluice.indexing.inverted.approximate import ApproximateIndex
 from sluice.retrieval import Document, Retriever
 from sluice.retrieval.retrievers.explanation import term_texts
 
@@ -97,7 +97,7 @@ def test_the_planners_choice_is_told(tmp_path: Path) -> None:
 
 def test_an_index_without_a_planner_is_explained_too(monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = Retriever.build(BM25Encoder(), documents())
-    monkeypatch.delattr(InvertedIndex, "plan")
+    monkeypatch.delattr(ApproximateIndex, "plan")
     found = retriever.explain("gold", "d00")
     assert (found.plan, found.plan_text, found.as_dict()["plan"]) == (None, "", None)
     assert found.terms
